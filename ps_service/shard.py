@@ -1,0 +1,140 @@
+"""One generation of one run's shard: applies updates in a loop and saves at the steps that are due."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import tensorflow as tf
+
+from ps_service.graph import ShardGraph
+from ps_service.saver import Saver
+from psfleet.checkpoint import Checkpoint, read_shard
+from psfleet.job import Job
+from psfleet.layout import Layout
+from psfleet.runtime import container_name
+
+logger = logging.getLogger("psfleet.ps")
+
+CUT_AHEAD = 2
+"""A cut must lie this many steps ahead: the next one is already under way."""
+CLOSE_SECS = 5.0
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """What a shard is built from; two equal plans build the same shard."""
+
+    run: str
+    generation: int
+    shard: int
+    job: Job
+    layout: Layout
+    checkpoints_root: Path
+
+
+class Shard:
+    """A shard that is being trained.
+
+    Args of the constructor:
+        server: Address of this process's TensorFlow server, `grpc://host:port`.
+        checkpoint: Where training starts from.
+
+    Raises:
+        BadJobError: The checkpoint does not fit the layout.
+        NoCheckpointError: The checkpoint cannot be read.
+    """
+
+    def __init__(self, server: str, plan: ShardPlan, checkpoint: Checkpoint) -> None:
+        self.plan = plan
+        content = read_shard(checkpoint, plan.layout, plan.shard)
+        if checkpoint.optimizer != plan.job.optimizer.name:
+            logger.warning("optimizer %s starts afresh: the checkpoint has %s", plan.job.optimizer.name, checkpoint.optimizer)
+            content = replace(content, slots={}, scalars={})
+        container = container_name(plan.run, plan.generation)
+        self._graph = ShardGraph(server, plan.job, plan.layout, plan.shard, container, checkpoint.step, content)
+        self.saver = Saver(plan.checkpoints_root, plan.run, plan.generation, plan.shard, plan.layout)
+        self.step = checkpoint.step
+        self.target = plan.job.train.steps
+        self.failure = ""
+        self.last_update = time.monotonic()
+        self._cuts: set[int] = set()
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._loop, name=f"shard-{plan.generation}", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the target is reached and its part written, or could not be."""
+        return self.step >= self.target and any(part.step == self.step for part in self.saver.parts())
+
+    @property
+    def slot_names(self) -> list[str]:
+        """Names of the optimizer's slots."""
+        return self._graph.slot_names
+
+    def counters(self) -> tuple[list[int], list[int], list[int]]:
+        """pushed and used by worker, and the staleness histogram of all workers."""
+        pushed, used, staleness = self._graph.counters()
+        return pushed.tolist(), used.tolist(), staleness.sum(axis=0).tolist()
+
+    def labels(self) -> list[int]:
+        """By worker, the version on which its newest gradient was computed; -1 before its first."""
+        return self._graph.labels()
+
+    def cut(self, step: int, stop: bool) -> bool:
+        """Plans a checkpoint, and with `stop` the end of training, at a step; whether that was still possible."""
+        with self._lock:
+            if step < self.step + CUT_AHEAD:
+                return False
+            if step >= self.plan.job.train.steps:
+                return True
+            self._cuts.add(step)
+            if stop:
+                self.target = step
+        if stop:
+            self._graph.set_target(step)
+        return True
+
+    def close(self) -> None:
+        """Ends the loop and drops the shard's resources."""
+        self._closing.set()
+        self._graph.close()
+        self._thread.join(CLOSE_SECS)
+        if self._thread.is_alive():
+            logger.warning("the update loop of generation %d is still busy", self.plan.generation)
+        self.saver.close()
+
+    def _loop(self) -> None:
+        try:
+            while not self._closing.is_set():
+                self._advance()
+        except tf.errors.OpError as error:
+            if not self._closing.is_set():
+                self.failure = f"update {self.step + 1} failed: {error.message}"
+                logger.exception("update %d failed", self.step + 1, extra={"step": self.step})
+
+    def _advance(self) -> None:
+        """One update, or in async mode one gradient that was dropped."""
+        with self._lock:
+            hold = self._is_due(self.step + 1)
+        step = self._graph.updates.advance(hold)
+        if step == self.step:
+            return
+        self.last_update = time.monotonic()
+        with self._lock:
+            self.step = step
+            due = self._is_due(step)
+            self._cuts = {cut for cut in self._cuts if cut > step}
+        if due:
+            self.saver.save(step, self._graph.snapshot())
+        if hold:
+            self._graph.updates.hand_out()
+
+    def _is_due(self, step: int) -> bool:
+        every = self.plan.job.checkpoint.every_steps
+        return step == self.target or step in self._cuts or (every is not None and step % every == 0)

@@ -1,0 +1,7 @@
+"""How gradients become updates of a shard: one module for each mode of the job file."""
+
+from ps_service.updates.asynchronous import AsyncUpdates
+from ps_service.updates.interface import Updates
+from ps_service.updates.sync import SyncUpdates
+
+__all__ = ["AsyncUpdates", "SyncUpdates", "Updates"]

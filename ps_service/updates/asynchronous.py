@@ -1,0 +1,79 @@
+"""Async mode: each gradient is an update of its own, unless the policy for stale gradients says otherwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from ps_service.updates.interface import wake
+from psfleet.job import Stale
+from psfleet.runtime import STALENESS_BUCKETS, ShardHandles
+
+v1 = tf.compat.v1
+
+
+class StalePolicy:
+    """What becomes of a gradient by its staleness (int64 scalar)."""
+
+    def __init__(self, stale: Stale, staleness: tf.Tensor) -> None:
+        late = tf.cast(staleness, tf.float32)
+        is_stale = staleness > stale.bound
+        one = tf.constant(1.0)
+        self.is_used = tf.logical_not(is_stale) if stale.policy == "drop" else tf.constant(True)
+        self.rate_factor = 1.0 / (1.0 + late) if stale.policy == "lower_rate" else one
+        self.gradient_factor = one
+        if stale.policy == "scale":
+            self.gradient_factor = tf.where(is_stale, stale.bound / tf.maximum(late, 1.0), one)
+
+
+class AsyncUpdates:
+    """Takes gradients from the queue one by one.
+
+    Args of the constructor:
+        make_optimizer: Builds the optimizer at a factor (float32 scalar) of the scheduled learning rate.
+    """
+
+    def __init__(self, handles: ShardHandles, make_optimizer: Any, stale: Stale) -> None:
+        queue = handles.gradient_queue()
+        *gradients, label, worker = queue.dequeue()
+        with tf.control_dependencies([label]):
+            version = handles.version.read_value()
+        staleness = version - label
+        policy = StalePolicy(stale, staleness)
+        is_used = tf.logical_and(policy.is_used, version < handles.target.read_value())
+        self.optimizer: v1.train.Optimizer = make_optimizer(policy.rate_factor)
+        bucket = tf.minimum(staleness, STALENESS_BUCKETS - 1)
+        counted = [
+            handles.used.scatter_nd_add([[worker]], [tf.cast(is_used, tf.int64)]),
+            handles.staleness.scatter_nd_add(
+                tf.stack([worker, tf.cast(bucket, tf.int32)])[tf.newaxis], tf.ones([1], tf.int64)
+            ),
+        ]
+
+        def apply() -> tf.Tensor:
+            pairs = [
+                (gradient * policy.gradient_factor, variable)
+                for gradient, variable in zip(gradients, handles.buckets, strict=True)
+            ]
+            with v1.container(handles.container):
+                update = self.optimizer.apply_gradients(pairs, handles.version)
+            with tf.control_dependencies([update]):
+                return handles.version.read_value()
+
+        with tf.control_dependencies(counted):
+            after = tf.cond(is_used, apply, lambda: tf.identity(version))
+        with tf.control_dependencies([wake(handles, after, chosen=worker)]):
+            self._updated = tf.identity(after)
+
+    def start(self, session: v1.Session) -> None:
+        """See `Updates`."""
+        self._advance = session.make_callable(self._updated)
+
+    def advance(self, hold: bool) -> int:
+        """Waits for a gradient and applies or drops it; no worker is ever held. See `Updates`."""
+        del hold
+        return int(self._advance())
+
+    def hand_out(self) -> None:
+        """Nobody was held."""

@@ -1,0 +1,65 @@
+"""What the shard asks of a mode, and what all modes do alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import tensorflow as tf
+
+from psfleet.runtime import ShardHandles
+
+v1 = tf.compat.v1
+
+
+class Updates(Protocol):
+    """The update loop of one shard; graph built by the constructor, run by the methods."""
+
+    optimizer: v1.train.Optimizer
+
+    def start(self, session: v1.Session) -> None:
+        """Readies the accumulators and queues; variables hold their values already."""
+
+    def advance(self, hold: bool) -> int:
+        """Waits for gradients and applies them. With `hold`, sync workers stay at the barrier until `hand_out`.
+
+        Returns:
+            The version of the shard afterwards.
+
+        Raises:
+            tf.errors.OpError: The session was closed.
+        """
+
+    def hand_out(self) -> None:
+        """Lets held workers go on."""
+
+
+def wake(handles: ShardHandles, version: tf.Tensor, chosen: tf.Tensor | None = None) -> tf.Operation:
+    """Puts a token into the queue of each worker whose queue is empty.
+
+    A token is only a wake-up: the worker looks at `version` itself, so a token that is left over misleads nobody, and
+    one token is as good as many. A queue holds 0 or 1, and only the ps adds: this never blocks.
+
+    Args:
+        handles: The shard.
+        version: int64 scalar that goes into the token.
+        chosen: int32 scalar, the only worker to wake; None: all of them.
+    """
+    puts: list[tf.Operation] = []
+    for worker, queue in enumerate(handles.tokens):
+        count = 1 - queue.size()
+        if chosen is not None:
+            count *= tf.cast(tf.equal(chosen, worker), tf.int32)
+        puts.append(queue.enqueue_many(tf.fill([count], version)))
+    return tf.group(*puts)
+
+
+def roll_call(gradient: tf.Tensor, slots: int) -> tf.Tensor:
+    """Whose gradients are in a gradient of the first bucket: int64 `[slots]` of zeros and ones."""
+    tail: tf.Tensor = gradient[tf.size(gradient) - slots :]
+    return tf.cast(tail > 0, tf.int64)
+
+
+def slot_values(optimizer: v1.train.Optimizer, buckets: Sequence[tf.Variable]) -> dict[str, list[tf.Variable]]:
+    """The optimizer's slot variables by slot name, one for each bucket."""
+    return {name: [optimizer.get_slot(bucket, name) for bucket in buckets] for name in optimizer.get_slot_names()}

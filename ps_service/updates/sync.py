@@ -1,0 +1,80 @@
+"""Sync mode: a step is the average of `quorum` gradients, made by this ps as the chief of its own shard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tensorflow as tf
+
+from ps_service.updates.interface import roll_call, wake
+from psfleet.runtime import ShardHandles
+
+v1 = tf.compat.v1
+
+
+class RollCallOptimizer(v1.train.Optimizer):
+    """Counts whose gradients an average is made of, then leaves it to the optimizer that it wraps."""
+
+    def __init__(self, optimizer: v1.train.Optimizer, handles: ShardHandles) -> None:
+        super().__init__(use_locking=False, name="RollCall")
+        self._wrapped = optimizer
+        self._handles = handles
+
+    def apply_gradients(
+        self, grads_and_vars: Iterable[Any], global_step: Any = None, name: str | None = None
+    ) -> tf.Operation:
+        """See tf.compat.v1.train.Optimizer; the first pair is the first bucket."""
+        pairs = list(grads_and_vars)
+        counted = self._handles.used.assign_add(roll_call(pairs[0][0], self._handles.slots), read_value=False)
+        with tf.control_dependencies([counted]):
+            return self._wrapped.apply_gradients(pairs, global_step, name)
+
+
+class SyncUpdates:
+    """`SyncReplicasOptimizer` over the buckets of one shard, its chief's queue runner run by hand.
+
+    The class hands its tokens to whoever asks first, so that a token which a slow or dead worker left lets a fast one
+    through the barrier early, and twice into one average. Here its tokens go no further than this ps, which turns each
+    step's into one token for each worker.
+    """
+
+    def __init__(
+        self, handles: ShardHandles, optimizer: v1.train.Optimizer, quorum: int, num_replicas: int
+    ) -> None:
+        self.optimizer = optimizer
+        with v1.container(handles.container):
+            sync = v1.train.SyncReplicasOptimizer(
+                RollCallOptimizer(optimizer, handles), replicas_to_aggregate=quorum, total_num_replicas=num_replicas
+            )
+            shapes = [(tf.zeros(bucket.shape), bucket) for bucket in handles.buckets]
+            sync.apply_gradients(shapes, global_step=handles.version)
+            sync.ready_for_local_init_op.mark_used()
+            runner = sync.get_chief_queue_runner()
+            with tf.control_dependencies(runner.enqueue_ops):
+                tokens = runner.queue.dequeue_many(max(quorum, num_replicas))
+        self._updated = tokens[0]
+        with tf.control_dependencies([tokens]):
+            self._woken = wake(handles, tokens[0])
+            with tf.control_dependencies([self._woken]):
+                self._updated_and_woken = tf.identity(tokens[0])
+        self._wake = wake(handles, handles.version.read_value())
+        self._ready = (v1.local_variables_initializer(), sync.chief_init_op)
+        self._advance: Callable[[], Any] | None = None
+
+    def start(self, session: v1.Session) -> None:
+        """Sets the accumulators to the restored version and hands out the first tokens."""
+        for operation in self._ready:
+            session.run(operation)
+        self._advance = session.make_callable(self._updated_and_woken)
+        self._advance_and_hold = session.make_callable(self._updated)
+        self._hand_out = session.make_callable(self._wake)
+
+    def advance(self, hold: bool) -> int:
+        """Waits for a quorum, averages, applies; see `Updates`."""
+        assert self._advance is not None, "start() comes first"
+        return int(self._advance_and_hold() if hold else self._advance())
+
+    def hand_out(self) -> None:
+        """Lets the workers go on to the next step."""
+        self._hand_out()

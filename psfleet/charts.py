@@ -1,0 +1,159 @@
+"""Turns numbers into the geometry of a line chart: scales, ticks and SVG path data, in pixels of the view box."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+WIDTH, HEIGHT = 760, 280
+LEFT, RIGHT, TOP, BOTTOM = 72, 728, 14, 232
+"""The edges of the plot inside the view box; outside are ticks and labels."""
+MAX_BUCKETS = 300
+"""A longer series is drawn by the lowest and the highest value of so many stretches; a stretch is 2 pixels wide."""
+LOG_RATIO = 100.0
+"""Positive values that spread further than this are drawn on a logarithmic scale."""
+DRAWABLE = 1e100
+"""Larger numbers count as not finite: scaling them would overflow."""
+
+Sample = tuple[float, float]
+"""(x, y); y may be NaN or infinite, x may not."""
+
+
+@dataclass(frozen=True)
+class Tick:
+    """A mark on an axis, `at` so many pixels."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Level:
+    """A horizontal line through the whole plot, such as a median; its label stands above or below it."""
+
+    value: float
+    label: str
+    above: bool
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Maps values to pixels linearly, or by their logarithm."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    log: bool
+    ticks: tuple[Tick, ...]
+
+    def at(self, value: float) -> float:
+        """The pixel of a value."""
+        return _scale(self.low, self.high, self.start, self.end, self.log)(value)
+
+
+@dataclass(frozen=True)
+class LineChart:
+    """All that a template needs to draw a chart: `paths` are SVG path data, `dots` samples without neighbours."""
+
+    x_axis: Axis
+    y_axis: Axis
+    paths: tuple[str, ...]
+    dots: tuple[tuple[float, float], ...]
+    levels: tuple[tuple[float, Level], ...]
+    num_left_out: int
+
+
+def line_chart(samples: Sequence[Sample], levels: Sequence[Level] = ()) -> LineChart | None:
+    """The chart of a series by ascending x; None when no y is finite. A y that is not finite makes a gap."""
+    finite = [sample for sample in samples if is_drawable(sample[1])]
+    if not finite:
+        return None
+    drawn_levels = [level for level in levels if is_drawable(level.value)]
+    values = [y for _, y in finite] + [level.value for level in drawn_levels]
+    x_axis = _axis([x for x, _ in samples], LEFT, RIGHT, log=False, whole=True)
+    y_axis = _axis(values, BOTTOM, TOP, log=min(values) > 0 and max(values) / min(values) >= LOG_RATIO, whole=False)
+    runs = [
+        [(round(x_axis.at(x), 1), round(y_axis.at(y), 1)) for x, y in group]
+        for drawable, group in groupby(thinned(samples), key=lambda sample: is_drawable(sample[1]))
+        if drawable
+    ]
+    return LineChart(
+        x_axis=x_axis,
+        y_axis=y_axis,
+        paths=tuple("M" + " L".join(f"{x:g} {y:g}" for x, y in run) for run in runs if len(run) > 1),
+        dots=tuple(run[0] for run in runs if len(run) == 1),
+        levels=tuple((round(y_axis.at(level.value), 1), level) for level in drawn_levels),
+        num_left_out=len(samples) - len(finite),
+    )
+
+
+def is_drawable(value: float) -> bool:
+    """Whether a number is finite and small enough to be scaled."""
+    return math.isfinite(value) and abs(value) < DRAWABLE
+
+
+def thinned(samples: Sequence[Sample]) -> list[Sample]:
+    """At most two samples for each of MAX_BUCKETS equal stretches, the extremes, so that no peak is lost.
+
+    A stretch with a value that is not finite is kept only as that gap when it has no finite one.
+    """
+    if len(samples) <= 2 * MAX_BUCKETS:
+        return list(samples)
+    kept: list[Sample] = []
+    for bucket in range(MAX_BUCKETS):
+        stretch = samples[bucket * len(samples) // MAX_BUCKETS : (bucket + 1) * len(samples) // MAX_BUCKETS]
+        finite = [sample for sample in stretch if is_drawable(sample[1])] or stretch[:1]
+        extremes = {min(finite, key=lambda sample: sample[1]), max(finite, key=lambda sample: sample[1])}
+        kept.extend(sorted(extremes, key=lambda sample: sample[0]))
+    return [samples[0], *kept[1:-1], samples[-1]]
+
+
+def _axis(values: Sequence[float], start: float, end: float, *, log: bool, whole: bool) -> Axis:
+    """An axis over all values, widened to the next ticks if it is not one of whole numbers."""
+    low, high = min(values), max(values)
+    if log:
+        low, high = 10.0 ** math.floor(math.log10(low)), 10.0 ** math.ceil(math.log10(high))
+        marks = _powers_of_ten(low, high)
+    else:
+        low, high = _widened(low, high, whole)
+        spacing = _spacing(high - low, whole)
+        if not whole:
+            low, high = math.floor(low / spacing + 1e-9) * spacing, math.ceil(high / spacing - 1e-9) * spacing
+        marks = [i * spacing for i in range(math.ceil(low / spacing - 1e-9), math.floor(high / spacing + 1e-9) + 1)]
+    to_pixel = _scale(low, high, start, end, log)
+    ticks = tuple(Tick(round(to_pixel(mark), 1), f"{mark:,.0f}" if whole else f"{mark:.6g}") for mark in marks)
+    return Axis(low, high, start, end, log, ticks)
+
+
+def _widened(low: float, high: float, whole: bool) -> tuple[float, float]:
+    """A range that has a width; it begins at 0 when the values come near it."""
+    if 0 < low < high / 2:
+        low = 0.0
+    if high - low > 1e-6 * max(abs(low), abs(high)):
+        return low, high
+    margin = 1.0 if whole else abs(high) / 10 or 1.0
+    return low - margin, high + margin
+
+
+def _spacing(width: float, whole: bool) -> float:
+    """The distance of about five ticks: 1, 2 or 5 times a power of ten."""
+    rough = width / 5
+    power = 10.0 ** math.floor(math.log10(rough))
+    spacing = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
+    return max(1.0, spacing) if whole else spacing
+
+
+def _powers_of_ten(low: float, high: float) -> list[float]:
+    first, last = round(math.log10(low)), round(math.log10(high))
+    return [10.0**exponent for exponent in range(first, last + 1, math.ceil((last - first) / 6))]
+
+
+def _scale(low: float, high: float, start: float, end: float, log: bool) -> Callable[[float], float]:
+    """The function from values to pixels."""
+    if log:
+        linear = _scale(math.log10(low), math.log10(high), start, end, False)
+        return lambda value: linear(math.log10(value))
+    return lambda value: start + (value - low) / (high - low) * (end - start)

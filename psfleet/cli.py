@@ -1,0 +1,117 @@
+"""The command line: `psfleet train`, `validate`, `clusterspec`, `weights`, `reset`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated
+
+import click
+import typer
+from rich.console import Console
+
+from psfleet import errors, launch, weights
+from psfleet.cluster import Address, tf_config
+from psfleet.control.client import PsClient
+from psfleet.errors import ProgramError, PsfleetError
+from psfleet.job import load_job
+from psfleet.logs import log_plain
+from psfleet.progress import progress, summary
+from psfleet.program import load_program
+from psfleet.settings import prepare_tensorflow
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="The job file.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Changes a field of the job; dots reach inside.")
+]
+
+
+@app.command()
+def train(
+    job: JobFile,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder; runs/<name> by default.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Delete what an earlier run left there.")] = False,
+) -> None:
+    """Train a job on processes of this machine; go on from the newest checkpoint if there is one."""
+    loaded = load_job(job, overrides or ())
+    folder = out if out is not None else Path("runs") / loaded.name
+    console = Console(soft_wrap=True)
+    with progress(console, loaded) as listener:
+        report = launch.train(loaded, out=folder, fresh=fresh, program_folder=job.parent, listener=listener)
+    summary(console, report, folder)
+    raise typer.Exit(report.exit_code)
+
+
+@app.command()
+def validate(job: JobFile, overrides: Overrides = None) -> None:
+    """Check a job file and import its program, without training."""
+    loaded = load_job(job, overrides or ())
+    prepare_tensorflow()
+    program = load_program(loaded, job.parent.resolve())
+    typer.echo(f"{job}: valid, {type(program).__name__} {loaded.name}")
+
+
+@app.command()
+def clusterspec(
+    job: JobFile,
+    overrides: Overrides = None,
+    task: Annotated[str | None, typer.Option(metavar="ROLE:INDEX", help="The task that TF_CONFIG is for.")] = None,
+) -> None:
+    """Print the TF_CONFIG of a job on a container network, as JSON."""
+    typer.echo(json.dumps(tf_config(load_job(job, overrides or ()), task)))
+
+
+@app.command(name="weights")
+def export_weights(
+    checkpoint_dir: Annotated[Path, typer.Argument(help="A run's checkpoints/ folder, or one checkpoint in it.")],
+    out: Annotated[Path, typer.Option(help="FILE.safetensors, FILE.weights.h5 or FILE.keras.")],
+) -> None:
+    """Write the named tensors of a checkpoint into one file."""
+    prepare_tensorflow()
+    typer.echo(f"{out}: {weights.export(checkpoint_dir, out)} tensors")
+
+
+@app.command()
+def reset(
+    run: Annotated[str, typer.Argument(help="The run whose container is dropped.")],
+    ps: Annotated[list[str], typer.Option(metavar="HOST:PORT", help="A running ps; its control port is the next.")],
+) -> None:
+    """Drop what running parameter servers hold for a run; other runs on them are left alone."""
+    for text in ps:
+        client = PsClient(Address.parse(text), run)
+        try:
+            found = client.reset()
+        finally:
+            client.close()
+        typer.echo(f"{text}: {'dropped' if found else 'had nothing of'} run {run}")
+
+
+def main() -> None:
+    """Runs the command line; errors that psfleet raises on purpose are one line and their exit code."""
+    log_plain()
+    try:
+        code = app(standalone_mode=False) or errors.DONE
+    except PsfleetError as error:
+        code = _say(error)
+    except click.UsageError as error:
+        error.show()
+        code = errors.USAGE
+    except click.exceptions.Exit as error:
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        code = errors.SIGNAL_BASE + 2
+    except Exception:
+        traceback.print_exc()
+        code = errors.BUG
+    sys.exit(code)
+
+
+def _say(error: PsfleetError) -> int:
+    if isinstance(error, ProgramError) and error.details:
+        typer.echo(error.details.rstrip(), err=True)
+    typer.echo(f"psfleet: {error}", err=True)
+    return error.exit_code

@@ -1,0 +1,145 @@
+"""Calls the control plane of the parameter servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+import psfleet
+from psfleet.cluster import Address
+from psfleet.control import control_pb2 as pb
+from psfleet.control import control_pb2_grpc
+from psfleet.errors import BadJobError, LostPeerError
+from psfleet.layout import Layout
+
+CALL_SECS = 5.0
+"""Deadline of a call that only looks something up."""
+CHANNEL_OPTIONS = (
+    ("grpc.max_send_message_length", 64 * 1024 * 1024),
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+class PsClient:
+    """The control plane of one ps.
+
+    Every method raises `LostPeerError` when the ps cannot be reached in time and `BadJobError` when it refuses.
+    """
+
+    def __init__(self, address: Address, run: str) -> None:
+        self.address = address
+        self._caller = pb.Caller(run=run, version=psfleet.__version__)
+        self._channel = grpc.insecure_channel(address.control, options=CHANNEL_OPTIONS)
+        self._stub = control_pb2_grpc.ShardControlStub(self._channel)
+
+    def describe(self) -> pb.ShardState:
+        """What the ps holds for the run."""
+        return self._call(self._stub.Describe, pb.DescribeRequest(caller=self._caller))
+
+    def configure(
+        self,
+        *,
+        shard: int,
+        generation: int,
+        job_json: str,
+        layout: Layout,
+        checkpoint_folder: str,
+        checkpoints_root: str,
+        timeout_secs: float,
+    ) -> pb.ShardState:
+        """Has the ps build and restore its shard."""
+        layout_json = json.dumps(layout.to_dict())
+        request = pb.ConfigureRequest(
+            caller=self._caller,
+            shard=shard,
+            generation=generation,
+            job_json=job_json,
+            layout_json=layout_json,
+            checkpoint_folder=checkpoint_folder,
+            checkpoints_root=checkpoints_root,
+        )
+        return self._call(self._stub.Configure, request, timeout_secs)
+
+    def join(self, request: pb.JoinRequest) -> pb.JoinReply:
+        """Takes a worker index; -1 asks for any. The caller is filled in."""
+        request.caller.CopyFrom(self._caller)
+        return self._call(self._stub.Join, request)
+
+    def heartbeat(self, index: int, step: int, pushed: int, leaving: bool) -> pb.ShardState:
+        """Says that a worker is alive, or that it leaves."""
+        request = pb.HeartbeatRequest(caller=self._caller, index=index, step=step, pushed=pushed, leaving=leaving)
+        return self._call(self._stub.Heartbeat, request)
+
+    def cut(self, generation: int, step: int, stop: bool) -> pb.CutReply:
+        """Asks for a checkpoint at a step ahead, and with `stop` for the end of the run there."""
+        return self._call(
+            self._stub.Cut, pb.CutRequest(caller=self._caller, generation=generation, step=step, stop=stop)
+        )
+
+    def finish(self, outcome: pb.Outcome) -> pb.ShardState:
+        """Says how the run ended."""
+        return self._call(self._stub.Finish, pb.FinishRequest(caller=self._caller, outcome=outcome))
+
+    def reset(self) -> bool:
+        """Drops what the ps holds for the run; whether there was anything."""
+        reply: pb.ResetReply = self._call(self._stub.Reset, pb.ResetRequest(caller=self._caller))
+        return reply.found
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._channel.close()
+
+    def _call(self, method: Any, request: Any, timeout_secs: float = CALL_SECS) -> Any:
+        try:
+            return method(request, timeout=timeout_secs)
+        except grpc.RpcError as error:
+            details = f"ps at {self.address.control}: {error.details()}"
+            if error.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT):
+                raise BadJobError(details) from error
+            raise LostPeerError(f"{details} ({error.code().name.lower()})") from error
+        except ValueError as error:
+            raise LostPeerError(f"ps at {self.address.control}: the connection is closed") from error
+
+
+class FleetClient:
+    """The control planes of all ps of a run, in their order."""
+
+    def __init__(self, addresses: Sequence[Address], run: str) -> None:
+        self.ps = [PsClient(address, run) for address in addresses]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for client in self.ps:
+            client.close()
+
+    def describe(self) -> list[pb.ShardState | None]:
+        """The state of each ps; None where it cannot be reached."""
+        states: list[pb.ShardState | None] = []
+        for client in self.ps:
+            try:
+                states.append(client.describe())
+            except LostPeerError:
+                states.append(None)
+        return states
+
+    def finish(self, outcome: pb.Outcome) -> int:
+        """Tells every ps how the run ended; the number of ps that heard it."""
+        heard = 0
+        for client in self.ps:
+            try:
+                client.finish(outcome)
+            except LostPeerError:
+                continue
+            heard += 1
+        return heard

@@ -1,0 +1,203 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Phase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    EMPTY: _ClassVar[Phase]
+    RUNNING: _ClassVar[Phase]
+    COMPLETE: _ClassVar[Phase]
+    FINISHED: _ClassVar[Phase]
+EMPTY: Phase
+RUNNING: Phase
+COMPLETE: Phase
+FINISHED: Phase
+
+class Caller(_message.Message):
+    __slots__ = ("run", "version")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    version: str
+    def __init__(self, run: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+
+class Outcome(_message.Message):
+    __slots__ = ("exit_code", "message", "details")
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    DETAILS_FIELD_NUMBER: _ClassVar[int]
+    exit_code: int
+    message: str
+    details: str
+    def __init__(self, exit_code: _Optional[int] = ..., message: _Optional[str] = ..., details: _Optional[str] = ...) -> None: ...
+
+class SavedPart(_message.Message):
+    __slots__ = ("step", "file", "num_bytes", "sha256", "error")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    file: str
+    num_bytes: int
+    sha256: str
+    error: str
+    def __init__(self, step: _Optional[int] = ..., file: _Optional[str] = ..., num_bytes: _Optional[int] = ..., sha256: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
+
+class WorkerState(_message.Message):
+    __slots__ = ("index", "step", "silent_secs", "pushed", "joins", "cause")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    SILENT_SECS_FIELD_NUMBER: _ClassVar[int]
+    PUSHED_FIELD_NUMBER: _ClassVar[int]
+    JOINS_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    step: int
+    silent_secs: float
+    pushed: int
+    joins: int
+    cause: str
+    def __init__(self, index: _Optional[int] = ..., step: _Optional[int] = ..., silent_secs: _Optional[float] = ..., pushed: _Optional[int] = ..., joins: _Optional[int] = ..., cause: _Optional[str] = ...) -> None: ...
+
+class ShardState(_message.Message):
+    __slots__ = ("run", "phase", "generation", "step", "target", "layout_digest", "pushed", "used", "staleness", "parts", "workers", "outcome", "optimizer", "slots", "waiting_secs", "cause")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    PUSHED_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    STALENESS_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_SECS_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    run: str
+    phase: Phase
+    generation: int
+    step: int
+    target: int
+    layout_digest: str
+    pushed: _containers.RepeatedScalarFieldContainer[int]
+    used: _containers.RepeatedScalarFieldContainer[int]
+    staleness: _containers.RepeatedScalarFieldContainer[int]
+    parts: _containers.RepeatedCompositeFieldContainer[SavedPart]
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerState]
+    outcome: Outcome
+    optimizer: str
+    slots: _containers.RepeatedScalarFieldContainer[str]
+    waiting_secs: float
+    cause: str
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., target: _Optional[int] = ..., layout_digest: _Optional[str] = ..., pushed: _Optional[_Iterable[int]] = ..., used: _Optional[_Iterable[int]] = ..., staleness: _Optional[_Iterable[int]] = ..., parts: _Optional[_Iterable[_Union[SavedPart, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerState, _Mapping]]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., optimizer: _Optional[str] = ..., slots: _Optional[_Iterable[str]] = ..., waiting_secs: _Optional[float] = ..., cause: _Optional[str] = ...) -> None: ...
+
+class DescribeRequest(_message.Message):
+    __slots__ = ("caller",)
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    caller: Caller
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ...) -> None: ...
+
+class ConfigureRequest(_message.Message):
+    __slots__ = ("caller", "generation", "job_json", "layout_json", "checkpoint_folder", "checkpoints_root", "shard")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    JOB_JSON_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_JSON_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FOLDER_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_ROOT_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    caller: Caller
+    generation: int
+    job_json: str
+    layout_json: str
+    checkpoint_folder: str
+    checkpoints_root: str
+    shard: int
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., generation: _Optional[int] = ..., job_json: _Optional[str] = ..., layout_json: _Optional[str] = ..., checkpoint_folder: _Optional[str] = ..., checkpoints_root: _Optional[str] = ..., shard: _Optional[int] = ...) -> None: ...
+
+class JoinRequest(_message.Message):
+    __slots__ = ("caller", "index", "slots", "cause", "process")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_FIELD_NUMBER: _ClassVar[int]
+    caller: Caller
+    index: int
+    slots: int
+    cause: str
+    process: str
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., index: _Optional[int] = ..., slots: _Optional[int] = ..., cause: _Optional[str] = ..., process: _Optional[str] = ...) -> None: ...
+
+class JoinReply(_message.Message):
+    __slots__ = ("index", "joins")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    JOINS_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    joins: int
+    def __init__(self, index: _Optional[int] = ..., joins: _Optional[int] = ...) -> None: ...
+
+class HeartbeatRequest(_message.Message):
+    __slots__ = ("caller", "index", "step", "pushed", "leaving")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    PUSHED_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    caller: Caller
+    index: int
+    step: int
+    pushed: int
+    leaving: bool
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., index: _Optional[int] = ..., step: _Optional[int] = ..., pushed: _Optional[int] = ..., leaving: _Optional[bool] = ...) -> None: ...
+
+class CutRequest(_message.Message):
+    __slots__ = ("caller", "generation", "step", "stop")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    caller: Caller
+    generation: int
+    step: int
+    stop: bool
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., stop: _Optional[bool] = ...) -> None: ...
+
+class CutReply(_message.Message):
+    __slots__ = ("accepted", "step")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    step: int
+    def __init__(self, accepted: _Optional[bool] = ..., step: _Optional[int] = ...) -> None: ...
+
+class FinishRequest(_message.Message):
+    __slots__ = ("caller", "outcome")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    caller: Caller
+    outcome: Outcome
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ...) -> None: ...
+
+class ResetRequest(_message.Message):
+    __slots__ = ("caller",)
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    caller: Caller
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ...) -> None: ...
+
+class ResetReply(_message.Message):
+    __slots__ = ("found",)
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    found: bool
+    def __init__(self, found: _Optional[bool] = ...) -> None: ...

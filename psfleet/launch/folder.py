@@ -1,0 +1,78 @@
+"""The run folder: claimed for one run at a time, cleared for a fresh one, and what the processes need put into it."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from psfleet import pages
+from psfleet.errors import UsageError
+from psfleet.job import Job
+from psfleet.report import EventLog, History, Report
+
+OWN = ("checkpoints", "tensorboard", "logs", History.FILE_NAME, EventLog.FILE_NAME, Report.FILE_NAME, "report.html")
+"""All that a run leaves in its folder; nothing else there is ever touched."""
+OF_ONE_START = (Report.FILE_NAME, "report.html", "logs")
+"""What a resumed run writes anew."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Where one run leaves its results."""
+
+    path: Path
+
+    @property
+    def job(self) -> Path:
+        """The resolved job, as JSON."""
+        return self.path / "job.json"
+
+    def log(self, role: str, index: int) -> Path:
+        """A process's log."""
+        return self.path / "logs" / f"{role}-{index}.log"
+
+    def write_report(self, report: Report) -> None:
+        """Writes `report.json` and `report.html`."""
+        report.write(self.path)
+        curve = History(self.path / History.FILE_NAME).curve()
+        (self.path / "report.html").write_text(pages.render(report, curve))
+
+
+@contextmanager
+def claimed(path: Path, job: Job, fresh: bool) -> Iterator[RunFolder]:
+    """A run folder that no other run uses until the block is left.
+
+    Raises:
+        UsageError: It cannot be written, or another run has it.
+    """
+    folder = RunFolder(path.resolve())
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+        lock = (folder.path / ".lock").open("w")
+    except OSError as error:
+        raise UsageError(f"--out {path}: {error.strerror or error}, expected a folder that can be written") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(f"--out {path}: another run is using it, expected a folder of its own") from error
+        try:
+            _clear(folder, OWN if fresh else OF_ONE_START)
+            (folder.path / "logs").mkdir(exist_ok=True)
+            folder.job.write_text(job.model_dump_json(indent=2))
+        except OSError as error:
+            raise UsageError(f"--out {path}: {error.strerror or error}, expected a folder that can be written") from error
+        yield folder
+
+
+def _clear(folder: RunFolder, names: tuple[str, ...]) -> None:
+    for name in names:
+        path = folder.path / name
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)

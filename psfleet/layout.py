@@ -1,0 +1,192 @@
+"""Where each named tensor lies in the flat vectors that the ps hold in equal shards."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+ALIGNMENT_BYTES = 64
+"""Each tensor starts at a multiple of this: TensorFlow slices an aligned range without a copy (EIGEN_MAX_ALIGN_BYTES)."""
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A named tensor: its shape and its NumPy dtype by name."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The part of one tensor that lies in a range of the flat vector.
+
+    `start` and `stop` count the tensor's own elements; `at` is where the piece begins in the range.
+    """
+
+    spec: TensorSpec
+    start: int
+    stop: int
+    at: int
+
+
+@dataclass(frozen=True)
+class FlatLayout:
+    """Tensors laid one behind the other in one vector, which is cut into `num_shards` equal shards.
+
+    The vector's unit is an element of `unit_dtype`: float32 for parameters; uint8 for state, whose tensors differ in
+    type and are laid out as bytes. Gaps and the tail are zeros.
+    """
+
+    specs: tuple[TensorSpec, ...]
+    num_shards: int
+    buckets_per_shard: int = 1
+    unit_dtype: str = "float32"
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each tensor starts in the vector, in units."""
+        return tuple(start for start, _ in self._extents())
+
+    @property
+    def bucket_size(self) -> int:
+        """Units in each bucket: the same in all, and aligned as tensors are."""
+        extents = list(self._extents())
+        used = sum(extents[-1]) if extents else 0
+        aligned = ALIGNMENT_BYTES // np.dtype(self.unit_dtype).itemsize
+        return math.ceil(used / (self.num_shards * self.buckets_per_shard * aligned)) * aligned
+
+    @property
+    def shard_size(self) -> int:
+        """Units in each shard."""
+        return self.bucket_size * self.buckets_per_shard
+
+    @property
+    def size(self) -> int:
+        """Units in the whole vector."""
+        return self.shard_size * self.num_shards
+
+    def pieces(self, shard: int) -> Iterator[Piece]:
+        """The pieces of tensors in a shard, in their order; `start`, `stop` and `at` count units."""
+        low, high = shard * self.shard_size, (shard + 1) * self.shard_size
+        for spec, (offset, units) in zip(self.specs, self._extents(), strict=True):
+            start, stop = max(low, offset), min(high, offset + units)
+            if start < stop:
+                yield Piece(spec, start - offset, stop - offset, start - low)
+
+    def pack(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
+        """All tensors as the one vector: `[size]` of `unit_dtype`.
+
+        Raises:
+            KeyError: A tensor is missing.
+            ValueError: A tensor has another shape.
+        """
+        vector = np.zeros(self.size, self.unit_dtype)
+        for spec, (offset, units) in zip(self.specs, self._extents(), strict=True):
+            value = np.asarray(values[spec.name], spec.dtype, order="C")
+            if value.shape != spec.shape:
+                raise ValueError(f"{spec.name} has shape {list(value.shape)}, expected {list(spec.shape)}")
+            vector[offset : offset + units] = value.reshape(-1).view(self.unit_dtype)
+        return vector
+
+    def unpack(self, vector: np.ndarray) -> dict[str, np.ndarray]:
+        """The named tensors of a vector `[size]` of `unit_dtype`; copies."""
+        return {
+            spec.name: vector[offset : offset + units].copy().view(spec.dtype).reshape(spec.shape)
+            for spec, (offset, units) in zip(self.specs, self._extents(), strict=True)
+        }
+
+    def _extents(self) -> Iterator[tuple[int, int]]:
+        """Offset and length of each tensor, in units."""
+        unit_bytes = np.dtype(self.unit_dtype).itemsize
+        offset = 0
+        for spec in self.specs:
+            units = spec.num_bytes // unit_bytes
+            yield offset, units
+            offset = math.ceil((offset + units) * unit_bytes / ALIGNMENT_BYTES) * ALIGNMENT_BYTES // unit_bytes
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Every tensor of a model and where it lies.
+
+    `parameters` are trained. `state` is what the forward pass changes (moving averages, seeds of dropout) and `frozen`
+    is what nothing changes; both are vectors of bytes.
+    """
+
+    parameters: FlatLayout
+    state: FlatLayout
+    frozen: FlatLayout
+
+    @classmethod
+    def plan(
+        cls,
+        parameters: Sequence[TensorSpec],
+        state: Sequence[TensorSpec],
+        frozen: Sequence[TensorSpec],
+        num_ps: int,
+        bucket_bytes: int,
+    ) -> Layout:
+        """Cuts a model for `num_ps` parameter servers, in buckets of at most `bucket_bytes`, a multiple of 64."""
+        whole = FlatLayout(tuple(parameters), num_ps)
+        buckets = max(1, math.ceil(whole.shard_size * 4 / bucket_bytes))
+        return cls(
+            parameters=FlatLayout(tuple(parameters), num_ps, buckets),
+            state=FlatLayout(tuple(state), num_ps, unit_dtype="uint8"),
+            frozen=FlatLayout(tuple(frozen), num_ps, unit_dtype="uint8"),
+        )
+
+    @property
+    def num_ps(self) -> int:
+        """Number of shards."""
+        return self.parameters.num_shards
+
+    def shard_bytes(self) -> int:
+        """Bytes of the model on each ps, the same on all."""
+        return self.parameters.shard_size * 4 + self.state.shard_size + self.frozen.shard_size
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "num_ps": self.num_ps,
+            "buckets_per_ps": self.parameters.buckets_per_shard,
+            **{
+                part: [[spec.name, list(spec.shape), spec.dtype] for spec in getattr(self, part).specs]
+                for part in ("parameters", "state", "frozen")
+            },
+        }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Layout:
+        """The inverse of `to_dict`."""
+
+        def specs(part: str) -> tuple[TensorSpec, ...]:
+            return tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in content[part])
+
+        num_ps = content["num_ps"]
+        return cls(
+            parameters=FlatLayout(specs("parameters"), num_ps, content["buckets_per_ps"]),
+            state=FlatLayout(specs("state"), num_ps, unit_dtype="uint8"),
+            frozen=FlatLayout(specs("frozen"), num_ps, unit_dtype="uint8"),
+        )
+
+    def digest(self) -> str:
+        """Sixteen hex digits that are equal for equal layouts."""
+        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]

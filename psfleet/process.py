@@ -1,0 +1,81 @@
+"""What every service process does alike: settings, logs, signals, one call, and the exit code at the end."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+
+from psfleet import errors
+from psfleet.errors import BadJobError, ProgramError, PsfleetError, StoppedError
+from psfleet.logs import log_json
+from psfleet.settings import Settings, read
+
+logger = logging.getLogger("psfleet")
+
+PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that this process gets when its parent dies."""
+
+
+class Stop:
+    """Set by the first SIGTERM or SIGINT; holds its number."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self.signal_number = 0
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._note)
+
+    def error(self) -> StoppedError:
+        """The error that ends a process which was asked to stop."""
+        return StoppedError(self.signal_number)
+
+    def _note(self, number: int, frame: object) -> None:
+        del frame
+        self.signal_number = self.signal_number or number
+        self.event.set()
+
+
+def run_service(role: str, serve: Callable[[Settings, Stop], int]) -> None:
+    """Runs one service process from its settings to its exit code; never returns.
+
+    The last log line of a process that fails has `event: failed`, the exit code, and a training program's traceback.
+    The process ends by `os._exit`: closing TensorFlow can block after a fatal error, and nothing is left to do.
+    """
+    faulthandler.enable()
+    log_json(role=role)
+    stop = Stop()
+    code = errors.BUG
+    try:
+        settings = read()
+        log_json(run=settings.run, role=role, index=settings.index)
+        _die_with(settings.parent_pid)
+        code = serve(settings, stop)
+    except PsfleetError as error:
+        code = error.exit_code
+        details = error.details if isinstance(error, ProgramError) else ""
+        extra = {"event": "failed", "exit_code": code, "details": details}
+        logger.log(logging.INFO if isinstance(error, StoppedError) else logging.ERROR, "%s", error, extra=extra)
+    except Exception as error:
+        extra = {"event": "failed", "exit_code": code, "details": traceback.format_exc()}
+        logger.critical("a bug in psfleet: %s: %s", type(error).__name__, error, extra=extra)
+    finally:
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _die_with(parent_pid: int) -> None:
+    """Has the kernel kill this process when its launcher dies, however it dies."""
+    if not parent_pid or not sys.platform.startswith("linux"):
+        return
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        raise BadJobError(f"the launcher with process id {parent_pid} is gone")

@@ -1,0 +1,91 @@
+"""Makes handles to one shard's variables, accumulators and queues, on the ps itself or from a worker.
+
+Resources are found by device, container and name. A ps and a worker that build these handles in their own graphs
+therefore speak of the same tensors; only the ps initializes them.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from psfleet.layout import Layout
+
+v1 = tf.compat.v1
+
+STALENESS_BUCKETS = 65
+"""Length of a worker's staleness histogram; the last entry counts all that is as late or later."""
+
+
+def container_name(run: str, generation: int) -> str:
+    """The resource container of one generation of a run.
+
+    TensorFlow takes letters, digits, dots, dashes and slashes (ContainerInfo::Init in resource_mgr.cc).
+    """
+    return f"{run}/{generation}"
+
+
+class ShardHandles:
+    """Handles to what one ps holds.
+
+    Attributes:
+        buckets: One float32 variable `[bucket_size]` each. The first is longer by `slots`: this tail of its gradient is
+            the roll call, a one at the worker's own index, from which the ps learns whose gradients made an average.
+        version: int64 scalar, the number of updates applied.
+        target: int64 scalar, the version at which training ends.
+        last_label: int64 `[slots]`, the version on which each worker's newest gradient was computed.
+        pushed: int64 `[slots]`, gradients that came from each worker.
+        used: int64 `[slots]`, gradients of each worker that are part of an update.
+        staleness: int64 `[slots, STALENESS_BUCKETS]`, how many updates late gradients came.
+        state: uint8 `[state shard size]`, what the forward pass changes; the chief writes it.
+        frozen: uint8 `[frozen shard size]`, weights that nothing changes.
+        tokens: A queue of at most one token for each worker: "look at the version again".
+    """
+
+    def __init__(self, layout: Layout, shard: int, slots: int, container: str, device: str) -> None:
+        self.slots = slots
+        self.device = device
+        self.container = container
+        self._scope = f"shard_{shard}"
+        size = layout.parameters.bucket_size
+        self.bucket_sizes = [size] * layout.parameters.buckets_per_shard
+        with tf.device(device), v1.container(container), v1.variable_scope(self._scope, reuse=v1.AUTO_REUSE):
+            self.buckets = [
+                _variable(f"bucket_{index}", [units + (slots if index == 0 else 0)], tf.float32)
+                for index, units in enumerate(self.bucket_sizes)
+            ]
+            self.version = _variable("version", [], tf.int64)
+            self.target = _variable("target", [], tf.int64)
+            self.last_label = _variable("last_label", [slots], tf.int64)
+            self.pushed = _variable("pushed", [slots], tf.int64)
+            self.used = _variable("used", [slots], tf.int64)
+            self.staleness = _variable("staleness", [slots, STALENESS_BUCKETS], tf.int64)
+            self.state = _variable("state", [layout.state.shard_size], tf.uint8)
+            self.frozen = _variable("frozen", [layout.frozen.shard_size], tf.uint8)
+            self.tokens = [
+                tf.queue.FIFOQueue(1, [tf.int64], shapes=[()], shared_name=f"{self._scope}/token_{worker}")
+                for worker in range(slots)
+            ]
+
+    def accumulator(self, bucket: int) -> tf.compat.v1.ConditionalAccumulator:
+        """The accumulator that `SyncReplicasOptimizer` makes for a bucket, by the name that it gives it."""
+        variable = self.buckets[bucket]
+        with tf.device(self.device), v1.container(self.container):
+            return v1.ConditionalAccumulator(
+                tf.float32, shape=variable.shape, shared_name=f"{variable.name}/grad_accum"
+            )
+
+    def gradient_queue(self) -> tf.queue.FIFOQueue:
+        """Async mode: gradients that wait to be applied: every bucket's, the label, the worker's index."""
+        with tf.device(self.device), v1.container(self.container):
+            return tf.queue.FIFOQueue(
+                self.slots,
+                [tf.float32] * len(self.buckets) + [tf.int64, tf.int32],
+                shapes=[variable.shape for variable in self.buckets] + [(), ()],
+                shared_name=f"{self._scope}/gradients",
+            )
+
+
+def _variable(name: str, shape: list[int], dtype: tf.DType) -> tf.Variable:
+    return v1.get_variable(
+        name, shape, dtype, initializer=v1.zeros_initializer(), trainable=False, use_resource=True, collections=[]
+    )

@@ -1,0 +1,55 @@
+"""Boots this process's own TensorFlow server, with no list of peers."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from psfleet.cluster import Address
+from psfleet.errors import LostPeerError
+from psfleet.job import Device
+
+v1 = tf.compat.v1
+
+
+def boot(address: Address, device: Device | None) -> str:
+    """Starts the server of a one-task cluster; it lives as long as the process.
+
+    The job name must not be one of those that travel with sessions (ps, worker): TensorFlow refuses a propagated
+    ClusterSpec in which the booted name occurs.
+
+    Args:
+        address: Its TensorFlow port is listened on.
+        device: Threads and accelerators; None: TensorFlow's defaults.
+
+    Returns:
+        The session target, `grpc://host:port`.
+
+    Raises:
+        LostPeerError: The port is taken.
+    """
+    cluster = tf.train.ClusterSpec({"boot": [address.data]})
+    try:
+        server = v1.train.Server(cluster, job_name="boot", task_index=0, config=session_config(device))
+    except tf.errors.OpError as error:
+        raise LostPeerError(f"TensorFlow port {address.port} of {address.host} is in use, expected a free one") from error
+    _alive.append(server)
+    return f"grpc://{address.data}"
+
+
+def session_config(device: Device | None) -> v1.ConfigProto:
+    """The job's thread and device options as TensorFlow takes them."""
+    config = v1.ConfigProto()
+    if device is None:
+        return config
+    config.allow_soft_placement = device.soft_placement
+    config.log_device_placement = device.log_placement
+    config.intra_op_parallelism_threads = device.intra_op_threads or 0
+    config.inter_op_parallelism_threads = device.inter_op_threads or 0
+    config.gpu_options.allow_growth = device.gpu_memory_growth
+    if device.gpu_memory_fraction is not None:
+        config.gpu_options.per_process_gpu_memory_fraction = device.gpu_memory_fraction
+    return config
+
+
+_alive: list[v1.train.Server] = []
+"""Servers stop when they are garbage collected."""

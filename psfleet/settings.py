@@ -1,0 +1,111 @@
+"""What a service process is told by its environment; the only place that reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from psfleet.cluster import DATA_PORT, Address, parse_tf_config
+from psfleet.errors import BadJobError
+from psfleet.job import Job, parse_job
+
+JOB = "PSFLEET_JOB"
+PROGRAM_FOLDER = "PSFLEET_PROGRAM_FOLDER"
+RUN = "PSFLEET_RUN"
+INDEX = "PSFLEET_INDEX"
+PS = "PSFLEET_PS"
+ADDRESS = "PSFLEET_ADDRESS"
+OUT = "PSFLEET_OUT"
+PARENT = "PSFLEET_PARENT_PID"
+CAUSE = "PSFLEET_CAUSE"
+
+_CHANNEL_OPTIONS = ",".join(
+    (
+        "grpc.keepalive_time_ms=10000",
+        "grpc.keepalive_timeout_ms=5000",
+        "grpc.http2.ping_timeout_ms=5000",
+        "grpc.http2.bdp_probe=0",
+        "grpc.dns_min_time_between_resolutions_ms=500",
+        "grpc.max_reconnect_backoff_ms=1000",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The place of one process in a fleet.
+
+    Attributes:
+        job: The resolved job; None for a ps that serves any run.
+        program_folder: Searched first for the program's module.
+        run: Names the run; empty for a ps that serves any.
+        index: Of the ps, or of the worker; -1: to be leased from ps 0.
+        ps: All parameter servers in their order.
+        address: Where peers reach this process.
+        out: The run's folder.
+        parent_pid: The launcher, with which this process dies; 0: none.
+        cause: Why the launcher started this process again; empty the first time.
+    """
+
+    job: Job | None
+    program_folder: Path
+    run: str
+    index: int
+    ps: tuple[Address, ...]
+    address: Address
+    out: Path
+    parent_pid: int
+    cause: str
+
+
+def read(environ: Mapping[str, str] | None = None) -> Settings:
+    """Reads the settings of this process.
+
+    Raises:
+        BadJobError: A setting is missing or is not what it should be; names the variable.
+    """
+    env = os.environ if environ is None else environ
+    ps: list[Address] = []
+    index = None
+    if env.get("TF_CONFIG"):
+        ps, _, index = parse_tf_config(env["TF_CONFIG"])
+    if env.get(PS):
+        ps = [Address.parse(text) for text in env[PS].split(",")]
+    index_text = env.get(INDEX) or env.get("JOB_COMPLETION_INDEX") or ("-1" if index is None else str(index))
+    return Settings(
+        job=_job(env[JOB]) if env.get(JOB) else None,
+        program_folder=Path(env.get(PROGRAM_FOLDER) or "."),
+        run=env.get(RUN, ""),
+        index=_integer(INDEX, index_text),
+        ps=tuple(ps),
+        address=Address.parse(env.get(ADDRESS) or f"{os.uname().nodename}:{DATA_PORT}"),
+        out=Path(env.get(OUT) or "."),
+        parent_pid=_integer(PARENT, env.get(PARENT) or "0"),
+        cause=env.get(CAUSE, ""),
+    )
+
+
+def prepare_tensorflow(environ: MutableMapping[str, str] | None = None) -> None:
+    """Sets what TensorFlow reads when it is imported: quiet logs, and channels that notice a frozen peer."""
+    env = os.environ if environ is None else environ
+    env.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    env.setdefault("TF_GRPC_DEFAULT_OPTIONS", _CHANNEL_OPTIONS)
+    env.setdefault("KERAS_BACKEND", "tensorflow")
+
+
+def _job(path: str) -> Job:
+    try:
+        return parse_job(json.loads(Path(path).read_text()), source=path)
+    except OSError as error:
+        raise BadJobError(f"{JOB} is {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise BadJobError(f"{JOB} is {path}: expected a resolved job as JSON") from error
+
+
+def _integer(name: str, text: str) -> int:
+    if not text.removeprefix("-").isdecimal():
+        raise BadJobError(f"{name} is {text!r}, expected a whole number")
+    return int(text)

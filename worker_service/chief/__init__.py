@@ -1,0 +1,1 @@
+"""What worker 0 does beside training: agrees on a generation, commits checkpoints, evaluates, records, concludes."""

@@ -1,0 +1,159 @@
+"""What a worker and one ps exchange in a step: push a gradient, wait for the token, pull the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from psfleet.job import Job
+from psfleet.layout import FlatLayout, Layout
+from psfleet.runtime import STALENESS_BUCKETS, ShardHandles
+
+v1 = tf.compat.v1
+
+
+class Exchange:
+    """A worker's end of one shard.
+
+    Args of the constructor:
+        shard: Which one; its ps is task `shard` of job `ps` in the session's ClusterSpec.
+        index: Of this worker.
+        own_device: This worker's device.
+        container: The resource container of the generation.
+    """
+
+    def __init__(self, job: Job, layout: Layout, shard: int, index: int, own_device: str, container: str) -> None:
+        self.handles = ShardHandles(layout, shard, job.fleet.slots, container, device=f"/job:ps/task:{shard}")
+        self._is_sync = job.update.mode == "sync"
+        self._wire = tf.dtypes.as_dtype(job.update.wire)
+        self._shard = shard
+        self._index = index
+        self._own_device = own_device
+        self._layout = layout.parameters
+
+    def push(
+        self, gradients: Sequence[tf.Tensor], label: tf.Tensor, state: tf.Tensor | None
+    ) -> list[tf.Operation]:
+        """Sends a gradient to the ps.
+
+        Args:
+            gradients: `[size]` float32 for each parameter of the layout; those of this shard are sent.
+            label: int64 scalar, the version on which they were computed.
+            state: uint8 `[state shard size]`, what the chief's forward pass changed; None from others.
+        """
+        with tf.device(self._own_device):
+            buckets = [tf.cast(bucket, self._wire) for bucket in self._buckets(gradients)]
+        handles = self.handles
+        with tf.device(handles.device):
+            label = tf.identity(label)
+            first = handles.pushed.scatter_nd_add([[self._index]], tf.ones([1], tf.int64))
+            before: list[tf.Operation] = [first.op if isinstance(first, tf.Tensor) else first]
+            if state is not None:
+                before.append(handles.state.assign(state, read_value=False))
+            arrived = [tf.cast(bucket, tf.float32) for bucket in buckets]
+            with tf.control_dependencies(before):
+                done = self._add(arrived, label) if self._is_sync else self._enqueue(arrived, label)
+            with tf.control_dependencies(done):
+                return [handles.last_label.scatter_nd_update([[self._index]], [label])]
+
+    def await_and_pull(self, after: Sequence[tf.Operation], label: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Waits until the ps has gone on, then reads its parameters.
+
+        Sync: until the shard's version is above `label`. Async: until the ps has looked at this worker's gradient.
+        The version is read before the parameters are: it is never newer than they are, so that a gradient computed
+        on parameters that were read in the middle of an update counts as stale.
+
+        Returns:
+            int64 `[2]`, the shard's version and target; and its buckets, `[bucket_size]` float32 each, on the worker.
+        """
+        handles = self.handles
+        with tf.device(handles.device):
+            label = tf.identity(label)
+            with tf.control_dependencies(after):
+                passed = self._pass_barrier(label) if self._is_sync else handles.tokens[self._index].dequeue()
+            with tf.control_dependencies([passed]):
+                progress = tf.stack([handles.version.read_value(), handles.target.read_value()])
+            buckets = self._read_buckets(progress)
+        with tf.device(self._own_device):
+            return tf.identity(progress), self._received(buckets)
+
+    def look(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """int64 scalars, without waiting: the shard's version, and the label of this worker's newest gradient."""
+        with tf.device(self.handles.device):
+            return self.handles.version.read_value(), self.handles.last_label[self._index]
+
+    def pull(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """As `await_and_pull` returns it, without waiting."""
+        with tf.device(self.handles.device):
+            progress = tf.stack([self.handles.version.read_value(), self.handles.target.read_value()])
+            buckets = self._read_buckets(progress)
+        with tf.device(self._own_device):
+            return tf.identity(progress), self._received(buckets)
+
+    def _buckets(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """This shard's buckets out of the gradients of all tensors, gaps filled with zeros, the roll call behind."""
+        size = self._layout.bucket_size
+        start = self._shard * self._layout.shard_size
+        roll_call = tf.one_hot(self._index, self.handles.slots)
+        return [
+            tf.concat([*_range(self._layout, gradients, low, low + size), *([roll_call] if low == start else [])], 0)
+            for low in range(start, start + self._layout.shard_size, size)
+        ]
+
+    def _add(self, buckets: Sequence[tf.Tensor], label: tf.Tensor) -> list[tf.Operation]:
+        """Sync: adds each bucket to its accumulator, once for each label.
+
+        The ps remembers the label of a worker's newest gradient: the same again (a worker that was killed behind its
+        push and started again) goes in under a label so old that the accumulator drops it.
+        """
+        handles = self.handles
+        newest = handles.last_label[self._index]
+        effective = tf.where(label > newest, label, tf.constant(-1, tf.int64))
+        late = tf.clip_by_value(handles.version.read_value() - label, 0, STALENESS_BUCKETS - 1)
+        place = tf.stack([tf.constant(self._index, tf.int64), late])[tf.newaxis]
+        counted = handles.staleness.scatter_nd_add(place, tf.ones([1], tf.int64))
+        added = [
+            handles.accumulator(index).apply_grad(bucket, local_step=effective) for index, bucket in enumerate(buckets)
+        ]
+        return [counted, *added]
+
+    def _enqueue(self, buckets: Sequence[tf.Tensor], label: tf.Tensor) -> list[tf.Operation]:
+        """Async: hands the whole gradient to the ps at once."""
+        return [self.handles.gradient_queue().enqueue([*buckets, label, tf.constant(self._index)])]
+
+    def _pass_barrier(self, label: tf.Tensor) -> tf.Tensor:
+        """The version, once it is above `label`: a loop on the ps, which sleeps on this worker's token queue."""
+        token = self.handles.tokens[self._index]
+
+        def sleep(version: tf.Tensor) -> tf.Tensor:
+            del version
+            with tf.control_dependencies([token.dequeue()]):
+                return self.handles.version.read_value()
+
+        at_first = self.handles.version.read_value()
+        return v1.while_loop(lambda version: version <= label, sleep, [at_first], parallel_iterations=1)
+
+    def _read_buckets(self, progress: tf.Tensor) -> list[tf.Tensor]:
+        with tf.control_dependencies([progress]):
+            return [tf.cast(bucket.read_value(), self._wire) for bucket in self.handles.buckets]
+
+    def _received(self, buckets: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        return [tf.cast(bucket, tf.float32)[: self._layout.bucket_size] for bucket in buckets]
+
+
+def _range(layout: FlatLayout, tensors: Sequence[tf.Tensor], low: int, high: int) -> list[tf.Tensor]:
+    """The elements from `low` to `high` of the vector in which `tensors`, each `[size]` float32, are laid out."""
+    parts: list[tf.Tensor] = []
+    at = low
+    for spec, offset, tensor in zip(layout.specs, layout.offsets, tensors, strict=True):
+        start, stop = max(low, offset), min(high, offset + spec.size)
+        if start >= stop:
+            continue
+        if start > at:
+            parts.append(tf.zeros([start - at]))
+        parts.append(tensor[start - offset : stop - offset] if stop - start < spec.size else tensor)
+        at = stop
+    if high > at:
+        parts.append(tf.zeros([high - at]))
+    return parts

@@ -1,0 +1,27 @@
+"""What the states of all ps say together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from psfleet.control import control_pb2 as pb
+from psfleet.errors import BadJobError
+
+TRAINING = (pb.RUNNING, pb.COMPLETE)
+
+States = Sequence[pb.ShardState | None]
+"""The state of each ps in their order; None where one cannot be reached."""
+
+
+def generation_of(states: States, digest: str) -> int | None:
+    """The generation that every ps trains; None if they do not, or not the same.
+
+    Raises:
+        BadJobError: They train another layout.
+    """
+    known = [state for state in states if state is not None and state.phase in TRAINING]
+    for shard, state in enumerate(known):
+        if state.layout_digest != digest:
+            raise BadJobError(f"ps {shard} has layout {state.layout_digest}, expected {digest} of this program")
+    generations = {state.generation for state in known}
+    return generations.pop() if len(known) == len(states) and len(generations) == 1 else None

@@ -1,0 +1,46 @@
+"""The flat vector inside a graph: parameters are cut out of it, gradients are laid into it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from psfleet.layout import FlatLayout
+
+
+def cut(layout: FlatLayout, vector: tf.Tensor) -> list[tf.Tensor]:
+    """The tensors of a vector `[layout.size]` float32, each with its own shape; aligned ranges are not copied."""
+    return [
+        tf.reshape(tf.slice(vector, [offset], [spec.size]), spec.shape, name=spec.name.replace("#", "__"))
+        for spec, offset in zip(layout.specs, layout.offsets, strict=True)
+    ]
+
+
+def dense(layout: FlatLayout, gradients: Sequence[tf.Tensor | tf.IndexedSlices | None]) -> list[tf.Tensor]:
+    """Gradients of the tensors of a layout, each as `[size]` float32; None is zeros."""
+    return [
+        tf.zeros([spec.size]) if gradient is None else tf.reshape(_summed(gradient, spec.shape), [spec.size])
+        for spec, gradient in zip(layout.specs, gradients, strict=True)
+    ]
+
+
+def lay(layout: FlatLayout, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
+    """What `dense` returns as one vector `[layout.size]` float32; gaps are zeros."""
+    parts: list[tf.Tensor] = []
+    end = 0
+    for spec, offset, gradient in zip(layout.specs, layout.offsets, gradients, strict=True):
+        if offset > end:
+            parts.append(tf.zeros([offset - end]))
+        parts.append(gradient)
+        end = offset + spec.size
+    if layout.size > end:
+        parts.append(tf.zeros([layout.size - end]))
+    return tf.ensure_shape(tf.concat(parts, axis=0), [layout.size])
+
+
+def _summed(gradient: tf.Tensor | tf.IndexedSlices, shape: tuple[int, ...]) -> tf.Tensor:
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    values = tf.reshape(gradient.values, [-1, *shape[1:]])
+    return tf.math.unsorted_segment_sum(values, tf.reshape(gradient.indices, [-1]), shape[0])

@@ -1,0 +1,84 @@
+"""What a front end gives to the worker: named tensors, their initial values, and one step's gradient as a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from psfleet.layout import Layout, TensorSpec
+
+
+@dataclass(frozen=True)
+class TrainingGraph:
+    """One worker's step inside a v1 graph.
+
+    Attributes:
+        feeds: Placeholders for one batch, in `tf.nest.flatten` order of the data set's element; `[batch, ...]` each.
+        loss: `[]` float32, of this batch before the update.
+        gradients: `[size]` float32 for each of `layout.parameters.specs`; zeros where the loss does not depend on it.
+        gradient: `[layout.parameters.size]` float32, all of them as laid out; zeros in the gaps.
+        new_state: Values of `layout.state.specs` after the forward pass, in that order, shape and dtype.
+        updates: Side effects of the program that have to run with each step.
+        summaries: `[]` string, a serialized `tf.compat.v1.Summary` of the program's own summaries; None if it has none.
+    """
+
+    feeds: tuple[tf.Tensor, ...]
+    loss: tf.Tensor
+    gradients: tuple[tf.Tensor, ...]
+    gradient: tf.Tensor
+    new_state: tuple[tf.Tensor, ...]
+    updates: tuple[tf.Operation, ...]
+    summaries: tf.Tensor | None
+
+
+class FrontEnd(Protocol):
+    """One kind of training program, ready to be built into a worker's graph.
+
+    Attributes:
+        parameters: What is trained; float32, in the order of creation.
+        state: What a step's forward pass may change.
+        frozen: What nothing changes.
+    """
+
+    parameters: tuple[TensorSpec, ...]
+    state: tuple[TensorSpec, ...]
+    frozen: tuple[TensorSpec, ...]
+
+    def initial_values(self) -> dict[str, np.ndarray]:
+        """Every named tensor as the program's own initializers make it: a function of `job.train.seed`."""
+        ...
+
+    def build(
+        self, layout: Layout, parameters: tf.Tensor, state: Sequence[tf.Tensor], frozen: Sequence[tf.Tensor]
+    ) -> TrainingGraph:
+        """Adds the step to the default graph, a v1 graph.
+
+        Args:
+            layout: Where each parameter lies; its specs are this front end's.
+            parameters: `[layout.parameters.size]` float32.
+            state: One tensor for each of `layout.state.specs`.
+            frozen: One tensor for each of `layout.frozen.specs`.
+
+        Raises:
+            ProgramError: The program raised, or does something that a worker cannot do.
+        """
+        ...
+
+    def evaluate(
+        self, values: Mapping[str, np.ndarray], run_loss: Callable[[Sequence[np.ndarray]], float]
+    ) -> dict[str, float]:
+        """Metrics over the whole evaluation data; empty if the program has none. Only worker 0 can.
+
+        Args:
+            values: Every named tensor, as `initial_values` gives them.
+            run_loss: Runs `TrainingGraph.loss` on the arrays of one batch, fed to `TrainingGraph.feeds`; the last batch
+                may be smaller than the others. Only graph programs call it: their loss is the whole model.
+
+        Raises:
+            ProgramError: The program raised, or its evaluation data are empty or endless.
+        """
+        ...

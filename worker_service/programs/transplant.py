@@ -1,0 +1,44 @@
+"""Copies a graph that was built elsewhere into the default graph, so that a v1 session runs it inline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+SCOPE = "program"
+"""Name scope of the copied operations, and prefix of the resources that they own."""
+
+
+def transplant(
+    source: tf.Graph,
+    inputs: Sequence[tuple[tf.Tensor, tf.Tensor]],
+    outputs: Sequence[tf.Tensor | tf.Operation],
+) -> list[Any]:
+    """Copies `source` into the default graph.
+
+    Args:
+        source: A graph or the graph of a concrete function; its functions come along.
+        inputs: Pairs of a placeholder in `source` and the tensor of the default graph that takes its place.
+        outputs: Tensors and operations of `source`.
+
+    Returns:
+        The copies of `outputs`.
+    """
+    graph_def = source.as_graph_def()
+    for node in graph_def.node:
+        if node.op == "VarHandleOp":
+            node.attr["shared_name"].s = f"{SCOPE}/{node.name}".encode()
+    copies: list[Any] = tf.graph_util.import_graph_def(
+        graph_def,
+        input_map={placeholder.name: tensor for placeholder, tensor in inputs},
+        return_elements=[output.name for output in outputs],
+        name=SCOPE,
+    )
+    return copies
+
+
+def split(items: Sequence[Any], first: int, second: int) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
+    """The first `first` items, the `second` after them, and the rest."""
+    return tuple(items[:first]), tuple(items[first : first + second]), tuple(items[first + second :])

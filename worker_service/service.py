@@ -1,0 +1,158 @@
+"""A worker from its start to the end of its run: joins, loads the program, trains, reports."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import secrets
+from pathlib import Path
+from typing import Any
+
+from psfleet import pages
+from psfleet.control import control_pb2 as pb
+from psfleet.control.client import FleetClient
+from psfleet.control.server import serving
+from psfleet.errors import BadJobError, LostPeerError, PermanentError, ProgramError, PsfleetError, StoppedError
+from psfleet.job import Job
+from psfleet.layout import Layout
+from psfleet.process import Stop
+from psfleet.program import load_program
+from psfleet.report import History
+from psfleet.runtime.server import boot
+from psfleet.settings import Settings
+from psfleet.waiting import wait_until
+from worker_service.chief.chief import Chief
+from worker_service.chief.commit import Committer
+from worker_service.chief.conclude import Conclusion, versions
+from worker_service.chief.events import Events
+from worker_service.chief.record import Recorder
+from worker_service.chief.settle import Settler
+from worker_service.evaluation import Evaluator
+from worker_service.inputs import batches
+from worker_service.loop import Batches
+from worker_service.programs import front_end
+from worker_service.pulse import Pulse
+from worker_service.worker import Place, Worker
+
+logger = logging.getLogger("psfleet.worker")
+
+
+def serve(settings: Settings, stop: Stop) -> int:
+    """Works until the run is over; the exit code.
+
+    Raises:
+        PsfleetError: What ended this worker before the run.
+    """
+    if settings.job is None or not settings.ps or not settings.run:
+        raise BadJobError("PSFLEET_JOB, PSFLEET_PS and PSFLEET_RUN are missing, expected all three")
+    job = settings.job
+    with FleetClient(settings.ps, settings.run) as fleet, serving(settings.address):
+        index = _join(fleet, settings, job, stop)
+        pulse = Pulse(fleet, index, stop)
+        pulse.start()
+        try:
+            return _work(settings, job, fleet, pulse, stop)
+        except PermanentError as error:
+            details = error.details if isinstance(error, ProgramError) else ""
+            fleet.finish(pb.Outcome(exit_code=error.exit_code, message=str(error), details=details))
+            raise
+        finally:
+            pulse.close()
+
+
+def _join(fleet: FleetClient, settings: Settings, job: Job, stop: Stop) -> int:
+    """Takes an index from ps 0 and tells it to the others."""
+    process = secrets.token_hex(8)
+
+    def ask() -> int | None:
+        if stop.event.is_set():
+            raise stop.error()
+        index = settings.index
+        try:
+            for client in fleet.ps:
+                request = pb.JoinRequest(index=index, slots=job.fleet.slots, cause=settings.cause, process=process)
+                index = client.join(request).index
+        except LostPeerError as error:
+            logger.debug("not yet: %s", error)
+            return None
+        return index
+
+    what = f"{len(fleet.ps)} parameter servers to answer"
+    index = wait_until(ask, job.deadlines.start_secs, what, done=lambda index: index is not None, poll_secs=0.2)
+    assert index is not None, "wait_until checked it"
+    return index
+
+
+def _work(settings: Settings, job: Job, fleet: FleetClient, pulse: Pulse, stop: Stop) -> int:
+    boot(settings.address, job.device)
+    program = load_program(job, settings.program_folder)
+    num_shards = job.fleet.replicas
+    front = front_end(program, job, num_shards, pulse.index)
+    layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, job.update.bucket_bytes)
+    shard = pulse.index % num_shards
+    place = Place(settings.run, pulse.index, settings.address, settings.ps)
+    parts: dict[str, Any] = {
+        "place": place,
+        "job": job,
+        "layout": layout,
+        "front_end": front,
+        "fleet": fleet,
+        "pulse": pulse,
+        "stop": stop,
+        "batches": Batches(lambda start: batches(program, job, shard, num_shards, start)),
+    }
+    # What is there now stays: the collector need not look at it again (5 % of a worker's time otherwise).
+    gc.freeze()
+    if pulse.index != 0:
+        outcome = Worker(**parts).run()
+        if outcome.exit_code:
+            logger.info("the run ended: %s", outcome.message, extra={"exit_code": outcome.exit_code})
+        return outcome.exit_code
+    return _lead(settings, job, layout, parts)
+
+
+def _lead(settings: Settings, job: Job, layout: Layout, parts: dict[str, Any]) -> int:
+    """The chief's work, and the report at its end, whatever the end is."""
+    out, fleet, front, run = settings.out, parts["fleet"], parts["front_end"], settings.run
+    events = Events(out, job)
+    recorder = Recorder(out, job, layout, Evaluator(front, layout))
+    root = out / "checkpoints"
+    extra = {
+        "job": job.model_dump(mode="json"),
+        "program_folder": str(settings.program_folder),
+        "versions": versions(),
+    }
+    committer = Committer(fleet, job, layout, run, root, extra, parts["stop"])
+    conclusion = Conclusion(fleet, job, layout, run, out, recorder, committer, events)
+    settler = Settler(fleet, job, layout, run, root, front.initial_values, extra, events)
+    chief = Chief(settler, committer, conclusion, recorder, events, **parts)
+    try:
+        outcome = chief.run()
+        error = chief.error
+        if error is None and outcome.exit_code:
+            raise _foreign(outcome)
+        _write(conclusion, chief, out, error)
+        if error is not None:
+            raise error
+        return outcome.exit_code
+    except StoppedError:
+        raise
+    except PsfleetError as error:
+        chief.states = fleet.describe()
+        _write(conclusion, chief, out, error)
+        raise
+    finally:
+        recorder.close()
+
+
+def _write(conclusion: Conclusion, chief: Chief, out: Path, error: PsfleetError | None) -> None:
+    report = conclusion.report(chief.states, chief.checkpoint, error)
+    report.write(out)
+    (out / "report.html").write_text(pages.render(report, History(out / History.FILE_NAME).curve()))
+
+
+def _foreign(outcome: pb.Outcome) -> PsfleetError:
+    """The error of the worker that ended the run, as this process reports it."""
+    error = ProgramError(outcome.message, outcome.details)
+    error.exit_code = outcome.exit_code
+    return error

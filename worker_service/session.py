@@ -1,0 +1,168 @@
+"""A worker's TensorFlow session with every ps: opened, run with deadlines, closed without ever hanging."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import tensorflow as tf
+
+from psfleet.cluster import Address
+from psfleet.errors import LostPeerError, ProgramError
+from psfleet.job import Job
+from psfleet.layout import Layout
+from psfleet.runtime.server import session_config
+from worker_service.step import NAN_LOSS, StepGraph
+
+v1 = tf.compat.v1
+logger = logging.getLogger("psfleet.worker")
+
+CLOSE_SECS = 5.0
+PROGRAM_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError, tf.errors.ResourceExhaustedError)
+"""What only the training program causes. All other errors of a run can come from a peer that died or restarted."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a worker finds when it attaches.
+
+    Attributes:
+        progress: Version and target of each shard, int64 `[num_ps, 2]`.
+        labels: Label of this worker's newest gradient on each shard, int64 `[num_ps]`; -1: none.
+    """
+
+    progress: np.ndarray
+    labels: np.ndarray
+
+    @property
+    def version(self) -> int:
+        """The lowest version among the shards."""
+        return int(self.progress[:, 0].min())
+
+
+class Attachment:
+    """A session on the resources of one generation.
+
+    Its ClusterSpec names every ps and this worker alone, and travels with the session: no process waits for a worker
+    that is not there.
+
+    Raises (from every method):
+        LostPeerError: A ps went away or forgot the generation.
+        ProgramError: The training program failed.
+    """
+
+    def __init__(
+        self, step: StepGraph, job: Job, layout: Layout, ps: Sequence[Address], own: Address, index: int
+    ) -> None:
+        cluster = tf.train.ClusterSpec({"ps": [at.data for at in ps], "worker": {index: own.data}})
+        config = session_config(job.device)
+        config.cluster_def.CopyFrom(cluster.as_cluster_def())
+        config.experimental.share_session_state_in_clusterspec_propagation = True
+        # Opening a session waits for every task of the ClusterSpec; this is the only limit that it has.
+        config.operation_timeout_in_ms = int(job.deadlines.step_secs * 1000)
+        self._step = step
+        self._layout = layout
+        self._options = v1.RunOptions(timeout_in_ms=int(job.deadlines.step_secs * 1000))
+        self._session = v1.Session(f"grpc://{own.data}", graph=step.graph, config=config)
+        self._closing = threading.Lock()
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def start(self) -> Start:
+        """Copies state and parameters from the ps."""
+        with _translated():
+            self._session.run(self._step.initializer)
+            self._step.load_state(self._session, self._layout)
+            labels = self._session.run(self._step.look, options=self._options)[:, 1]
+            progress = self._session.run(self._step.pull, options=self._options)
+        make = self._session.make_callable
+        self._train = make(self._step.step, [*self._step.feeds, self._step.label], accept_options=True)
+        self._await = make(self._step.await_step, [self._step.label], accept_options=True)
+        return Start(progress, labels)
+
+    def train(self, batch: Sequence[np.ndarray], label: int) -> tuple[float, np.ndarray]:
+        """One step: the loss of the batch; version and target of each shard afterwards, int64 `[num_ps, 2]`."""
+        with _translated():
+            loss, progress = self._train(*batch, label, options=self._options)
+        return float(loss), progress
+
+    def await_step(self, label: int) -> np.ndarray:
+        """Waits for the end of a step whose gradient was pushed before; as `train` without the loss."""
+        with _translated():
+            progress: np.ndarray = self._await(label, options=self._options)
+        return progress
+
+    def loss(self, batch: Sequence[np.ndarray]) -> float:
+        """The loss of a batch under the local parameters."""
+        with _translated():
+            feeds = dict(zip(self._step.feeds, batch, strict=True))
+            return float(self._session.run(self._step.loss, feeds, options=self._options))
+
+    def summaries(self, batch: Sequence[np.ndarray]) -> bytes | None:
+        """The program's own summaries of a batch; None if it has none."""
+        if self._step.summaries is None:
+            return None
+        with _translated():
+            feeds = dict(zip(self._step.feeds, batch, strict=True))
+            serialized: bytes = self._session.run(self._step.summaries, feeds, options=self._options)
+        return serialized
+
+    def parameters(self) -> np.ndarray:
+        """The local parameters, float32 `[layout.parameters.size]`."""
+        with _translated():
+            values: np.ndarray = self._session.run(self._step.parameters)
+        return values
+
+    def state(self) -> tuple[np.ndarray, np.ndarray]:
+        """State and frozen weights as the ps hold them, uint8 vectors."""
+        with _translated():
+            state, frozen = self._session.run(self._step.remote_state, options=self._options)
+        return state, frozen
+
+    def close(self) -> None:
+        """Ends what is running with an error, and the session; from any thread, as often as one likes."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+        # Closing waits for the peers and can block after one died: leave it behind then.
+        closer = threading.Thread(target=self._session.close, name="close-session", daemon=True)
+        closer.start()
+        closer.join(CLOSE_SECS)
+        if closer.is_alive():
+            logger.warning("closing a session takes longer than %g s", CLOSE_SECS)
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """TensorFlow's errors as psfleet's."""
+    try:
+        yield
+    except PROGRAM_ERRORS as error:
+        if NAN_LOSS in error.message:
+            what = "NaN" if "NaN" in error.message.replace(NAN_LOSS, "") else "infinite"
+            raise ProgramError(f"the loss is {what}, expected a finite number") from error
+        raise ProgramError(f"the program failed in TensorFlow: {_first_line(error)}", error.message) from error
+    except tf.errors.OpError as error:
+        raise LostPeerError(f"{type(error).__name__}: {_first_line(error)}") from error
+    except RuntimeError as error:
+        # What a session says that another thread closed.
+        raise LostPeerError(f"the session is closed: {error}") from error
+
+
+def _first_line(error: Any) -> str:
+    lines = str(error.message).splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,145 @@
+"""One training step as a graph: gradients of the local parameters, push, token and pull, all in one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from psfleet.job import Job
+from psfleet.layout import FlatLayout, Layout
+from psfleet.runtime import container_name
+from worker_service.exchange import Exchange
+from worker_service.programs.interface import FrontEnd
+
+v1 = tf.compat.v1
+
+
+class StepGraph:
+    """A worker's graph for one generation of a run.
+
+    Attributes:
+        graph: The graph; every other attribute is part of it.
+        feeds: Placeholders of a batch.
+        label: int64 scalar placeholder: the version of the local parameters.
+        step: Run it to train: the loss (float32 scalar), and version and target of each shard (int64 `[num_ps, 2]`).
+        await_step: Run it instead of `step` when this step's gradient has been pushed already: version and target.
+        pull: Run it to read the parameters without waiting: version and target.
+        loss: float32 scalar of a batch, without training.
+        summaries: The program's own summaries; None if it has none.
+        parameters: float32 `[layout.parameters.size]`, the local copy.
+        remote_state: uint8 `[state size]` and uint8 `[frozen size]` as the ps hold them.
+        look: int64 `[num_ps, 2]`: the version of each shard, and the label of this worker's newest gradient there.
+    """
+
+    def __init__(
+        self, front_end: FrontEnd, job: Job, layout: Layout, index: int, run: str, generation: int
+    ) -> None:
+        # A while loop of version 2 runs as a function call: it could not stay on the ps whose queue it waits on.
+        v1.disable_control_flow_v2()
+        own = f"/job:worker/task:{index}"
+        container = container_name(run, generation)
+        with tf.Graph().as_default() as self.graph:
+            exchanges = [Exchange(job, layout, shard, index, own, container) for shard in range(layout.num_ps)]
+            with tf.device(own):
+                self.label = v1.placeholder(tf.int64, [], name="label")
+                self.parameters = _local("parameters", [layout.parameters.size], tf.float32)
+                state = _local_tensors("state", layout.state)
+                frozen = _local_tensors("frozen", layout.frozen)
+                training = front_end.build(
+                    layout, self.parameters.read_value(), [s.read_value() for s in state], [f.read_value() for f in frozen]
+                )
+                self.feeds, self.loss, self.summaries = training.feeds, training.loss, training.summaries
+                loss = tf.debugging.check_numerics(training.loss, NAN_LOSS)
+                with tf.control_dependencies([loss]):
+                    gradients = _clipped(training.gradients, job.optimizer.clip_norm)
+                pushed_state = _as_bytes(layout.state, training.new_state) if index == 0 and state else None
+                with tf.control_dependencies([loss]):
+                    kept = [s.assign(new, read_value=False) for s, new in zip(state, training.new_state, strict=True)]
+            updates = [*training.updates, *kept]
+            self.step = (loss, self._trade(exchanges, gradients, pushed_state, updates))
+            self.await_step = self._gather([exchange.await_and_pull([], self.label) for exchange in exchanges])
+            self.pull = self._gather([exchange.pull() for exchange in exchanges])
+            self.look = tf.stack([tf.stack(exchange.look()) for exchange in exchanges])
+            self.remote_state = (
+                tf.concat([exchange.handles.state.read_value() for exchange in exchanges], 0),
+                tf.concat([exchange.handles.frozen.read_value() for exchange in exchanges], 0),
+            )
+            self._loads = [(v, v1.placeholder(v.dtype, v.shape)) for v in (*state, *frozen)]
+            self._load = [variable.assign(feed, read_value=False) for variable, feed in self._loads]
+            self.initializer = tf.group(
+                *[v.initializer for v in v1.global_variables() + v1.local_variables()], v1.tables_initializer()
+            )
+            self.graph.finalize()
+
+    def load_state(self, session: v1.Session, layout: Layout) -> None:
+        """Copies the state that the ps hold into this worker."""
+        vectors = session.run(self.remote_state)
+        values: list[np.ndarray] = []
+        for flat, vector in zip((layout.state, layout.frozen), vectors, strict=True):
+            named = flat.unpack(vector)
+            values += [named[spec.name] for spec in flat.specs]
+        feeds = {feed: value for (_, feed), value in zip(self._loads, values, strict=True)}
+        session.run(self._load, feeds)
+
+    def _trade(
+        self,
+        exchanges: Sequence[Exchange],
+        gradients: Sequence[tf.Tensor],
+        state: tf.Tensor | None,
+        updates: Sequence[tf.Operation],
+    ) -> tf.Tensor:
+        """Push to, wait for and pull from every ps, each on its own."""
+        states = [None] * len(exchanges) if state is None else tf.split(state, len(exchanges))
+        pulled = []
+        for exchange, piece in zip(exchanges, states, strict=True):
+            pushed = exchange.push(gradients, self.label, piece)
+            pulled.append(exchange.await_and_pull(pushed, self.label))
+        with tf.control_dependencies(updates):
+            return self._gather(pulled)
+
+    def _gather(self, pulled: Sequence[tuple[tf.Tensor, list[tf.Tensor]]]) -> tf.Tensor:
+        """Stores the parameters of all shards locally; version and target of each, int64 `[num_ps, 2]`."""
+        with tf.device(self.parameters.device):
+            buckets = [bucket for _, shard in pulled for bucket in shard]
+            stored = self.parameters.assign(tf.concat(buckets, 0) if len(buckets) > 1 else buckets[0], read_value=False)
+            with tf.control_dependencies([stored]):
+                return tf.stack([progress for progress, _ in pulled])
+
+
+NAN_LOSS = "psfleet: the loss is"
+"""Begins TensorFlow's message about a loss that is not finite."""
+
+
+def _local(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Variable:
+    return v1.get_variable(
+        f"worker/{name}", shape, dtype, initializer=v1.zeros_initializer(), trainable=False, use_resource=True,
+        collections=[v1.GraphKeys.LOCAL_VARIABLES],
+    )  # fmt: skip
+
+
+def _local_tensors(kind: str, flat: FlatLayout) -> list[tf.Variable]:
+    return [_local(f"{kind}_{index}", spec.shape, tf.dtypes.as_dtype(spec.dtype)) for index, spec in enumerate(flat.specs)]
+
+
+def _clipped(gradients: Sequence[tf.Tensor], clip_norm: float | None) -> Sequence[tf.Tensor]:
+    if clip_norm is None:
+        return [tf.identity(gradient) for gradient in gradients]
+    clipped, _ = tf.clip_by_global_norm(gradients, clip_norm)
+    return clipped
+
+
+def _as_bytes(flat: FlatLayout, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Tensors in the order of the layout as its vector, uint8 `[size]`."""
+    parts: list[tf.Tensor] = []
+    at = 0
+    for spec, offset, tensor in zip(flat.specs, flat.offsets, tensors, strict=True):
+        if offset > at:
+            parts.append(tf.zeros([offset - at], tf.uint8))
+        raw = tf.cast(tensor, tf.uint8) if tensor.dtype == tf.bool else tf.bitcast(tensor, tf.uint8)
+        parts.append(tf.reshape(raw, [-1]))
+        at = offset + spec.num_bytes
+    if flat.size > at:
+        parts.append(tf.zeros([flat.size - at], tf.uint8))
+    return tf.concat(parts, 0)
