@@ -89,7 +89,9 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         with run.lock:
             if run.outcome is None:
                 run.outcome = request.outcome
-                logger.info("the run is over: %s", request.outcome.message, extra={"exit_code": request.outcome.exit_code})
+                logger.info(
+                    "the run is over: %s", request.outcome.message, extra={"exit_code": request.outcome.exit_code}
+                )
         if self._only_run:
             self.finished.set()
         return run.state()

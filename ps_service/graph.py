@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 from ps_service import optimizers
 from ps_service.updates import AsyncUpdates, SyncUpdates, Updates
@@ -14,8 +15,6 @@ from psfleet.checkpoint import ShardContent
 from psfleet.job import Job
 from psfleet.layout import Layout
 from psfleet.runtime import ShardHandles
-
-v1 = tf.compat.v1
 
 
 class ShardGraph:
@@ -103,7 +102,14 @@ class ShardGraph:
 
     def _all_variables(self) -> list[tf.Variable]:
         handles = self._handles
-        counters = [handles.version, handles.target, handles.last_label, handles.pushed, handles.used, handles.staleness]
+        counters = [
+            handles.version,
+            handles.target,
+            handles.last_label,
+            handles.pushed,
+            handles.used,
+            handles.staleness,
+        ]
         slots = [variable for parts in self._slots.values() for variable in parts]
         return [*handles.buckets, *counters, handles.state, handles.frozen, *slots, *self._scalars.values()]
 

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
-from psfleet import job as schema
-
-v1 = tf.compat.v1
+from psfleet import job_optimizer as schema
 
 
 class AdamWOptimizer(v1.train.AdamOptimizer):
@@ -65,9 +64,7 @@ _BUILDERS: dict[type[schema.OptimizerBase], Callable[[Any, tf.Tensor], v1.train.
     schema.Sgd: lambda _, rate: v1.train.GradientDescentOptimizer(rate),
     schema.Momentum: lambda o, rate: v1.train.MomentumOptimizer(rate, o.momentum, use_nesterov=o.nesterov),
     schema.Adam: lambda o, rate: v1.train.AdamOptimizer(rate, o.beta1, o.beta2, o.epsilon),
-    schema.AdamW: lambda o, rate: AdamWOptimizer(
-        rate, o.weight_decay, beta1=o.beta1, beta2=o.beta2, epsilon=o.epsilon
-    ),
+    schema.AdamW: lambda o, rate: AdamWOptimizer(rate, o.weight_decay, beta1=o.beta1, beta2=o.beta2, epsilon=o.epsilon),
     schema.Adagrad: lambda o, rate: v1.train.AdagradOptimizer(rate, o.initial_accumulator),
     schema.RmsProp: lambda o, rate: v1.train.RMSPropOptimizer(
         rate, o.decay, o.momentum, o.epsilon, centered=o.centered

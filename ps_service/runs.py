@@ -27,6 +27,7 @@ class Worker:
     pushed: int = 0
     last_heard: float = field(default_factory=time.monotonic)
     left: bool = False
+    attached: bool = False
     heard_outcome: bool = False
 
     def is_alive(self) -> bool:
@@ -80,12 +81,17 @@ class Run:
             worker.last_heard = self.last_heard = time.monotonic()
             worker.step, worker.pushed = request.step, request.pushed
             worker.left = request.leaving
+            worker.attached = request.generation >= 0
             worker.heard_outcome = self.outcome is not None
 
     def everybody_knows(self) -> bool:
-        """Whether each living worker has heard how the run ended."""
+        """Whether each living worker has heard how the run ended, and closed its session.
+
+        TensorFlow waits for a peer that went away before a session was closed, for as long as it takes.
+        """
         with self.lock:
-            return all(worker.heard_outcome for worker in self.workers.values() if worker.is_alive())
+            living = [worker for worker in self.workers.values() if worker.is_alive()]
+            return all(worker.heard_outcome and not worker.attached for worker in living)
 
     def log_slow_step(self, slow_secs: float) -> None:
         """Says once for each step that waits longer than this, for whom it waits."""

@@ -10,8 +10,8 @@ from ps_service.runs import Run
 from psfleet.control.server import serving
 from psfleet.errors import DeadlineError
 from psfleet.process import Stop
-from psfleet.settings import Settings
 from psfleet.runtime.server import boot
+from psfleet.settings import Settings
 from psfleet.waiting import wait_until
 
 logger = logging.getLogger("psfleet.ps")

@@ -52,7 +52,9 @@ class Shard:
         self.plan = plan
         content = read_shard(checkpoint, plan.layout, plan.shard)
         if checkpoint.optimizer != plan.job.optimizer.name:
-            logger.warning("optimizer %s starts afresh: the checkpoint has %s", plan.job.optimizer.name, checkpoint.optimizer)
+            logger.warning(
+                "optimizer %s starts afresh: the checkpoint has %s", plan.job.optimizer.name, checkpoint.optimizer
+            )
             content = replace(content, slots={}, scalars={})
         container = container_name(plan.run, plan.generation)
         self._graph = ShardGraph(server, plan.job, plan.layout, plan.shard, container, checkpoint.step, content)

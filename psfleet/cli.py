@@ -18,8 +18,8 @@ from psfleet.control.client import PsClient
 from psfleet.errors import ProgramError, PsfleetError
 from psfleet.job import load_job
 from psfleet.logs import log_plain
-from psfleet.progress import progress, summary
 from psfleet.program import load_program
+from psfleet.progress import progress, summary
 from psfleet.settings import prepare_tensorflow
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)

@@ -7,6 +7,7 @@ import faulthandler
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import traceback
@@ -24,21 +25,28 @@ PR_SET_PDEATHSIG = 1
 
 
 class Stop:
-    """Set by the first SIGTERM or SIGINT; holds its number."""
+    """Set by the first SIGTERM or SIGINT; holds its number.
+
+    Python runs signal handlers between two instructions of the main thread, which may be inside TensorFlow for a
+    minute: a thread of its own reads the signal from the wake-up descriptor instead.
+    """
 
     def __init__(self) -> None:
         self.event = threading.Event()
         self.signal_number = 0
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        signal.set_wakeup_fd(self._writer.fileno())
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._note)
+            signal.signal(number, _leave_it_to_the_thread)
+        threading.Thread(target=self._listen, name="signals", daemon=True).start()
 
     def error(self) -> StoppedError:
         """The error that ends a process which was asked to stop."""
         return StoppedError(self.signal_number)
 
-    def _note(self, number: int, frame: object) -> None:
-        del frame
-        self.signal_number = self.signal_number or number
+    def _listen(self) -> None:
+        self.signal_number = self._reader.recv(1)[0]
         self.event.set()
 
 
@@ -70,6 +78,10 @@ def run_service(role: str, serve: Callable[[Settings, Stop], int]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _leave_it_to_the_thread(number: int, frame: object) -> None:
+    """Takes the place of Python's own handlers, which would end the main thread wherever it is."""
 
 
 def _die_with(parent_pid: int) -> None:

@@ -55,9 +55,7 @@ class Gradients(Record):
     pushed: Count = Field(0, description="Gradients that workers pushed.")
     used: Count = Field(0, description="Gradients that became part of an update.")
     dropped: Count = Field(0, description="Gradients that were thrown away: pushed - used.")
-    per_worker: dict[str, WorkerGradients] = Field(
-        default_factory=dict, description="The same by worker index."
-    )
+    per_worker: dict[str, WorkerGradients] = Field(default_factory=dict, description="The same by worker index.")
     per_ps: list[PsGradients] = Field(
         default_factory=list, description="The same by ps, in the order of their indices."
     )

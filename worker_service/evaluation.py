@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 from psfleet.layout import Layout
 from worker_service.programs.interface import FrontEnd
-
-v1 = tf.compat.v1
 
 
 class Evaluator:

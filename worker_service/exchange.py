@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 from psfleet.job import Job
 from psfleet.layout import FlatLayout, Layout
 from psfleet.runtime import STALENESS_BUCKETS, ShardHandles
-
-v1 = tf.compat.v1
 
 
 class Exchange:
@@ -32,9 +31,7 @@ class Exchange:
         self._own_device = own_device
         self._layout = layout.parameters
 
-    def push(
-        self, gradients: Sequence[tf.Tensor], label: tf.Tensor, state: tf.Tensor | None
-    ) -> list[tf.Operation]:
+    def push(self, gradients: Sequence[tf.Tensor], label: tf.Tensor, state: tf.Tensor | None) -> list[tf.Operation]:
         """Sends a gradient to the ps.
 
         Args:

@@ -81,7 +81,6 @@ def train(
         observer.step(attachment, batch, label, loss, now - before)
         before = now
     pulse.step = label
-    pulse.beat_now()
 
 
 def _version(progress: np.ndarray) -> int:

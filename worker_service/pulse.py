@@ -21,6 +21,7 @@ BEAT_SECS = 1.0
 UNWIND_SECS = 5.0
 """How long a worker may take to leave a step when its run is over; then the process ends without it."""
 
+
 class Pulse:
     """Beats on a thread of its own until it is closed.
 
@@ -79,7 +80,10 @@ class Pulse:
         states: list[pb.ShardState | None] = []
         for client in self._fleet.ps:
             try:
-                states.append(client.heartbeat(self.index, self.step, self.pushed, leaving))
+                request = pb.HeartbeatRequest(
+                    index=self.index, step=self.step, pushed=self.pushed, leaving=leaving, generation=self.generation
+                )
+                states.append(client.heartbeat(request))
             except (LostPeerError, BadJobError) as error:
                 logger.debug("no answer: %s", error)
                 states.append(None)

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 from psfleet.cluster import Address
 from psfleet.errors import LostPeerError, ProgramError
@@ -20,10 +21,9 @@ from psfleet.layout import Layout
 from psfleet.runtime.server import session_config
 from worker_service.step import NAN_LOSS, StepGraph
 
-v1 = tf.compat.v1
 logger = logging.getLogger("psfleet.worker")
 
-CLOSE_SECS = 5.0
+CLOSE_SECS = 2.0
 PROGRAM_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError, tf.errors.ResourceExhaustedError)
 """What only the training program causes. All other errors of a run can come from a peer that died or restarted."""
 

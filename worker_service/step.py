@@ -6,14 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 from psfleet.job import Job
 from psfleet.layout import FlatLayout, Layout
 from psfleet.runtime import container_name
 from worker_service.exchange import Exchange
 from worker_service.programs.interface import FrontEnd
-
-v1 = tf.compat.v1
 
 
 class StepGraph:
@@ -33,9 +32,7 @@ class StepGraph:
         look: int64 `[num_ps, 2]`: the version of each shard, and the label of this worker's newest gradient there.
     """
 
-    def __init__(
-        self, front_end: FrontEnd, job: Job, layout: Layout, index: int, run: str, generation: int
-    ) -> None:
+    def __init__(self, front_end: FrontEnd, job: Job, layout: Layout, index: int, run: str, generation: int) -> None:
         # A while loop of version 2 runs as a function call: it could not stay on the ps whose queue it waits on.
         v1.disable_control_flow_v2()
         own = f"/job:worker/task:{index}"
@@ -48,7 +45,10 @@ class StepGraph:
                 state = _local_tensors("state", layout.state)
                 frozen = _local_tensors("frozen", layout.frozen)
                 training = front_end.build(
-                    layout, self.parameters.read_value(), [s.read_value() for s in state], [f.read_value() for f in frozen]
+                    layout,
+                    self.parameters.read_value(),
+                    [s.read_value() for s in state],
+                    [f.read_value() for f in frozen],
                 )
                 self.feeds, self.loss, self.summaries = training.feeds, training.loss, training.summaries
                 loss = tf.debugging.check_numerics(training.loss, NAN_LOSS)
@@ -120,7 +120,9 @@ def _local(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Variable:
 
 
 def _local_tensors(kind: str, flat: FlatLayout) -> list[tf.Variable]:
-    return [_local(f"{kind}_{index}", spec.shape, tf.dtypes.as_dtype(spec.dtype)) for index, spec in enumerate(flat.specs)]
+    return [
+        _local(f"{kind}_{index}", spec.shape, tf.dtypes.as_dtype(spec.dtype)) for index, spec in enumerate(flat.specs)
+    ]
 
 
 def _clipped(gradients: Sequence[tf.Tensor], clip_norm: float | None) -> Sequence[tf.Tensor]:

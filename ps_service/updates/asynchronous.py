@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 from ps_service.updates.interface import wake
-from psfleet.job import Stale
+from psfleet.job_sections import Stale
 from psfleet.runtime import STALENESS_BUCKETS, ShardHandles
-
-v1 = tf.compat.v1
 
 
 class StalePolicy:

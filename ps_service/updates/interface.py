@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 from psfleet.runtime import ShardHandles
-
-v1 = tf.compat.v1
 
 
 class Updates(Protocol):

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 from ps_service.updates.interface import roll_call, wake
 from psfleet.runtime import ShardHandles
-
-v1 = tf.compat.v1
 
 
 class RollCallOptimizer(v1.train.Optimizer):
@@ -39,9 +38,7 @@ class SyncUpdates:
     step's into one token for each worker.
     """
 
-    def __init__(
-        self, handles: ShardHandles, optimizer: v1.train.Optimizer, quorum: int, num_replicas: int
-    ) -> None:
+    def __init__(self, handles: ShardHandles, optimizer: v1.train.Optimizer, quorum: int, num_replicas: int) -> None:
         self.optimizer = optimizer
         with v1.container(handles.container):
             sync = v1.train.SyncReplicasOptimizer(

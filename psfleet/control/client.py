@@ -72,9 +72,9 @@ class PsClient:
         request.caller.CopyFrom(self._caller)
         return self._call(self._stub.Join, request)
 
-    def heartbeat(self, index: int, step: int, pushed: int, leaving: bool) -> pb.ShardState:
-        """Says that a worker is alive, or that it leaves."""
-        request = pb.HeartbeatRequest(caller=self._caller, index=index, step=step, pushed=pushed, leaving=leaving)
+    def heartbeat(self, request: pb.HeartbeatRequest) -> pb.ShardState:
+        """Says that a worker is alive, or that it leaves. The caller is filled in."""
+        request.caller.CopyFrom(self._caller)
         return self._call(self._stub.Heartbeat, request)
 
     def cut(self, generation: int, step: int, stop: bool) -> pb.CutReply:

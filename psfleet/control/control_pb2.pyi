@@ -149,18 +149,20 @@ class JoinReply(_message.Message):
     def __init__(self, index: _Optional[int] = ..., joins: _Optional[int] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("caller", "index", "step", "pushed", "leaving")
+    __slots__ = ("caller", "index", "step", "pushed", "leaving", "generation")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     PUSHED_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     caller: Caller
     index: int
     step: int
     pushed: int
     leaving: bool
-    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., index: _Optional[int] = ..., step: _Optional[int] = ..., pushed: _Optional[int] = ..., leaving: _Optional[bool] = ...) -> None: ...
+    generation: int
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., index: _Optional[int] = ..., step: _Optional[int] = ..., pushed: _Optional[int] = ..., leaving: _Optional[bool] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class CutRequest(_message.Message):
     __slots__ = ("caller", "generation", "step", "stop")

@@ -36,7 +36,9 @@ def serving(address: Address, servicer: control_pb2_grpc.ShardControlServicer | 
     try:
         server.add_insecure_port(f"{listen_host}:{address.port + 1}")
     except RuntimeError as error:
-        raise LostPeerError(f"control port {address.port + 1} of {address.host} is in use, expected a free one") from error
+        raise LostPeerError(
+            f"control port {address.port + 1} of {address.host} is in use, expected a free one"
+        ) from error
     server.start()
     try:
         yield

@@ -65,7 +65,9 @@ def claimed(path: Path, job: Job, fresh: bool) -> Iterator[RunFolder]:
             (folder.path / "logs").mkdir(exist_ok=True)
             folder.job.write_text(job.model_dump_json(indent=2))
         except OSError as error:
-            raise UsageError(f"--out {path}: {error.strerror or error}, expected a folder that can be written") from error
+            raise UsageError(
+                f"--out {path}: {error.strerror or error}, expected a folder that can be written"
+            ) from error
         yield folder
 
 

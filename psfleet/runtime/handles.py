@@ -7,10 +7,9 @@ therefore speak of the same tensors; only the ps initializes them.
 from __future__ import annotations
 
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 from psfleet.layout import Layout
-
-v1 = tf.compat.v1
 
 STALENESS_BUCKETS = 65
 """Length of a worker's staleness histogram; the last entry counts all that is as late or later."""

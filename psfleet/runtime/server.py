@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 
 from psfleet.cluster import Address
 from psfleet.errors import LostPeerError
-from psfleet.job import Device
-
-v1 = tf.compat.v1
+from psfleet.job_sections import Device
 
 
 def boot(address: Address, device: Device | None) -> str:
@@ -31,7 +30,9 @@ def boot(address: Address, device: Device | None) -> str:
     try:
         server = v1.train.Server(cluster, job_name="boot", task_index=0, config=session_config(device))
     except tf.errors.OpError as error:
-        raise LostPeerError(f"TensorFlow port {address.port} of {address.host} is in use, expected a free one") from error
+        raise LostPeerError(
+            f"TensorFlow port {address.port} of {address.host} is in use, expected a free one"
+        ) from error
     _alive.append(server)
     return f"grpc://{address.data}"
 

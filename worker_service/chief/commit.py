@@ -50,12 +50,12 @@ class Committer:
         self._commit(together)
         every_secs = self._job.checkpoint.every_secs
         generation = together[0].generation
-        if self._stop.event.is_set() and self._stop_planned_in != generation:
-            if self._cut(together, stop=True):
-                self._stop_planned_in = generation
-        elif every_secs is not None and time.monotonic() - self._last_cut >= every_secs:
-            if self._cut(together, stop=False):
-                self._last_cut = time.monotonic()
+        must_stop = self._stop.event.is_set() and self._stop_planned_in != generation
+        is_due = every_secs is not None and time.monotonic() - self._last_cut >= every_secs
+        if must_stop and self._cut(together, stop=True):
+            self._stop_planned_in = generation
+        elif is_due and self._cut(together, stop=False):
+            self._last_cut = time.monotonic()
 
     def error(self, states: States, step: int) -> str:
         """Why a ps could not write its part of a step; empty if it could."""
@@ -87,7 +87,9 @@ class Committer:
             prune(self._root, self._job.checkpoint.keep)
         except (OSError, NoCheckpointError) as error:
             self._failed.add((state.generation, step))
-            logger.error("no checkpoint at step %d: %s", step, error, extra={"event": "checkpoint_failed", "step": step})
+            logger.error(
+                "no checkpoint at step %d: %s", step, error, extra={"event": "checkpoint_failed", "step": step}
+            )
         else:
             logger.info("checkpoint at step %d", step, extra={"event": "checkpoint", "step": step})
 

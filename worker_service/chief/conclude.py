@@ -99,9 +99,7 @@ class Conclusion:
             logger.warning("%s", error)
             return self._fleet.describe()
 
-    def report(
-        self, states: States, checkpoint: Checkpoint | None, error: PsfleetError | None = None
-    ) -> Report:
+    def report(self, states: States, checkpoint: Checkpoint | None, error: PsfleetError | None = None) -> Report:
         """Evaluates the checkpoint if the run is done, and sums the run up."""
         if error is None and checkpoint is not None:
             self._recorder.evaluate(checkpoint.step, lambda: read_tensors(checkpoint))

@@ -22,6 +22,7 @@ from worker_service.fleet import TRAINING, generation_of
 
 logger = logging.getLogger("psfleet.chief")
 
+
 @dataclass(frozen=True)
 class Settled:
     """What the fleet agreed on: a generation, or that the target's checkpoint is there already."""

@@ -1,4 +1,4 @@
-"""The flat vector inside a graph: parameters are cut out of it, gradients are laid into it."""
+"""The flat vector inside a graph: parameters are cut out of it, gradients come in its order."""
 
 from __future__ import annotations
 
@@ -23,20 +23,6 @@ def dense(layout: FlatLayout, gradients: Sequence[tf.Tensor | tf.IndexedSlices |
         tf.zeros([spec.size]) if gradient is None else tf.reshape(_summed(gradient, spec.shape), [spec.size])
         for spec, gradient in zip(layout.specs, gradients, strict=True)
     ]
-
-
-def lay(layout: FlatLayout, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
-    """What `dense` returns as one vector `[layout.size]` float32; gaps are zeros."""
-    parts: list[tf.Tensor] = []
-    end = 0
-    for spec, offset, gradient in zip(layout.specs, layout.offsets, gradients, strict=True):
-        if offset > end:
-            parts.append(tf.zeros([offset - end]))
-        parts.append(gradient)
-        end = offset + spec.size
-    if layout.size > end:
-        parts.append(tf.zeros([layout.size - end]))
-    return tf.ensure_shape(tf.concat(parts, axis=0), [layout.size])
 
 
 def _summed(gradient: tf.Tensor | tf.IndexedSlices, shape: tuple[int, ...]) -> tf.Tensor:

@@ -74,11 +74,11 @@ class GraphFrontEnd:
         feeds = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in batch]
         inputs = list(zip([vector, *slots, *batch], [parameters, *state, *feeds], strict=True))
         summaries = [] if step.summaries is None else [step.summaries]
-        wanted = [step.loss, step.gradient, *step.gradients, *step.new_state, *step.updates, *summaries]
-        loss, gradient, *rest = transplant(self._graph, inputs, wanted)
+        wanted = [step.loss, *step.gradients, *step.new_state, *step.updates, *summaries]
+        loss, *rest = transplant(self._graph, inputs, wanted)
         summary = rest.pop() if summaries else None
         gradients, new_state, updates = split(rest, len(step.gradients), len(step.new_state))
-        return TrainingGraph(tuple(feeds), loss, gradients, gradient, new_state, updates, summary)
+        return TrainingGraph(tuple(feeds), loss, gradients, new_state, updates, summary)
 
     def evaluate(
         self, values: Mapping[str, np.ndarray], run_loss: Callable[[Sequence[np.ndarray]], float]
@@ -123,12 +123,11 @@ class GraphFrontEnd:
         with tf.control_dependencies([variable.assign(slot).op for variable, slot in zip(state, slots, strict=True)]):
             loss = self._loss(batch, _Hands(named, {spec.name for spec in layout.parameters.specs}))
             gradients = flat.dense(layout.parameters, tf.gradients(loss, parameters))
-            gradient = flat.lay(layout.parameters, gradients)
         updates = [getattr(update, "op", update) for update in tf.compat.v1.get_collection(_Collections.UPDATE_OPS)]
         with tf.control_dependencies([loss, *updates]):
             new_state = tuple(variable.read_value() for variable in state)
         summaries = tf.compat.v1.summary.merge_all()
-        return TrainingGraph(tuple(batch), loss, tuple(gradients), gradient, new_state, tuple(updates), summaries)
+        return TrainingGraph(tuple(batch), loss, tuple(gradients), new_state, tuple(updates), summaries)
 
     def _check(self, graph: tf.Graph, variables: Mapping[str, Any]) -> None:
         for operation in graph.get_operations():

@@ -20,7 +20,6 @@ class TrainingGraph:
         feeds: Placeholders for one batch, in `tf.nest.flatten` order of the data set's element; `[batch, ...]` each.
         loss: `[]` float32, of this batch before the update.
         gradients: `[size]` float32 for each of `layout.parameters.specs`; zeros where the loss does not depend on it.
-        gradient: `[layout.parameters.size]` float32, all of them as laid out; zeros in the gaps.
         new_state: Values of `layout.state.specs` after the forward pass, in that order, shape and dtype.
         updates: Side effects of the program that have to run with each step.
         summaries: `[]` string, a serialized `tf.compat.v1.Summary` of the program's own summaries; None if it has none.
@@ -29,7 +28,6 @@ class TrainingGraph:
     feeds: tuple[tf.Tensor, ...]
     loss: tf.Tensor
     gradients: tuple[tf.Tensor, ...]
-    gradient: tf.Tensor
     new_state: tuple[tf.Tensor, ...]
     updates: tuple[tf.Operation, ...]
     summaries: tf.Tensor | None

@@ -74,9 +74,9 @@ class KerasFrontEnd:
         values = [parameters, *state, *frozen, *feeds, *captured]
         inputs = list(zip(graph.inputs, values, strict=True))
         outputs = transplant(graph, inputs, [*graph.outputs, *graph.control_outputs])
-        loss, gradient, *rest = outputs
+        loss, *rest = outputs
         gradients, new_state, updates = split(rest, len(self._trained), len(self._state))
-        return TrainingGraph(tuple(feeds), loss, gradients, gradient, new_state, updates, summaries=None)
+        return TrainingGraph(tuple(feeds), loss, gradients, new_state, updates, summaries=None)
 
     def evaluate(
         self, values: Mapping[str, np.ndarray], run_loss: Callable[[Sequence[np.ndarray]], float]
@@ -133,7 +133,7 @@ class KerasFrontEnd:
                 scope, loss, _ = self._forward(self._trained + self._state + self._frozen, values, batch)
             gradients = flat.dense(layout.parameters, tape.gradient(loss, parameters))
             new_state = [scope.get_current_value(variable) for variable in self._state]
-            return loss, flat.lay(layout.parameters, gradients), *gradients, *self._shift_seeds(new_state, -self._index)
+            return loss, *gradients, *self._shift_seeds(new_state, -self._index)
 
         specs = [tf.TensorSpec([layout.parameters.size], tf.float32)]
         specs += [tf.TensorSpec(variable.shape, variable.dtype) for variable in self._state + self._frozen]

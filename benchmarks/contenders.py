@@ -1,0 +1,97 @@
+"""The contenders: each starts its processes, trains one workload and gives the milliseconds of its median step."""
+
+from __future__ import annotations
+
+import json
+import socket
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.children import ChildError, Children
+from benchmarks.workload import LEARNING_RATE, NUM_WORKERS, Workload
+
+START_SECS = 120.0
+"""For importing TensorFlow and opening a session, on a busy machine."""
+STEP_SECS = 1.0
+"""Most that a step of any contender may take on average, for deadlines."""
+JOB = Path(__file__).parent / "mlp" / "job.yaml"
+
+
+def compute(workload: Workload) -> float:
+    """Median step of one process that trains alone, in milliseconds."""
+    with Children() as children:
+        child = children.start("compute", _python("benchmarks.compute", workload.to_json()))
+        return float(children.receive(child, "step times", _run_secs(workload))["p50_ms"])
+
+
+def stock(workload: Workload) -> float:
+    """Median step of the book's way, 2 workers + 1 ps, in milliseconds: the mean of both workers' medians."""
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(1 + NUM_WORKERS)]
+    cluster = {"ps": addresses[:1], "worker": addresses[1:]}
+    with Children() as children:
+        children.start("stock-ps-0", _stock(cluster, "ps", 0, workload))
+        workers = [
+            children.start(f"stock-worker-{index}", _stock(cluster, "worker", index, workload))
+            for index in range(NUM_WORKERS)
+        ]
+        children.receive(workers[0], "an open session", START_SECS)
+        for worker in workers[1:]:
+            children.tell(worker, "go")
+            children.receive(worker, "an open session", START_SECS)
+        times = [children.receive(worker, "step times", _run_secs(workload)) for worker in workers]
+        return statistics.fmean(float(one["p50_ms"]) for one in times)
+
+
+def psfleet(workload: Workload, overrides: Sequence[str] = ()) -> float:
+    """Median step of `psfleet train` as its own report states it, in milliseconds.
+
+    Args:
+        workload: What to train; its warm-up is part of the run and so of the report.
+        overrides: Further `key=value` texts for `--set`.
+    """
+    settings = [
+        f"options.hidden={workload.hidden}",
+        f"optimizer.name={workload.optimizer}",
+        f"optimizer.learning_rate={LEARNING_RATE}",
+        f"train.steps={workload.total_steps}",
+        f"train.batch_size={workload.batch_size}",
+        *overrides,
+    ]
+    flags = [part for setting in settings for part in ("--set", setting)]
+    with tempfile.TemporaryDirectory(prefix="psfleet-bench-") as out, Children() as children:
+        child = children.start("psfleet", _python("psfleet", "train", str(JOB), "--out", out, "--fresh", *flags))
+        children.wait(child, "training", START_SECS + _run_secs(workload))
+        report = json.loads((Path(out) / "report.json").read_text())
+        final_step, p50 = report["final_step"], report["step_secs"]["p50"]
+        if final_step != workload.total_steps or p50 is None:
+            raise ChildError(
+                f"psfleet's report: final_step {final_step}, step_secs.p50 {p50}, expected "
+                f"{workload.total_steps} and a number"
+            )
+        return float(p50) * 1000
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nothing listens on, all different."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+
+
+def _stock(cluster: dict[str, list[str]], role: str, index: int, workload: Workload) -> list[str]:
+    task = ("--cluster", json.dumps(cluster), "--role", role, "--index", str(index))
+    return _python("benchmarks.stock", *task, "--workload", workload.to_json())
+
+
+def _python(module: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", module, *arguments]
+
+
+def _run_secs(workload: Workload) -> float:
+    return START_SECS + workload.total_steps * STEP_SECS

@@ -1,0 +1,1 @@
+"""The job that every contender of the benchmark trains."""

@@ -1,0 +1,99 @@
+"""Contender `stock`, one process of it: synchronous training as the TensorFlow 1 textbooks teach it.
+
+A `Server` per process with the full ClusterSpec, one variable per weight and bias placed round robin,
+`SyncReplicasOptimizer` driven by the chief, `MonitoredTrainingSession`, data through feed_dict.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from benchmarks.leash import Leash
+from benchmarks.timing import StepTimes, time_steps
+from benchmarks.training_graph import Feed, fed_loss, new_optimizer
+from benchmarks.workload import NUM_WORKERS, Workload
+
+GATE_SECS = 600.0
+"""Longer than any deadline of the benchmark itself, which ends this process anyway."""
+
+
+def main() -> None:
+    """Runs one task; a worker prints a JSON line when its session is open and one of step times in milliseconds."""
+    parser = argparse.ArgumentParser(prog="benchmarks.stock")
+    parser.add_argument("--cluster", type=json.loads, required=True, help="JSON of job name to host:port list")
+    parser.add_argument("--role", choices=("ps", "worker"), required=True)
+    parser.add_argument("--index", type=int, required=True)
+    parser.add_argument("--workload", type=Workload.from_json, required=True)
+    args = parser.parse_args()
+    leash = Leash()
+    tf.compat.v1.disable_v2_behavior()
+    server = tf.compat.v1.train.Server(
+        tf.compat.v1.train.ClusterSpec(args.cluster), job_name=args.role, task_index=args.index
+    )
+    if args.role == "ps":
+        server.join()
+    else:
+        run_worker(server, args.cluster, args.index, args.workload, leash)
+
+
+def run_worker(
+    server: tf.compat.v1.train.Server, cluster: dict[str, list[str]], index: int, workload: Workload, leash: Leash
+) -> None:
+    """Trains as worker `index`; worker 0 is the chief, the others open their session when the benchmark says so.
+
+    They would find an uninitialised model otherwise and look again only 30 s later. No worker closes its session by
+    itself: the chief's end would close the token queue under the others, so the benchmark ends all of them.
+    """
+    is_chief = index == 0
+    train_op, feed, sync_hook = build(cluster, index, workload)
+    if not is_chief:
+        leash.wait_for_word("the chief's session", GATE_SECS)
+    with tf.compat.v1.train.MonitoredTrainingSession(
+        master=server.target,
+        is_chief=is_chief,
+        hooks=[sync_hook],
+        save_checkpoint_secs=None,
+        save_summaries_steps=None,
+        save_summaries_secs=None,
+        config=tf.compat.v1.ConfigProto(device_filters=["/job:ps", f"/job:worker/task:{index}"]),
+    ) as session:
+        leash.tell(session="open")
+        leash.tell(**dataclasses.asdict(train(session, train_op, feed, workload)))
+        leash.wait_for_word("the end", GATE_SECS)
+
+
+def build(
+    cluster: dict[str, list[str]], index: int, workload: Workload
+) -> tuple[tf.Tensor, Callable[[int], Feed], tf.compat.v1.train.SessionRunHook]:
+    """Builds a worker's graph; running the train op gives the step of the token that ended the worker's step."""
+    device = tf.compat.v1.train.replica_device_setter(cluster=cluster, worker_device=f"/job:worker/task:{index}")
+    with tf.compat.v1.device(device):
+        global_step = tf.compat.v1.train.get_or_create_global_step()
+        loss, feed = fed_loss(workload, shard_index=index)
+        optimizer = tf.compat.v1.train.SyncReplicasOptimizer(
+            new_optimizer(workload), replicas_to_aggregate=NUM_WORKERS, total_num_replicas=NUM_WORKERS
+        )
+        train_op = optimizer.minimize(loss, global_step=global_step)
+    return train_op, feed, optimizer.make_session_run_hook(index == 0, num_tokens=0)
+
+
+def train(session: Any, train_op: tf.Tensor, feed: Callable[[int], Feed], workload: Workload) -> StepTimes:
+    """Trains until the model, not this worker, has made the last step.
+
+    A fast worker can take both tokens of a step, so counting one's own steps may leave the other waiting for ever.
+    """
+
+    def run_step(index: int) -> int:
+        return int(session.run(train_op, feed_dict=feed(index)))
+
+    return time_steps(run_step, workload)
+
+
+if __name__ == "__main__":
+    main()

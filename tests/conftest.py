@@ -1,0 +1,97 @@
+"""What every test gets: a quiet TensorFlow, its folder's time limit and, in `fleet`, a check for processes left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from psfleet.waiting import wait_until
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+TESTS = Path(__file__).parent
+TIME_LIMIT_SECS = {"unit": 60, "fleet": 180}
+"""The limit of one test by its folder; a test's own `pytest.mark.timeout` comes first."""
+
+LEAK_MARK = "PSFLEET_TEST_MARK"
+"""Environment variable that every process started below a fleet test inherits; nothing in the product reads it."""
+LAST_MOMENT_SECS = 5.0
+"""How long after its end a fleet test's processes may take to vanish."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Gives each test its folder's time limit."""
+    for item in items:
+        limit_secs = TIME_LIMIT_SECS.get(_level(item.path))
+        if limit_secs is not None and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(limit_secs))
+
+
+@pytest.fixture(autouse=True)
+def _no_process_left(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fails a fleet test that leaves a process behind, orphans of its children included, and kills what it left."""
+    if _level(request.path) != "fleet":
+        yield
+        return
+    mark = uuid.uuid4().hex
+    monkeypatch.setenv(LEAK_MARK, mark)
+    children_before = set(_children())
+    yield
+    try:
+        wait_until(
+            lambda: _left(mark, children_before),
+            LAST_MOMENT_SECS,
+            "the end of every process that the test started",
+            done=lambda left: not left,
+        )
+    finally:
+        for pid in _left(mark, children_before):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _level(path: Path) -> str:
+    """The folder below `tests` that a test lies in."""
+    return path.relative_to(TESTS).parts[0] if path.is_relative_to(TESTS) else ""
+
+
+def _left(mark: str, children_before: set[int]) -> dict[int, str]:
+    """Command lines, by pid, of new children and of every process that carries the mark."""
+    pids = (set(_children()) - children_before) | set(_marked(mark))
+    commands = {pid: _read(pid, "cmdline").replace("\0", " ").strip() or "(ended, never waited for)" for pid in pids}
+    return {pid: command for pid, command in commands.items() if "multiprocessing.resource_tracker" not in command}
+
+
+def _children() -> Iterator[int]:
+    """Children of this process, ended ones that nobody waited for included."""
+    for pid in _pids():
+        _, _, fields = _read(pid, "stat").rpartition(") ")
+        if fields and int(fields.split()[1]) == os.getpid():
+            yield pid
+
+
+def _marked(mark: str) -> Iterator[int]:
+    """Other processes that inherited the mark."""
+    for pid in _pids():
+        if pid != os.getpid() and f"{LEAK_MARK}={mark}" in _read(pid, "environ"):
+            yield pid
+
+
+def _pids() -> list[int]:
+    return [int(entry) for entry in os.listdir("/proc") if entry.isdecimal()]
+
+
+def _read(pid: int, name: str) -> str:
+    """A file of /proc, empty when the process is gone or not ours."""
+    try:
+        return Path("/proc", str(pid), name).read_text(errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,64 @@
+"""A small regression whose data wait at gates, so that a test holds and paces a fleet while it trains."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import psfleet
+
+v1 = tf.compat.v1
+
+FEATURES = 8
+HIDDEN = 16
+EXAMPLES = 64
+LOOK_SECS = 0.02
+"""Pause between two looks at a closed gate."""
+FOREVER = threading.Event()
+"""Never set: waiting for it paces the data."""
+
+
+def build(gates: str, step_secs: float) -> psfleet.GraphProgram:
+    """A perceptron with one hidden layer.
+
+    Args:
+        gates: A folder. While it has a file `hold-<shard>`, that shard gives no example; while it has a file `pace`,
+            every shard takes `step_secs` for each example.
+        step_secs: Seconds for an example, which is a batch and so a step.
+    """
+
+    def train(shard_index: int, num_shards: int) -> tf.data.Dataset:
+        def examples() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            x, y = _data(num_shards * EXAMPLES)
+            for at in range(shard_index, num_shards * EXAMPLES, num_shards):
+                while Path(gates, f"hold-{shard_index}").exists():
+                    FOREVER.wait(LOOK_SECS)
+                if Path(gates, "pace").exists():
+                    FOREVER.wait(step_secs)
+                yield x[at], y[at]
+
+        signature = (tf.TensorSpec([FEATURES], tf.float32), tf.TensorSpec([1], tf.float32))
+        dataset = tf.data.Dataset.from_generator(examples, output_signature=signature)
+        return dataset.apply(tf.data.experimental.assert_cardinality(EXAMPLES))
+
+    return psfleet.GraphProgram(
+        loss=_loss, train=train, evaluate=lambda: tf.data.Dataset.from_tensor_slices(_data(EXAMPLES))
+    )
+
+
+def _loss(batch: Any) -> Any:
+    x, y = batch
+    hidden = tf.tanh(tf.matmul(x, v1.get_variable("w1", [FEATURES, HIDDEN])) + v1.get_variable("b1", [HIDDEN]))
+    guess = tf.matmul(hidden, v1.get_variable("w2", [HIDDEN, 1])) + v1.get_variable("b2", [1])
+    return tf.reduce_mean(tf.square(guess - y))
+
+
+def _data(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """x `[count, FEATURES]` and y `[count, 1]`, the sine of the sum of x; float32."""
+    x = np.random.default_rng(7).standard_normal((count, FEATURES)).astype(np.float32)
+    return x, np.sin(x.sum(axis=1, keepdims=True))

@@ -1,0 +1,137 @@
+"""The documents say what the schemas say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+import pytest
+import yaml
+from pydantic import BaseModel, Field
+
+from psfleet.job import Job, parse_job
+from psfleet.report import Point, Report
+from psfleet.schema_tables import BEGIN, DOCUMENTS, END, insert, rewrite, tables
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+class Round(BaseModel):
+    """A wheel."""
+
+    shape: Literal["round"]
+    radius: float = Field(1.5, gt=0, description="In metres.")
+
+
+class Square(BaseModel):
+    """Not a wheel."""
+
+    shape: Literal["square"]
+    sides: list[int] = Field(min_length=4, description="In metres | feet.")
+
+
+class Cart(BaseModel):
+    """What rolls."""
+
+    wheel: Annotated[Round | Square, Field(discriminator="shape")] = Field(description="The front one.")
+    load: dict[str, int] = Field(default_factory=dict, description="Kilograms by name.")
+    owner: str | None = Field(None, pattern="^[a-z]+$", description="Who pays.")
+
+
+CART = r"""What rolls.
+
+| field | type | default | meaning |
+|---|---|---|---|
+| `wheel` | section | required | The front one. |
+| `load` | mapping of names to integer | `{}` | Kilograms by name. |
+| `owner` | text matching `^[a-z]+$` or null | `null` | Who pays. |
+
+### `wheel`
+
+#### `wheel` with `shape: round`
+
+A wheel.
+
+| field | type | default | meaning |
+|---|---|---|---|
+| `shape` | `round` | required | Chooses this table. |
+| `radius` | number > 0 | `1.5` | In metres. |
+
+#### `wheel` with `shape: square`
+
+Not a wheel.
+
+| field | type | default | meaning |
+|---|---|---|---|
+| `shape` | `square` | required | Chooses this table. |
+| `sides` | list of integer, at least 4 | required | In metres \| feet. |
+"""
+
+
+def models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    """A model and all models that its fields are made of."""
+    yield model
+    annotations: list[object] = [field.annotation for field in model.model_fields.values()]
+    while annotations:
+        annotation = annotations.pop()
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield from models(annotation)
+        annotations += get_args(annotation)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_tables_in_the_documents_are_those_of_the_schema(name: str) -> None:
+    document = (DOCS / name).read_text(encoding="utf-8")
+    assert document == insert(document, DOCUMENTS[name]), "run `python -m psfleet.schema_tables`"
+
+
+@pytest.mark.parametrize(("name", "model"), [("job-file.md", Job), ("report.md", Report), ("report.md", Point)])
+def test_every_field_is_documented_with_its_description(name: str, model: type[BaseModel]) -> None:
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", (DOCS / name).read_text(encoding="utf-8"), re.MULTILINE)
+    for each in models(model):
+        for field, info in each.model_fields.items():
+            assert (field, info.description or "Chooses this table.") in rows
+
+
+def test_the_example_job_is_valid_and_shows_every_section() -> None:
+    whole, asynchronous = re.findall(
+        r"```yaml\n(.*?)```", (DOCS / "job-file.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    content = yaml.safe_load(whole)
+    assert set(content) == set(Job.model_fields)
+    assert parse_job(content).optimizer.learning_rate == 1e-3
+    assert parse_job(content | yaml.safe_load(asynchronous)).update.stale.bound == 8
+
+
+def test_tables_show_unions_bounds_and_defaults() -> None:
+    assert tables(Cart) == CART
+
+
+def test_a_field_without_a_description_is_refused() -> None:
+    class Silent(BaseModel):
+        """Says nothing."""
+
+        secret: int
+
+    with pytest.raises(ValueError, match=r"Silent\.secret has no description"):
+        tables(Silent)
+
+
+def test_rewriting_changes_nothing_outside_the_markers_and_is_stable(tmp_path: Path) -> None:
+    for name, members in DOCUMENTS.items():
+        (tmp_path / name).write_text("".join(f"before {i}\n{BEGIN} old {END} after\n" for i in range(len(members))))
+    rewrite(tmp_path)
+    first = (tmp_path / "report.md").read_text(encoding="utf-8")
+    rewrite(tmp_path)
+    assert (tmp_path / "report.md").read_text(encoding="utf-8") == first
+    assert "old" not in re.findall(r"\w+", first)[:3]
+    assert first.startswith(f"before 0\n{BEGIN}\n\nHow a run went")
+    assert f"{END} after\nbefore 1\n{BEGIN}\n\nOne line of" in first
+
+
+@pytest.mark.parametrize("document", ["", BEGIN, f"{BEGIN}{END}{BEGIN}{END}"])
+def test_a_document_with_other_markers_than_models_is_refused(document: str) -> None:
+    with pytest.raises(ValueError, match="expected 1"):
+        insert(document, (Cart,))
