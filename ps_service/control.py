@@ -12,6 +12,7 @@ import grpc
 import psfleet
 from ps_service.runs import Run
 from ps_service.shard import Shard, ShardPlan
+from psfleet import errors
 from psfleet.checkpoint import read_manifest
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
@@ -86,14 +87,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
     def Finish(self, request: pb.FinishRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""
         run = self._run(request.caller, context)
-        with run.lock:
-            if run.outcome is None:
-                run.outcome = request.outcome
-                logger.info(
-                    "the run is over: %s", request.outcome.message, extra={"exit_code": request.outcome.exit_code}
-                )
-        if self._only_run:
-            self.finished.set()
+        self._finish(run, request.outcome)
         return run.state()
 
     def Reset(self, request: pb.ResetRequest, context: grpc.ServicerContext) -> pb.ResetReply:
@@ -108,11 +102,23 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             shard.close()
         return pb.ResetReply(found=shard is not None)
 
-    def close(self) -> None:
-        """Drops every shard."""
-        for run in self.runs():
+    def drop_finished(self) -> None:
+        """Drops each run that is over and of which every worker knows, on a ps that serves other runs too."""
+        if self._only_run:
+            return
+        with self._lock:
+            over = [run for run in self._runs.values() if run.is_over()]
+            for run in over:
+                del self._runs[run.name]
+        for run in over:
             if run.shard is not None:
                 run.shard.close()
+
+    def _finish(self, run: Run, outcome: pb.Outcome) -> None:
+        if run.finish(outcome):
+            logger.info("the run is over: %s", outcome.message, extra={"exit_code": outcome.exit_code})
+        if self._only_run:
+            self.finished.set()
 
     def _run(self, caller: pb.Caller, context: grpc.ServicerContext) -> Run:
         """The caller's run; ends the call if this ps cannot serve it."""
@@ -143,7 +149,12 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             with run.lock:
                 run.shard = None
             old.close()
-        shard = Shard(self._server, plan, read_manifest(Path(request.checkpoint_folder)))
+        shard = Shard(
+            self._server,
+            plan,
+            read_manifest(Path(request.checkpoint_folder)),
+            lambda message: self._finish(run, pb.Outcome(exit_code=errors.BUG, message=message)),
+        )
         with run.lock:
             run.shard = shard
         logger.info("shard %d starts", plan.shard, extra={"step": shard.step, "generation": plan.generation})

@@ -16,6 +16,10 @@ ALIVE_SECS = 5.0
 """A worker that was silent for longer counts as gone; it says something each second."""
 
 
+LINGER_SECS = 5.0
+"""How long a ps remembers a run that is over, so that each worker hears of it."""
+
+
 @dataclass
 class Worker:
     """A worker as this ps knows it."""
@@ -48,6 +52,7 @@ class Run:
         self.outcome: pb.Outcome | None = None
         self.last_heard = time.monotonic()
         self._slow_step = -1
+        self._finished_at = 0.0
 
     def lease(self, request: pb.JoinRequest) -> tuple[int, int] | None:
         """Gives a worker the index that it asks for, or with -1 the lowest that no living worker has.
@@ -83,6 +88,22 @@ class Run:
             worker.left = request.leaving
             worker.attached = request.generation >= 0
             worker.heard_outcome = self.outcome is not None
+
+    def finish(self, outcome: pb.Outcome) -> bool:
+        """Notes how the run ended; whether that was news."""
+        with self.lock:
+            if self.outcome is not None:
+                return False
+            self.outcome = outcome
+            self._finished_at = time.monotonic()
+            return True
+
+    def is_over(self) -> bool:
+        """Whether the run has ended and nobody is left who would ask about it."""
+        with self.lock:
+            if self.outcome is None:
+                return False
+            return self.everybody_knows() or time.monotonic() - self._finished_at > LINGER_SECS
 
     def everybody_knows(self) -> bool:
         """Whether each living worker has heard how the run ended, and closed its session.

@@ -6,7 +6,7 @@ import logging
 import time
 
 from ps_service.control import ControlServicer
-from ps_service.runs import Run
+from ps_service.runs import LINGER_SECS, Run
 from psfleet.control.server import serving
 from psfleet.errors import DeadlineError
 from psfleet.process import Stop
@@ -15,9 +15,6 @@ from psfleet.settings import Settings
 from psfleet.waiting import wait_until
 
 logger = logging.getLogger("psfleet.ps")
-
-LINGER_SECS = 5.0
-"""How long a ps stays after the end of its run, so that each worker hears of it."""
 
 
 def serve(settings: Settings, stop: Stop) -> int:
@@ -40,7 +37,8 @@ def serve(settings: Settings, stop: Stop) -> int:
 
 
 def _look(servicer: ControlServicer, settings: Settings) -> None:
-    """Logs a step that waits, and gives up when nobody is there."""
+    """Logs a step that waits, drops runs that are over, and gives up when nobody is there."""
+    servicer.drop_finished()
     if settings.job is None:
         return
     deadlines = settings.job.deadlines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,14 +43,16 @@ class Shard:
     Args of the constructor:
         server: Address of this process's TensorFlow server, `grpc://host:port`.
         checkpoint: Where training starts from.
+        on_failure: Called with a message, on the shard's own thread, if an update cannot be applied.
 
     Raises:
         BadJobError: The checkpoint does not fit the layout.
         NoCheckpointError: The checkpoint cannot be read.
     """
 
-    def __init__(self, server: str, plan: ShardPlan, checkpoint: Checkpoint) -> None:
+    def __init__(self, server: str, plan: ShardPlan, checkpoint: Checkpoint, on_failure: Callable[[str], None]) -> None:
         self.plan = plan
+        self._on_failure = on_failure
         content = read_shard(checkpoint, plan.layout, plan.shard)
         if checkpoint.optimizer != plan.job.optimizer.name:
             logger.warning(
@@ -61,7 +64,6 @@ class Shard:
         self.saver = Saver(plan.checkpoints_root, plan.run, plan.generation, plan.shard, plan.layout)
         self.step = checkpoint.step
         self.target = plan.job.train.steps
-        self.failure = ""
         self.last_update = time.monotonic()
         self._cuts: set[int] = set()
         self._lock = threading.Lock()
@@ -117,8 +119,8 @@ class Shard:
                 self._advance()
         except tf.errors.OpError as error:
             if not self._closing.is_set():
-                self.failure = f"update {self.step + 1} failed: {error.message}"
                 logger.exception("update %d failed", self.step + 1, extra={"step": self.step})
+                self._on_failure(f"ps {self.plan.shard}: update {self.step + 1} failed: {error.message}")
 
     def _advance(self) -> None:
         """One update, or in async mode one gradient that was dropped."""

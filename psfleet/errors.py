@@ -69,6 +69,12 @@ class LostPeerError(TemporaryError):
     exit_code = LOST_PEERS
 
 
+class StorageError(TemporaryError):
+    """A checkpoint cannot be written: the disk is full, or gone."""
+
+    exit_code = LOST_PEERS
+
+
 class DeadlineError(TemporaryError):
     """A wait came to its deadline; the text names what was waited for and what was last seen."""
 

@@ -89,7 +89,7 @@ class Adam(OptimizerBase):
 
 
 class AdamW(OptimizerBase):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019) on every parameter: w -= lr * weight_decay * w."""
+    """Adam after a decoupled decay of every weight (Loshchilov and Hutter 2019): w -= lr * weight_decay * w."""
 
     name: Literal["adamw"]
     beta1: Fraction = Field(0.9, description="Decay of the first moment.")

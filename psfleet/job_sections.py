@@ -147,7 +147,7 @@ class Device(Section):
 class Deadlines(Section):
     """How long each wait may take; at its end the wait is an error that names what it waited for."""
 
-    start_secs: Positive = Field(180, description="From a process's start until the fleet trains.")
+    start_secs: Positive = Field(180, description="For all ps to answer, and for each to build its shard.")
     step_secs: Positive = Field(60, description="One push, token and pull; then the worker looks at the fleet afresh.")
     slow_secs: Positive = Field(5, description="A step that waits this long is logged with the workers it waits for.")
     stall_secs: Positive = Field(600, description="No step anywhere in the fleet for this long ends the run.")

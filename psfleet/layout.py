@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 ALIGNMENT_BYTES = 64
-"""Each tensor starts at a multiple of this: TensorFlow slices an aligned range without a copy (EIGEN_MAX_ALIGN_BYTES)."""
+"""Each tensor starts at a multiple of this: TensorFlow slices such a range without a copy (EIGEN_MAX_ALIGN_BYTES)."""
 
 
 @dataclass(frozen=True)

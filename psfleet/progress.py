@@ -11,9 +11,12 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from psfleet.checkpoint import read_manifest, read_tensors
 from psfleet.job import Job
 from psfleet.report import Report
 
+FEW_WEIGHTS = 8
+"""Models of no more parameters than this are shown whole."""
 LINE_SECS = 5.0
 """Least time between two progress lines where there is no terminal."""
 QUIET_EVENTS = frozenset({"progress", "checkpoint", "failed", "verified"})
@@ -50,13 +53,15 @@ def progress(console: Console, job: Job) -> Iterator[Listener]:
 
 def summary(console: Console, report: Report, out: Path) -> None:
     """Says how a run ended and where its results lie."""
+    counts = report.gradients
     rows = {
         "status": report.status + (f" (exit code {report.exit_code})" if report.exit_code else ""),
         "error": report.error,
         "steps": f"{report.final_step} of {report.target_step}",
         "time": f"{report.seconds:.1f} s, {report.examples_per_sec:,.0f} examples/s",
         **{f"test {name}": f"{value:.4f}" for name, value in report.eval.items()},
-        "gradients": f"{report.gradients.pushed} pushed, {report.gradients.used} used, {report.gradients.dropped} dropped",
+        **{name: f"{value:.4f}" for name, value in _few_weights(report).items()},
+        "gradients": f"{counts.pushed} pushed, {counts.used} used, {counts.dropped} dropped",
         "restarts": str(report.restarts) if report.restarts else None,
         "checkpoint": report.checkpoint.path if report.checkpoint else None,
         "report": str(out / "report.html"),
@@ -64,6 +69,22 @@ def summary(console: Console, report: Report, out: Path) -> None:
     for name, value in rows.items():
         if value is not None:
             console.print(f"{name + ':':<16} {value}", markup=False, highlight=False)
+
+
+def _few_weights(report: Report) -> dict[str, float]:
+    """The parameters of a model so small that a person reads them; none of a larger one."""
+    if report.checkpoint is None or not Path(report.checkpoint.path).is_dir():
+        return {}
+    checkpoint = read_manifest(Path(report.checkpoint.path))
+    specs = checkpoint.layout.parameters.specs
+    if sum(spec.size for spec in specs) > FEW_WEIGHTS:
+        return {}
+    tensors = read_tensors(checkpoint)
+    return {
+        spec.name + (f"[{at}]" if spec.shape else ""): float(value)
+        for spec in specs
+        for at, value in enumerate(tensors[spec.name].reshape(-1))
+    }
 
 
 def _lines(console: Console, job: Job) -> Listener:

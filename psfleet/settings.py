@@ -33,6 +33,14 @@ _CHANNEL_OPTIONS = ",".join(
     )
 )
 
+_MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 1024 * 1024),
+    "MALLOC_TRIM_THRESHOLD_": str(1024 * 1024 * 1024),
+    "MALLOC_TOP_PAD_": str(64 * 1024 * 1024),
+}
+"""Has glibc keep freed memory (mallopt(3)): the kernel clears each fresh page of each tensor otherwise, which took
+5 % of a step of 1.9 million parameters."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -86,6 +94,11 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         parent_pid=_integer(PARENT, env.get(PARENT) or "0"),
         cause=env.get(CAUSE, ""),
     )
+
+
+def for_child(told: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a service process: this one's, memory settings unless it has its own, and what it is told."""
+    return {**_MEMORY, **os.environ, **told}
 
 
 def prepare_tensorflow(environ: MutableMapping[str, str] | None = None) -> None:

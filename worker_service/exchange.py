@@ -11,6 +11,9 @@ from psfleet.job import Job
 from psfleet.layout import FlatLayout, Layout
 from psfleet.runtime import STALENESS_BUCKETS, ShardHandles
 
+SMALL_BYTES = 1 << 20
+"""Up to this size a copy of a bucket costs less than a second tensor on the network: the version travels with it."""
+
 
 class Exchange:
     """A worker's end of one shard.
@@ -30,34 +33,54 @@ class Exchange:
         self._index = index
         self._own_device = own_device
         self._layout = layout.parameters
+        self._is_small = self._layout.bucket_size * 4 <= SMALL_BYTES
 
-    def push(self, gradients: Sequence[tf.Tensor], label: tf.Tensor, state: tf.Tensor | None) -> list[tf.Operation]:
-        """Sends a gradient to the ps.
+    def push(
+        self, gradients: Sequence[tf.Tensor], label: tf.Tensor, state: tf.Tensor | None
+    ) -> tuple[list[tf.Operation], tf.Tensor]:
+        """Sends a gradient to the ps; the label travels as the last words of its first bucket.
 
         Args:
             gradients: `[size]` float32 for each parameter of the layout; those of this shard are sent.
             label: int64 scalar, the version on which they were computed.
             state: uint8 `[state shard size]`, what the chief's forward pass changed; None from others.
+
+        Returns:
+            What is done once the gradient is in, and the label as the ps got it.
         """
         with tf.device(self._own_device):
-            buckets = [tf.cast(bucket, self._wire) for bucket in self._buckets(gradients)]
+            sent = self._buckets(gradients, label)
         handles = self.handles
         with tf.device(handles.device):
-            label = tf.identity(label)
-            first = handles.pushed.scatter_nd_add([[self._index]], tf.ones([1], tf.int64))
-            before: list[tf.Operation] = [first.op if isinstance(first, tf.Tensor) else first]
+            size = self._layout.bucket_size + handles.slots
+            label = _number(sent[0][size:])
+            arrived = [tf.cast(bucket, tf.float32) for bucket in (sent[0][:size], *sent[1:])]
+            before = [handles.pushed.scatter_nd_add([[self._index]], tf.ones([1], tf.int64)).op]
             if state is not None:
                 before.append(handles.state.assign(state, read_value=False))
-            arrived = [tf.cast(bucket, tf.float32) for bucket in buckets]
             with tf.control_dependencies(before):
                 done = self._add(arrived, label) if self._is_sync else self._enqueue(arrived, label)
             with tf.control_dependencies(done):
-                return [handles.last_label.scatter_nd_update([[self._index]], [label])]
+                return [handles.last_label.scatter_nd_update([[self._index]], [label])], label
 
     def await_and_pull(self, after: Sequence[tf.Operation], label: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Waits until the ps has gone on, then reads its parameters.
 
         Sync: until the shard's version is above `label`. Async: until the ps has looked at this worker's gradient.
+
+        Returns:
+            See `pull`.
+        """
+        handles = self.handles
+        with tf.device(handles.device):
+            with tf.control_dependencies(after):
+                passed = self._pass_barrier(label) if self._is_sync else handles.tokens[self._index].dequeue()
+            with tf.control_dependencies([passed]):
+                return self.pull()
+
+    def pull(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Reads the shard's parameters, without waiting.
+
         The version is read before the parameters are: it is never newer than they are, so that a gradient computed
         on parameters that were read in the middle of an update counts as stale.
 
@@ -66,37 +89,36 @@ class Exchange:
         """
         handles = self.handles
         with tf.device(handles.device):
-            label = tf.identity(label)
-            with tf.control_dependencies(after):
-                passed = self._pass_barrier(label) if self._is_sync else handles.tokens[self._index].dequeue()
-            with tf.control_dependencies([passed]):
-                progress = tf.stack([handles.version.read_value(), handles.target.read_value()])
-            buckets = self._read_buckets(progress)
+            progress = tf.stack([handles.version.read_value(), handles.target.read_value()])
+            with tf.control_dependencies([progress]):
+                buckets = [tf.cast(bucket.read_value(), self._wire) for bucket in handles.buckets]
+            if self._is_small:
+                buckets[0] = tf.concat([buckets[0], _words(progress, self._wire)], 0)
         with tf.device(self._own_device):
-            return tf.identity(progress), self._received(buckets)
+            if self._is_small:
+                progress = _number(tf.reshape(buckets[0][self._layout.bucket_size + handles.slots :], [2, -1]))
+            received = [tf.cast(bucket[: self._layout.bucket_size], tf.float32) for bucket in buckets]
+            return tf.identity(progress), received
 
     def look(self) -> tuple[tf.Tensor, tf.Tensor]:
         """int64 scalars, without waiting: the shard's version, and the label of this worker's newest gradient."""
         with tf.device(self.handles.device):
             return self.handles.version.read_value(), self.handles.last_label[self._index]
 
-    def pull(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """As `await_and_pull` returns it, without waiting."""
-        with tf.device(self.handles.device):
-            progress = tf.stack([self.handles.version.read_value(), self.handles.target.read_value()])
-            buckets = self._read_buckets(progress)
-        with tf.device(self._own_device):
-            return tf.identity(progress), self._received(buckets)
+    def _buckets(self, gradients: Sequence[tf.Tensor], label: tf.Tensor) -> list[tf.Tensor]:
+        """This shard's buckets out of the gradients of all tensors, as they travel.
 
-    def _buckets(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """This shard's buckets out of the gradients of all tensors, gaps filled with zeros, the roll call behind."""
+        Gaps are filled with zeros; behind the first bucket come the roll call and the words of the label.
+        """
         size = self._layout.bucket_size
-        start = self._shard * self._layout.shard_size
+        shard_size = self._layout.shard_size
+        start = self._shard * shard_size
         roll_call = tf.one_hot(self._index, self.handles.slots)
-        return [
-            tf.concat([*_range(self._layout, gradients, low, low + size), *([roll_call] if low == start else [])], 0)
-            for low in range(start, start + self._layout.shard_size, size)
-        ]
+        parts = [_range(self._layout, gradients, low, low + size) for low in range(start, start + shard_size, size)]
+        parts[0].append(roll_call)
+        sent = [[tf.cast(part, self._wire) for part in bucket] for bucket in parts]
+        sent[0].append(_words(label, self._wire))
+        return [tf.concat(bucket, 0) for bucket in sent]
 
     def _add(self, buckets: Sequence[tf.Tensor], label: tf.Tensor) -> list[tf.Operation]:
         """Sync: adds each bucket to its accumulator, once for each label.
@@ -131,13 +153,6 @@ class Exchange:
         at_first = self.handles.version.read_value()
         return v1.while_loop(lambda version: version <= label, sleep, [at_first], parallel_iterations=1)
 
-    def _read_buckets(self, progress: tf.Tensor) -> list[tf.Tensor]:
-        with tf.control_dependencies([progress]):
-            return [tf.cast(bucket.read_value(), self._wire) for bucket in self.handles.buckets]
-
-    def _received(self, buckets: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        return [tf.cast(bucket, tf.float32)[: self._layout.bucket_size] for bucket in buckets]
-
 
 def _range(layout: FlatLayout, tensors: Sequence[tf.Tensor], low: int, high: int) -> list[tf.Tensor]:
     """The elements from `low` to `high` of the vector in which `tensors`, each `[size]` float32, are laid out."""
@@ -154,3 +169,13 @@ def _range(layout: FlatLayout, tensors: Sequence[tf.Tensor], low: int, high: int
     if high > at:
         parts.append(tf.zeros([high - at]))
     return parts
+
+
+def _words(numbers: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """int64 numbers as the raw bits of a vector of another type, which may be nonsense as numbers of that type."""
+    return tf.reshape(tf.bitcast(numbers, dtype), [-1])
+
+
+def _number(words: tf.Tensor) -> tf.Tensor:
+    """The inverse of `_words`: the last dimension, 8 bytes long, becomes one int64."""
+    return tf.bitcast(words, tf.int64)

@@ -141,6 +141,7 @@ class _Shard:
 
         options = tf.data.Options()
         options.deterministic = True
+        options.autotune.enabled = False
         epochs = tf.data.Dataset.range(first, stop).flat_map(epoch_batches)
         return epochs.prefetch(PREFETCHED_BATCHES).with_options(options)
 

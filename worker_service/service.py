@@ -12,7 +12,7 @@ from psfleet import pages
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient
 from psfleet.control.server import serving
-from psfleet.errors import BadJobError, LostPeerError, PermanentError, ProgramError, PsfleetError, StoppedError
+from psfleet.errors import BadJobError, LostPeerError, PermanentError, ProgramError, PsfleetError
 from psfleet.job import Job
 from psfleet.layout import Layout
 from psfleet.process import Stop
@@ -52,9 +52,10 @@ def serve(settings: Settings, stop: Stop) -> int:
         pulse.start()
         try:
             return _work(settings, job, fleet, pulse, stop)
-        except PermanentError as error:
-            details = error.details if isinstance(error, ProgramError) else ""
-            fleet.finish(pb.Outcome(exit_code=error.exit_code, message=str(error), details=details))
+        except PsfleetError as error:
+            if isinstance(error, PermanentError) or index == 0:
+                details = error.details if isinstance(error, ProgramError) else ""
+                fleet.finish(pb.Outcome(exit_code=error.exit_code, message=str(error), details=details))
             raise
         finally:
             pulse.close()
@@ -135,11 +136,10 @@ def _lead(settings: Settings, job: Job, layout: Layout, parts: dict[str, Any]) -
         if error is not None:
             raise error
         return outcome.exit_code
-    except StoppedError:
-        raise
     except PsfleetError as error:
-        chief.states = fleet.describe()
-        _write(conclusion, chief, out, error)
+        if chief.error is None:
+            chief.states = fleet.describe()
+            _write(conclusion, chief, out, error)
         raise
     finally:
         recorder.close()

@@ -94,8 +94,8 @@ class StepGraph:
         states = [None] * len(exchanges) if state is None else tf.split(state, len(exchanges))
         pulled = []
         for exchange, piece in zip(exchanges, states, strict=True):
-            pushed = exchange.push(gradients, self.label, piece)
-            pulled.append(exchange.await_and_pull(pushed, self.label))
+            pushed, label = exchange.push(gradients, self.label, piece)
+            pulled.append(exchange.await_and_pull(pushed, label))
         with tf.control_dependencies(updates):
             return self._gather(pulled)
 

@@ -78,6 +78,7 @@ class _Launch:
         self._run = f"{job.name}-{secrets.token_hex(4)}"
         self._tasks = self._plan(program_folder)
         self._chief = next(task for task in self._tasks if task.role == "worker")
+        self._listener = listener
         self._follower = Follower(self._chief.log, listener)
         self._signals: list[int] = []
         self._failed: Task | None = None
@@ -96,7 +97,14 @@ class _Launch:
                 for task in self._tasks:
                     task.kill()
         self._follower.read()
+        self._tell_traceback()
         return self._report()
+
+    def _tell_traceback(self) -> None:
+        """Passes on the training program's own traceback, if that is what ended the run."""
+        failure = (self._failed or self._chief).failure()
+        if failure is not None and failure.get("details"):
+            self._listener({"event": "traceback", "message": failure["details"].rstrip()})
 
     def _plan(self, program_folder: Path) -> list[Task]:
         job = self._job
@@ -166,6 +174,8 @@ class _Launch:
             task.start(cause=task.cause_of_end())
 
     def _is_final(self, task: Task, code: int) -> bool:
+        if task is self._chief and (self._folder.path / Report.FILE_NAME).exists():
+            return True
         if task.was_killed() or code == errors.LOST_PEERS:
             return task.restarts >= self._job.fleet.max_restarts
         return code in PERMANENT_CODES or code == errors.BUG or task is self._chief

@@ -42,10 +42,9 @@ class Task:
 
     def start(self, cause: str = "") -> None:
         """Starts the process; with the cause if it is started again."""
-        environment = {**os.environ, **self.environment, settings.PARENT: str(os.getpid())}
-        if cause:
-            self.restarts += 1
-            environment[settings.CAUSE] = cause
+        self.restarts += bool(cause)
+        told = {**self.environment, settings.PARENT: str(os.getpid()), settings.CAUSE: cause}
+        environment = settings.for_child(told)
         # -P: the user's current folder must not shadow Python's own modules.
         command = [sys.executable, "-P", "-m", MODULES[self.role]]
         with self.log.open("ab") as log:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,10 +41,15 @@ class Committer:
         self._last_cut = time.monotonic()
         self._last_progress = (time.monotonic(), 0)
         self._failed: set[tuple[int, int]] = set()
+        self._lock = threading.Lock()
         self.newest: Checkpoint | None = None
 
     def look(self, states: States) -> None:
-        """Commits what is whole, and plans what is due."""
+        """Commits what is whole, and plans what is due; from any thread."""
+        with self._lock:
+            self._look(states)
+
+    def _look(self, states: States) -> None:
         together = [state for state in states if state is not None and state.phase in TRAINING]
         if len(together) < len(states) or len({state.generation for state in together}) != 1:
             return

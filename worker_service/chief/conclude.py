@@ -11,7 +11,7 @@ from pathlib import Path
 from psfleet.checkpoint import Checkpoint, read_tensors, verify
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient
-from psfleet.errors import DONE, LostPeerError, ProgramError, PsfleetError, StoppedError
+from psfleet.errors import DONE, LostPeerError, ProgramError, PsfleetError, StoppedError, StorageError
 from psfleet.job import Job
 from psfleet.layout import Layout
 from psfleet.report import (
@@ -65,7 +65,8 @@ class Conclusion:
 
         Raises:
             ProgramError: The weights are not finite.
-            LostPeerError: A ps went away, or cannot write.
+            LostPeerError: A ps went away.
+            StorageError: A part or the manifest cannot be written.
         """
         deadline = self._job.deadlines.step_secs
         states = wait_until(self._fleet.describe, deadline, "the parts of the last checkpoint", done=_is_complete)
@@ -75,10 +76,10 @@ class Conclusion:
         step = min(state.step for state in states if state is not None)
         error = self._committer.error(states, step)
         if error:
-            raise ProgramError(error) if "NaN" in error else LostPeerError(error)
+            raise ProgramError(error) if "NaN" in error else StorageError(error)
         checkpoint = self._committer.newest
         if checkpoint is None or checkpoint.step != step:
-            raise LostPeerError(f"the checkpoint of step {step} could not be committed")
+            raise StorageError(f"the checkpoint of step {step} could not be committed")
         verify(checkpoint)
         logger.info("step %d is saved and verified", step, extra={"event": "verified", "step": step})
         return checkpoint, states

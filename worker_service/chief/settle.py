@@ -14,7 +14,7 @@ import numpy as np
 from psfleet.checkpoint import Checkpoint, newest, write_initial
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient, PsClient
-from psfleet.errors import LostPeerError
+from psfleet.errors import StorageError
 from psfleet.job import Job
 from psfleet.layout import Layout
 from worker_service.chief.events import Events
@@ -69,6 +69,7 @@ class Settler:
             BadJobError: A ps, or the checkpoint, does not fit the job.
             NoCheckpointError: Checkpoints are there, but none is whole.
             LostPeerError: A ps went away meanwhile.
+            StorageError: The first checkpoint cannot be written.
         """
         generation = generation_of(states, self._layout.digest())
         if generation is not None:
@@ -114,7 +115,7 @@ class Settler:
                 extra=self._extra,
             )
         except OSError as error:
-            raise LostPeerError(f"cannot write a checkpoint into {self._root}: {error.strerror or error}") from error
+            raise StorageError(f"cannot write a checkpoint into {self._root}: {error.strerror or error}") from error
 
     def _log(self, states: Sequence[pb.ShardState], checkpoint: Checkpoint, last_step: int) -> None:
         """Says where training starts, and what that costs."""
