@@ -90,6 +90,12 @@ class ShardGraph:
         """Names of the optimizer's slots."""
         return sorted(self._slots)
 
+    @property
+    def model_bytes(self) -> int:
+        """Bytes of the model here: its buckets without the roll call, state and frozen weights."""
+        handles = self._handles
+        return sum(handles.bucket_sizes) * 4 + int(handles.state.shape[0]) + int(handles.frozen.shape[0])
+
     def set_target(self, step: int) -> None:
         """Tells workers the version at which training ends."""
         self._assign(self._handles.target, np.int64(step))

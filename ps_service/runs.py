@@ -147,6 +147,7 @@ class Run:
             state.layout_digest = plan.layout.digest()
             state.optimizer = plan.job.optimizer.name
             state.slots[:] = shard.slot_names
+            state.model_bytes = shard.model_bytes
             state.waiting_secs = time.monotonic() - shard.last_update
             state.pushed[:], state.used[:], state.staleness[:] = shard.counters()
             for part in shard.saver.parts():

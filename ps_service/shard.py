@@ -86,6 +86,11 @@ class Shard:
         pushed, used, staleness = self._graph.counters()
         return pushed.tolist(), used.tolist(), staleness.sum(axis=0).tolist()
 
+    @property
+    def model_bytes(self) -> int:
+        """Bytes of the model on this ps."""
+        return self._graph.model_bytes
+
     def labels(self) -> list[int]:
         """By worker, the version on which its newest gradient was computed; -1 before its first."""
         return self._graph.labels()

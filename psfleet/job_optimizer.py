@@ -80,7 +80,7 @@ class Momentum(OptimizerBase):
 
 
 class Adam(OptimizerBase):
-    """Kingma and Ba 2015, the formulation just before section 2.1 (epsilon hat), as tf.compat.v1.train.AdamOptimizer."""
+    """Kingma and Ba 2015, just before section 2.1 (epsilon hat), as tf.compat.v1.train.AdamOptimizer."""
 
     name: Literal["adam"]
     beta1: Fraction = Field(0.9, description="Decay of the first moment.")

@@ -158,10 +158,6 @@ class Layout:
         """Number of shards."""
         return self.parameters.num_shards
 
-    def shard_bytes(self) -> int:
-        """Bytes of the model on each ps, the same on all."""
-        return self.parameters.shard_size * 4 + self.state.shard_size + self.frozen.shard_size
-
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
         return {

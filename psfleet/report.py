@@ -65,7 +65,8 @@ class Placement(Record):
     """How evenly the parameters lie on the ps."""
 
     ps: list[Count] = Field(
-        default_factory=list, description="Bytes of parameters on each ps, in the order of indices."
+        default_factory=list,
+        description="Bytes of the model on each ps (parameters, state, frozen weights), in the order of indices.",
     )
     max_over_mean: float = Field(1.0, description="Bytes on the fullest ps divided by the mean; 1: perfectly even.")
 

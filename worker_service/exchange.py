@@ -100,10 +100,10 @@ class Exchange:
             received = [tf.cast(bucket[: self._layout.bucket_size], tf.float32) for bucket in buckets]
             return tf.identity(progress), received
 
-    def look(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """int64 scalars, without waiting: the shard's version, and the label of this worker's newest gradient."""
+    def look(self) -> tf.Tensor:
+        """int64 `[2]`, without waiting: the shard's version, and the label of this worker's newest gradient."""
         with tf.device(self.handles.device):
-            return self.handles.version.read_value(), self.handles.last_label[self._index]
+            return tf.stack([self.handles.version.read_value(), self.handles.last_label[self._index]])
 
     def _buckets(self, gradients: Sequence[tf.Tensor], label: tf.Tensor) -> list[tf.Tensor]:
         """This shard's buckets out of the gradients of all tensors, as they travel.

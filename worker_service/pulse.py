@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient
-from psfleet.errors import BadJobError, LostPeerError
+from psfleet.errors import BadJobError, LostPeerError, PsfleetError
 from psfleet.process import Stop
 from worker_service.fleet import States
 
@@ -68,7 +68,10 @@ class Pulse:
         while not self._closing:
             self._now.clear()
             self._hear(leaving=False)
-            self.on_beat(self.states)
+            try:
+                self.on_beat(self.states)
+            except (PsfleetError, OSError) as error:
+                logger.error("the chief's duties: %s", error, extra={"event": "duty_failed"})
             if self._is_in_vain():
                 self.interrupt()
             if self.outcome is not None:

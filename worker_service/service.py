@@ -124,7 +124,7 @@ def _lead(settings: Settings, job: Job, layout: Layout, parts: dict[str, Any]) -
         "versions": versions(),
     }
     committer = Committer(fleet, job, layout, run, root, extra, parts["stop"])
-    conclusion = Conclusion(fleet, job, layout, run, out, recorder, committer, events)
+    conclusion = Conclusion(fleet, job, run, out, recorder, committer, events)
     settler = Settler(fleet, job, layout, run, root, front.initial_values, extra, events)
     chief = Chief(settler, committer, conclusion, recorder, events, **parts)
     try:

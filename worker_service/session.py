@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,8 +19,6 @@ from psfleet.job import Job
 from psfleet.layout import Layout
 from psfleet.runtime.server import session_config
 from worker_service.step import NAN_LOSS, StepGraph
-
-logger = logging.getLogger("psfleet.worker")
 
 CLOSE_SECS = 2.0
 PROGRAM_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError, tf.errors.ResourceExhaustedError)
@@ -79,7 +76,8 @@ class Attachment:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        # After a loss there is nobody to say goodbye to, and the rest of the fleet waits.
+        self.close(wait_secs=0.0 if isinstance(error, LostPeerError) else CLOSE_SECS)
 
     def start(self) -> Start:
         """Copies state and parameters from the ps."""
@@ -132,18 +130,16 @@ class Attachment:
             state, frozen = self._session.run(self._step.remote_state, options=self._options)
         return state, frozen
 
-    def close(self) -> None:
+    def close(self, wait_secs: float = CLOSE_SECS) -> None:
         """Ends what is running with an error, and the session; from any thread, as often as one likes."""
         with self._closing:
             if self._closed:
                 return
             self._closed = True
-        # Closing waits for the peers and can block after one died: leave it behind then.
+        # Closing waits for the peers, without limit after one died: it is left behind then.
         closer = threading.Thread(target=self._session.close, name="close-session", daemon=True)
         closer.start()
-        closer.join(CLOSE_SECS)
-        if closer.is_alive():
-            logger.warning("closing a session takes longer than %g s", CLOSE_SECS)
+        closer.join(wait_secs)
 
 
 @contextmanager
@@ -155,14 +151,16 @@ def _translated() -> Iterator[None]:
         if NAN_LOSS in error.message:
             what = "NaN" if "NaN" in error.message.replace(NAN_LOSS, "") else "infinite"
             raise ProgramError(f"the loss is {what}, expected a finite number") from error
-        raise ProgramError(f"the program failed in TensorFlow: {_first_line(error)}", error.message) from error
+        raise ProgramError(f"the program failed in TensorFlow: {_reason(error)}", error.message) from error
     except tf.errors.OpError as error:
-        raise LostPeerError(f"{type(error).__name__}: {_first_line(error)}") from error
+        raise LostPeerError(f"{type(error).__name__}: {_reason(error)}") from error
     except RuntimeError as error:
         # What a session says that another thread closed.
         raise LostPeerError(f"the session is closed: {error}") from error
 
 
-def _first_line(error: Any) -> str:
-    lines = str(error.message).splitlines()
-    return lines[0] if lines else type(error).__name__
+def _reason(error: Any) -> str:
+    """The line of an error that says what happened; Python's wrapper puts headings before it."""
+    told = error.__context__ if isinstance(error.__context__, tf.errors.OpError) else error
+    lines = [line.strip() for line in str(told.message).splitlines()]
+    return next((line for line in lines if line and not line.startswith("From /job:")), type(error).__name__)

@@ -61,11 +61,12 @@ class StepGraph:
             self.step = (loss, self._trade(exchanges, gradients, pushed_state, updates))
             self.await_step = self._gather([exchange.await_and_pull([], self.label) for exchange in exchanges])
             self.pull = self._gather([exchange.pull() for exchange in exchanges])
-            self.look = tf.stack([tf.stack(exchange.look()) for exchange in exchanges])
-            self.remote_state = (
-                tf.concat([exchange.handles.state.read_value() for exchange in exchanges], 0),
-                tf.concat([exchange.handles.frozen.read_value() for exchange in exchanges], 0),
-            )
+            with tf.device(own):
+                self.look = tf.stack([exchange.look() for exchange in exchanges])
+                self.remote_state = (
+                    tf.concat([exchange.handles.state.read_value() for exchange in exchanges], 0),
+                    tf.concat([exchange.handles.frozen.read_value() for exchange in exchanges], 0),
+                )
             self._loads = [(v, v1.placeholder(v.dtype, v.shape)) for v in (*state, *frozen)]
             self._load = [variable.assign(feed, read_value=False) for variable, feed in self._loads]
             self.initializer = tf.group(
@@ -91,7 +92,8 @@ class StepGraph:
         updates: Sequence[tf.Operation],
     ) -> tf.Tensor:
         """Push to, wait for and pull from every ps, each on its own."""
-        states = [None] * len(exchanges) if state is None else tf.split(state, len(exchanges))
+        with tf.device(self.parameters.device):
+            states = [None] * len(exchanges) if state is None else tf.split(state, len(exchanges))
         pulled = []
         for exchange, piece in zip(exchanges, states, strict=True):
             pushed, label = exchange.push(gradients, self.label, piece)

@@ -46,7 +46,9 @@ def wake(handles: ShardHandles, version: tf.Tensor, chosen: tf.Tensor | None = N
     """
     puts: list[tf.Operation] = []
     for worker, queue in enumerate(handles.tokens):
-        count = 1 - queue.size()
+        # Not before the version: a queue that was full while the ps waited for a gradient may be empty by now.
+        with tf.control_dependencies([version]):
+            count = 1 - queue.size()
         if chosen is not None:
             count *= tf.cast(tf.equal(chosen, worker), tf.int32)
         puts.append(queue.enqueue_many(tf.fill([count], version)))

@@ -67,7 +67,7 @@ class WorkerState(_message.Message):
     def __init__(self, index: _Optional[int] = ..., step: _Optional[int] = ..., silent_secs: _Optional[float] = ..., pushed: _Optional[int] = ..., joins: _Optional[int] = ..., cause: _Optional[str] = ...) -> None: ...
 
 class ShardState(_message.Message):
-    __slots__ = ("run", "phase", "generation", "step", "target", "layout_digest", "pushed", "used", "staleness", "parts", "workers", "outcome", "optimizer", "slots", "waiting_secs", "cause")
+    __slots__ = ("run", "phase", "generation", "step", "target", "layout_digest", "pushed", "used", "staleness", "parts", "workers", "outcome", "optimizer", "slots", "waiting_secs", "cause", "model_bytes")
     RUN_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -84,6 +84,7 @@ class ShardState(_message.Message):
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     WAITING_SECS_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
+    MODEL_BYTES_FIELD_NUMBER: _ClassVar[int]
     run: str
     phase: Phase
     generation: int
@@ -100,7 +101,8 @@ class ShardState(_message.Message):
     slots: _containers.RepeatedScalarFieldContainer[str]
     waiting_secs: float
     cause: str
-    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., target: _Optional[int] = ..., layout_digest: _Optional[str] = ..., pushed: _Optional[_Iterable[int]] = ..., used: _Optional[_Iterable[int]] = ..., staleness: _Optional[_Iterable[int]] = ..., parts: _Optional[_Iterable[_Union[SavedPart, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerState, _Mapping]]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., optimizer: _Optional[str] = ..., slots: _Optional[_Iterable[str]] = ..., waiting_secs: _Optional[float] = ..., cause: _Optional[str] = ...) -> None: ...
+    model_bytes: int
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., target: _Optional[int] = ..., layout_digest: _Optional[str] = ..., pushed: _Optional[_Iterable[int]] = ..., used: _Optional[_Iterable[int]] = ..., staleness: _Optional[_Iterable[int]] = ..., parts: _Optional[_Iterable[_Union[SavedPart, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerState, _Mapping]]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., optimizer: _Optional[str] = ..., slots: _Optional[_Iterable[str]] = ..., waiting_secs: _Optional[float] = ..., cause: _Optional[str] = ..., model_bytes: _Optional[int] = ...) -> None: ...
 
 class DescribeRequest(_message.Message):
     __slots__ = ("caller",)

@@ -17,10 +17,13 @@ from typing import Any, TypeVar
 import yaml
 
 from psfleet import checkpoint
+from psfleet.cluster import Address
+from psfleet.control import control_pb2 as pb
+from psfleet.control.client import FleetClient
 from psfleet.errors import DeadlineError
 from psfleet.launch.process import MODULES, parse_line
 from psfleet.report import Report
-from psfleet.settings import INDEX, OUT
+from psfleet.settings import INDEX, OUT, PS, RUN
 from psfleet.waiting import wait_until
 
 T = TypeVar("T")
@@ -79,12 +82,14 @@ class Fleet:
     gates: Gates
     steps: int
 
-    def wait_for(self, probe: Callable[[], T], timeout_secs: float, what: str) -> T:
+    def wait_for(self, probe: Callable[[], T | None], timeout_secs: float, what: str) -> T:
         """What `probe` returns once that is true; fails with the ends of all logs if it never is."""
         try:
-            return wait_until(probe, timeout_secs, what, poll_secs=POLL_SECS)
+            found = wait_until(probe, timeout_secs, what, poll_secs=POLL_SECS)
         except DeadlineError as error:
             raise AssertionError(f"{error}\n{self.tails()}") from error
+        assert found is not None, "wait_until checked it"
+        return found
 
     def wait_for_step(self, step: int, timeout_secs: float = START_SECS) -> None:
         """Returns when the chief has told of a step at least as high."""
@@ -121,6 +126,14 @@ class Fleet:
         assert pid is not None, f"there is no {role} {index}\n{self.tails()}"
         os.kill(pid, signal.SIGKILL)
         return time.time()
+
+    def shards(self) -> list[pb.ShardState]:
+        """What each ps says of itself and of the workers; empty if not all of them answer."""
+        environment = next((_environment(pid) for pid in processes(self.out)), {})
+        addresses = [Address.parse(text) for text in environment.get(PS, "").split(",") if text]
+        with FleetClient(addresses, environment.get(RUN, "")) as client:
+            states = client.describe()
+        return [] if None in states else [state for state in states if state is not None]
 
     def end(self, timeout_secs: float = START_SECS) -> int:
         """Waits for the command; its exit code. Nothing that it started may be left."""
@@ -171,18 +184,23 @@ class Fleet:
 
 
 @contextmanager
-def training(folder: Path, *arguments: str, step_secs: float = 0.02, **sections: Any) -> Iterator[Fleet]:
+def training(
+    folder: Path, *arguments: str, step_secs: float = 0.02, hold: int | None = None, **sections: Any
+) -> Iterator[Fleet]:
     """Starts `psfleet train` on the paced program, and ends everything with the block.
 
     Args:
         folder: Takes the job file, the program, and the run's folder `out`; the same again resumes the run.
         arguments: For the command.
         step_secs: The pace until `gates.hurry()`.
+        hold: The shard whose data are held from the beginning.
         sections: Of the job file; where they are mappings, what they lack is as in `JOB`.
     """
     gates = Gates(folder / "gates")
     gates.folder.mkdir(exist_ok=True)
     (gates.folder / "pace").touch()
+    if hold is not None:
+        gates.hold(hold)
     shutil.copy(PROGRAM, folder)
     job = {**JOB, "options": {"gates": str(gates.folder), "step_secs": step_secs}}
     job |= {name: {**job.get(name, {}), **section} for name, section in sections.items()}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kit import START_SECS, Fleet, processes, training
@@ -11,10 +13,14 @@ from psfleet.report import Event, Report
 
 NOTICE_SECS = 2.0
 """In which every worker notices that a ps is gone: what issue 3 promises."""
+AHEAD_STEPS = 10
+"""More batches than a worker has when its data are held, or pushes for steps that others have made meanwhile."""
 BEAT_STEPS = 75
 """Steps that pass, at the pace of these tests, until the chief has surely seen a part and committed it."""
-DIE_SECS = 10.0
-"""Until the children of a killed launcher are gone; those that are still importing TensorFlow notice last."""
+TWICE_SECS = 1.0
+"""In which a worker that is back in a step would surely have pushed its gradient again."""
+DIE_SECS = 5.0
+"""Until the children of a killed launcher are gone."""
 
 
 def test_a_killed_ps_costs_the_steps_since_the_last_checkpoint(tmp_path: Path) -> None:
@@ -22,7 +28,7 @@ def test_a_killed_ps_costs_the_steps_since_the_last_checkpoint(tmp_path: Path) -
         fleet.wait_for(lambda: len(fleet.entries("checkpoint")) >= 2, START_SECS, "two checkpoints")
         report, event = killed_ps(fleet, index=1)
         saved = [entry["step"] for entry in fleet.entries("checkpoint") if entry["time"] < event.time]
-        assert event.steps_lost == last_step_before(fleet, event) - saved[-1]
+        assert event.steps_lost - (last_step_before(fleet) - saved[-1]) in (0, 1), "the ps that lived was a step ahead"
         assert event.steps_lost <= 25 + BEAT_STEPS
         resumed = next(entry for entry in fleet.entries("progress") if entry["generation"] == 2)
         assert saved[-1] < resumed["step"] <= saved[-1] + BEAT_STEPS
@@ -34,16 +40,24 @@ def test_a_ps_that_is_killed_before_the_first_checkpoint_costs_all_steps(tmp_pat
     with training(tmp_path, train={"steps": 300}) as fleet:
         fleet.wait_for_step(20)
         report, event = killed_ps(fleet, index=0)
-        assert event.steps_lost == last_step_before(fleet, event) > 0
+        assert event.steps_lost == last_step_before(fleet) > 0
         assert report.gradients.used == 2 * fleet.steps
 
 
 def test_a_killed_worker_and_a_killed_chief_cost_no_step(tmp_path: Path) -> None:
-    with training(tmp_path, train={"steps": 1500}, checkpoint={"every_steps": 20, "keep": 2}) as fleet:
-        for index, role in ((1, "worker"), (0, "chief")):
-            fleet.wait_for_step(fleet.last_step() + 50)
-            fleet.kill("worker", index)
-            fleet.wait_for(lambda role=role: restarts(fleet, role), START_SECS, f"the {role} to join again")
+    often, soon = {"every_steps": 10, "keep": 2}, {"slow_secs": 0.5}
+    with training(tmp_path, train={"steps": 1000}, checkpoint=often, deadlines=soon) as fleet:
+        fleet.wait_for_step(20)
+        fleet.gates.hold(0)
+        fleet.wait_for(lambda: slow_step(fleet, "worker 0"), START_SECS, "worker 1 to have pushed its gradient")
+        fleet.kill("worker", 1)
+        waited = fleet.wait_for(lambda: waiting_secs(fleet, back=1), START_SECS, "worker 1 to be in that step again")
+        enough = waited + TWICE_SECS
+        fleet.wait_for(lambda: waiting_secs(fleet, back=1) > enough, START_SECS, "a gradient that might come twice")
+        fleet.gates.release(0)
+        fleet.wait_for_step(fleet.last_step() + 50)
+        fleet.kill("worker", 0)
+        fleet.wait_for(lambda: has_restarted(fleet, "chief"), START_SECS, "the chief to join again")
         fleet.wait_for_step(fleet.last_step() + 50)
         fleet.gates.hurry()
         report = fleet.done()
@@ -56,61 +70,69 @@ def test_a_killed_worker_and_a_killed_chief_cost_no_step(tmp_path: Path) -> None
         assert report.restarts == 2
         used = {index: gradients.used for index, gradients in report.gradients.per_worker.items()}
         assert used == {"0": fleet.steps, "1": fleet.steps}, "each step is made of one gradient of each worker"
-        assert report.gradients.dropped <= 2, "no more than the gradient that each had under way is pushed twice"
+        assert report.gradients.dropped <= 1, "the gradient that the chief had under way may be pushed twice"
 
 
-@pytest.mark.parametrize("moment", ["at the start", "in training"])
-def test_nothing_outlives_a_killed_launcher(tmp_path: Path, moment: str) -> None:
-    with training(tmp_path) as fleet:
-        if moment == "in training":
-            fleet.wait_for_step(1)
-        else:
-            fleet.wait_for(lambda: len(processes(fleet.out)) == 3, START_SECS, "three processes")
+@pytest.mark.parametrize(("step", "secs"), [(0, START_SECS), (1, DIE_SECS)], ids=["at the start", "in training"])
+def test_nothing_outlives_a_killed_launcher(tmp_path: Path, step: int, secs: float) -> None:
+    with training(tmp_path, train={"steps": 10_000}) as fleet:
+        fleet.wait_for(lambda: len(processes(fleet.out)) == 3, START_SECS, "three processes")
+        fleet.wait_for_step(step)
         fleet.launcher.kill()
-        fleet.wait_for(lambda: not processes(fleet.out), DIE_SECS, "the processes of a dead launcher to end")
+        fleet.wait_for(lambda: not processes(fleet.out), secs, "the processes of a dead launcher to end")
 
 
 def test_with_a_spare_no_step_waits_for_a_worker_that_is_held(tmp_path: Path) -> None:
-    with training(tmp_path, fleet={"ps": 2, "spares": 1}, train={"steps": 400}) as fleet:
+    with training(tmp_path, hold=2, fleet={"ps": 2, "spares": 1}, train={"steps": 400}) as fleet:
         fleet.wait_for_step(20)
-        fleet.gates.hold(1)
+        swap(fleet, free=2, held=1)
         fleet.wait_for_step(fleet.last_step() + 100)
-        fleet.gates.release(1)
+        swap(fleet, free=1, held=2)
         fleet.wait_for_step(fleet.last_step() + 50)
-        fleet.gates.hold(1)
         fleet.gates.hurry()
         gradients = fleet.done().gradients
         for ps in gradients.per_ps:
             assert ps.used == 2 * fleet.steps
             assert ps.pushed == ps.used + ps.dropped
-        workers = gradients.per_worker
-        assert gradients.pushed == sum(worker.pushed for worker in workers.values())
-        assert gradients.used == sum(worker.used for worker in workers.values())
-        assert set(workers) == {"0", "1", "2"}
-        assert 20 < workers["1"].pushed < fleet.steps - 100
+        pushed = {index: worker.pushed for index, worker in gradients.per_worker.items()}
+        assert pushed.keys() == {"0", "1", "2"}
+        assert gradients.pushed == sum(pushed.values())
+        assert gradients.used == sum(worker.used for worker in gradients.per_worker.values())
+        assert 20 + 50 - AHEAD_STEPS < pushed["1"] < fleet.steps - 100 + AHEAD_STEPS
+        assert 100 - AHEAD_STEPS < pushed["2"] < fleet.steps - 20 - 50 + AHEAD_STEPS
         assert not fleet.entries("lost_peer")
 
 
 def test_without_a_spare_a_step_waits_and_the_log_says_for_whom(tmp_path: Path) -> None:
     with training(tmp_path, train={"steps": 200}, deadlines={"slow_secs": 0.5}) as fleet:
         fleet.wait_for_step(20)
-        already = len(fleet.entries("slow_step", "ps"))
         fleet.gates.hold(1)
-        fleet.wait_for(lambda: len(fleet.entries("slow_step", "ps")) > already, START_SECS, "a step that is slow")
-        slow = fleet.entries("slow_step", "ps")[-1]
-        assert slow["message"] == f"step {slow['step']} waits for worker 1"
+        slow = fleet.wait_for(lambda: slow_step(fleet, "worker 1"), START_SECS, "a step that waits for worker 1")
         assert slow["secs"] >= 0.5
+        assert fleet.last_step() <= slow["step"]
         fleet.gates.release(1)
         fleet.gates.hurry()
         report = fleet.done()
         assert (report.gradients.used, report.gradients.dropped) == (2 * fleet.steps, 0)
 
 
+def swap(fleet: Fleet, free: int, held: int) -> None:
+    """Releases the data of one shard, and holds those of another."""
+    fleet.gates.release(free)
+    fleet.gates.hold(held)
+
+
+def slow_step(fleet: Fleet, who: str) -> dict[str, Any] | None:
+    """What ps 0 said of a step behind the 20th that waits for one worker."""
+    said = [entry for entry in fleet.entries("slow_step", "ps") if entry["step"] >= 20]
+    return next((entry for entry in said if entry["message"] == f"step {entry['step']} waits for {who}"), None)
+
+
 def killed_ps(fleet: Fleet, index: int) -> tuple[Report, Event]:
-    """Kills a ps, waits for the end of the run, and checks what holds whenever this happens; the report and the event."""
+    """Kills a ps and waits for the end of the run; its report and event, after checking what holds at any time."""
     killed = fleet.kill("ps", index)
     for worker in range(2):
-        fleet.wait_for(lambda at=worker: fleet.entries("lost_peer", index=at), START_SECS, f"worker {worker} to notice")
+        fleet.wait_for(partial(fleet.entries, "lost_peer", index=worker), START_SECS, f"worker {worker} to notice")
         noticed = fleet.entries("lost_peer", index=worker)[0]["time"]
         assert noticed - killed < NOTICE_SECS, f"worker {worker} noticed after {noticed - killed:.2f} s"
     fleet.wait_for(lambda: fleet.entries("restarted"), START_SECS, "the ps to come back")
@@ -123,13 +145,22 @@ def killed_ps(fleet: Fleet, index: int) -> tuple[Report, Event]:
     return report, event
 
 
-def last_step_before(fleet: Fleet, event: Event) -> int:
-    """The last step that was made before a ps came back: the one that the chief was in, or had just left."""
-    inside = next(entry["step"] for entry in fleet.entries("lost_peer"))
-    told = max(entry["step"] for entry in fleet.entries("progress") if entry["time"] < event.time)
-    return max(inside, told)
+def last_step_before(fleet: Fleet) -> int:
+    """The step at which the chief was when it lost the ps."""
+    return int(fleet.entries("lost_peer")[0]["step"])
 
 
-def restarts(fleet: Fleet, role: str) -> bool:
+def waiting_secs(fleet: Fleet, back: int) -> float:
+    """How long the present step has lasted; 0 until ps 0 has seen a worker join again and go on at that step."""
+    found = [
+        shard.waiting_secs
+        for shard in fleet.shards()[:1]
+        for state in shard.workers
+        if (state.index, state.joins, state.step) == (back, 2, shard.step)
+    ]
+    return max(found, default=0.0)
+
+
+def has_restarted(fleet: Fleet, role: str) -> bool:
     """Whether the chief has noted that a process of this role joined again."""
     return any(entry["message"].startswith(f"{role} ") for entry in fleet.entries("restarted"))

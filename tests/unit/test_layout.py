@@ -110,13 +110,6 @@ def test_the_digest_tells_shapes_names_and_number_of_ps_apart() -> None:
     assert len({digest(*layout) for layout in layouts}) == len(layouts)
 
 
-def test_shard_bytes_counts_parameters_state_and_frozen() -> None:
-    layout = Layout.plan(
-        [TensorSpec("p", (64,))], [TensorSpec("s", (64,), "int64")], [TensorSpec("f", (80,), "uint8")], 2, 4096
-    )
-    assert layout.shard_bytes() == 128 + 256 + 64
-
-
 def test_pack_names_the_tensor_of_a_wrong_shape() -> None:
     layout = FlatLayout((TensorSpec("kernel", (2, 3)),), 1)
     with pytest.raises(ValueError, match=r"kernel has shape \[3, 2\], expected \[2, 3\]"):

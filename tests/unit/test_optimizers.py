@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 from numpy_optimizers import rule
 
 from ps_service import optimizers
-from psfleet.job import OptimizerBase, parse_job
-
-v1 = tf.compat.v1
+from psfleet.job import Job, parse_job
 
 STEPS = 6
 SIZE = 7
@@ -22,8 +21,8 @@ HALVING = {"kind": "exponential", "decay_steps": 1, "decay_rate": 0.5}
 """The rate halves with each step, so that an optimizer which does not follow the schedule is found out."""
 
 
-def parsed(optimizer: dict[str, Any]) -> OptimizerBase:
-    """An optimizer as the job file writes it, through the job's schema."""
+def job_of(optimizer: dict[str, Any]) -> Job:
+    """A job with an optimizer as the job file writes it."""
     return parse_job(
         {
             "name": "sample",
@@ -31,7 +30,7 @@ def parsed(optimizer: dict[str, Any]) -> OptimizerBase:
             "optimizer": {"learning_rate": RATE, **optimizer},
             "train": {"steps": STEPS, "batch_size": 1},
         }
-    ).optimizer
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,9 @@ def test_the_decay_of_adamw_is_decoupled_from_the_gradient() -> None:
     """Where the gradient is zero Adam stands still, and AdamW takes its part of the weights all the same."""
     start, still = np.array([1.0, -2.0], np.float32), np.zeros((1, 2), np.float32)
     np.testing.assert_array_equal(trained({"name": "adam"}, start, still)[-1], start)
-    np.testing.assert_allclose(trained({"name": "adamw", "weight_decay": 0.5}, start, still)[-1], start * (1 - RATE / 2))
+    np.testing.assert_allclose(
+        trained({"name": "adamw", "weight_decay": 0.5}, start, still)[-1], start * (1 - RATE / 2)
+    )
 
 
 def test_a_strong_l1_penalty_of_ftrl_makes_weights_exactly_zero() -> None:
@@ -80,7 +81,7 @@ def test_a_strong_l1_penalty_of_ftrl_makes_weights_exactly_zero() -> None:
 
 def trained(optimizer: dict[str, Any], start: np.ndarray, gradients: np.ndarray) -> list[np.ndarray]:
     """The weights after each step of `ps_service`'s optimizer; `start` is `[size]`, `gradients` are `[steps, size]`."""
-    fields = parsed(optimizer)
+    fields = job_of(optimizer).optimizer
     with tf.Graph().as_default() as graph:
         variable = v1.get_variable("weights", initializer=start, use_resource=True)
         version = v1.get_variable("version", initializer=np.int64(0), use_resource=True, trainable=False)
@@ -146,7 +147,7 @@ def test_a_rate_stays_exact_at_steps_beyond_the_whole_numbers_of_float32() -> No
 
 def rates(schedule: dict[str, Any], steps: Any) -> list[float]:
     """The scheduled rate at each of the steps."""
-    fields = parsed({"name": "sgd", "schedule": schedule})
+    fields = job_of({"name": "sgd", "schedule": schedule}).optimizer
     with tf.Graph().as_default() as graph:
         step = v1.placeholder(tf.int64, [])
         rate = optimizers.learning_rate(fields, step)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from psfleet.checkpoint import Checkpoint, PartRecord, checkpoint_folder, prune, write_manifest
+from psfleet.checkpoint import Checkpoint, PartRecord, checkpoint_folder, newest, prune, write_manifest
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient
 from psfleet.errors import LostPeerError, NoCheckpointError
@@ -71,6 +71,8 @@ class Committer:
     def _commit(self, states: Sequence[pb.ShardState]) -> None:
         """Writes the manifest of each step of which all parts are there."""
         generation = states[0].generation
+        if self.newest is None:
+            self.newest = newest(self._root)
         written = [{part.step: part for part in state.parts if not part.error} for state in states]
         done = self.newest.step if self.newest and self.newest.generation == generation else -1
         for step in sorted(set.intersection(*[set(parts) for parts in written])):

@@ -13,7 +13,6 @@ from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient
 from psfleet.errors import DONE, LostPeerError, ProgramError, PsfleetError, StoppedError, StorageError
 from psfleet.job import Job
-from psfleet.layout import Layout
 from psfleet.report import (
     CheckpointInfo,
     Gradients,
@@ -43,7 +42,6 @@ class Conclusion:
         self,
         fleet: FleetClient,
         job: Job,
-        layout: Layout,
         run: str,
         out: Path,
         recorder: Recorder,
@@ -52,7 +50,6 @@ class Conclusion:
     ) -> None:
         self._fleet = fleet
         self._job = job
-        self._layout = layout
         self._run = run
         self._out = out
         self._recorder = recorder
@@ -126,7 +123,7 @@ class Conclusion:
             eval=recorder.metrics,
             gradients=_gradients(known),
             staleness=_staleness(known),
-            placement=Placement(ps=[self._layout.shard_bytes()] * self._layout.num_ps, max_over_mean=1.0),
+            placement=_placement(known),
             restarts=sum(event.kind == "restarted" for event in events),
             events=events,
             checkpoint=CheckpointInfo(path=str(checkpoint.folder), step=checkpoint.step) if checkpoint else None,
@@ -168,6 +165,13 @@ def _gradients(states: Sequence[pb.ShardState]) -> Gradients:
         if index < len(states[0].pushed)
     }
     return Gradients(**per_ps[0].model_dump(), per_worker=per_worker, per_ps=per_ps)
+
+
+def _placement(states: Sequence[pb.ShardState]) -> Placement:
+    sizes = [state.model_bytes for state in states]
+    if not any(sizes):
+        return Placement()
+    return Placement(ps=sizes, max_over_mean=max(sizes) * len(sizes) / sum(sizes))
 
 
 def _staleness(states: Sequence[pb.ShardState]) -> dict[str, int]:

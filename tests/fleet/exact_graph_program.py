@@ -1,0 +1,53 @@
+"""A perceptron with one hidden layer as a TensorFlow 1 graph function, whose gradient is easy to write by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+import psfleet
+
+FEATURES, HIDDEN, CLASSES = 12, 160, 4
+NUM_EXAMPLES = 230
+SHAPES = {
+    "hidden/weights": (FEATURES, HIDDEN),
+    "hidden/bias": (HIDDEN,),
+    "out/weights": (HIDDEN, CLASSES),
+    "out/bias": (CLASSES,),
+}
+"""2724 parameters: with buckets of 4 KiB they are cut into 3 on one ps, 2 on each of two, 1 on each of three."""
+
+
+def build() -> psfleet.GraphProgram:
+    """The program."""
+    return psfleet.GraphProgram(loss=loss, train=train)
+
+
+def initial_weights() -> dict[str, np.ndarray]:
+    """Every variable at step 0, float32."""
+    random = np.random.default_rng(11)
+    return {name: (random.normal(size=shape) / np.sqrt(shape[0])).astype(np.float32) for name, shape in SHAPES.items()}
+
+
+def data() -> tuple[np.ndarray, np.ndarray]:
+    """x `[NUM_EXAMPLES, FEATURES]` float32, and the class of each example, `[NUM_EXAMPLES]` int32."""
+    random = np.random.default_rng(12)
+    x = random.normal(size=(NUM_EXAMPLES, FEATURES)).astype(np.float32)
+    return x, np.argmax(x @ random.normal(size=(FEATURES, CLASSES)), axis=1).astype(np.int32)
+
+
+def train(shard_index: int, num_shards: int) -> tf.data.Dataset:
+    """Every `num_shards`-th example."""
+    return tf.data.Dataset.from_tensor_slices(data()).shard(num_shards, shard_index)
+
+
+def loss(batch: Any) -> Any:
+    """Mean cross-entropy, a float32 scalar, of x `[batch, FEATURES]` and the class `[batch]`."""
+    x, label = batch
+    values = {name: v1.get_variable(name, initializer=value) for name, value in initial_weights().items()}
+    hidden = tf.tanh(tf.matmul(x, values["hidden/weights"]) + values["hidden/bias"])
+    logits = tf.matmul(hidden, values["out/weights"]) + values["out/bias"]
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=logits))

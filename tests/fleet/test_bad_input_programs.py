@@ -1,0 +1,225 @@
+"""A training program that cannot be trained ends every process with exit code 70, once, in the user's own words."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psfleet import checkpoint
+from psfleet.launch.process import parse_line
+from psfleet.report import Report
+
+FAILED = 70
+END_SECS = 90.0
+"""Until a fleet that cannot train has ended; about 5 on an idle machine."""
+TRACEBACK = "Traceback (most recent call last)"
+
+JOB = """\
+name: tiny
+program: program:build
+fleet: {ps: 1, workers: 1}
+optimizer: {name: sgd, learning_rate: 0.1}
+train: {steps: 20, batch_size: 4}
+device: {intra_op_threads: 1}
+"""
+PRELUDE = """\
+import numpy as np
+import tensorflow as tf
+import psfleet
+
+x = np.arange(64, dtype=np.float32).reshape(32, 2) / 64
+
+def loss(batch):
+    return tf.reduce_mean(tf.square(tf.linalg.matvec(batch, tf.compat.v1.get_variable("w", [2]))))
+
+def data(shard, shards):
+    return tf.data.Dataset.from_tensor_slices(x).shard(shards, shard)
+
+def build(**options):
+    return psfleet.GraphProgram(**{"loss": loss, "train": data, **options})
+
+"""
+
+
+def psfleet(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs a command in a folder."""
+    command = [sys.executable, "-m", "psfleet", *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=END_SECS, check=False)
+
+
+def foreign_frames(text: str, folder: Path) -> list[str]:
+    """The files in a traceback that are not the user's."""
+    return [file for file in re.findall(r'File "(.*?)"', text) if not file.startswith(str(folder))]
+
+
+@pytest.mark.parametrize(
+    ("body", "override", "expected"),
+    [
+        ("", "program=nowhere:build", "program 'nowhere:build': no module 'nowhere' in "),
+        ("", "program=program:bild", "has nothing of that name at 'bild', expected a callable"),
+        ("build = 3", "train.seed=1", "has int at 'build', expected a callable"),
+        ("def build(rate): pass", "options.rato=1", "options {'rato': 1} do not fit build(): missing a required arg"),
+        ("def build(): return 'a model'", "train.seed=1", "returned str, expected KerasProgram or GraphProgram"),
+        ("import psfleet\ndef build(): return psfleet.GraphProgram(loss=3, train=build)", "train.seed=1", "loss is 3"),
+    ],
+    ids=["module", "callable", "type of callable", "options", "type of program", "type of loss"],
+)
+def test_a_program_that_cannot_be_loaded_is_told_by_validate(
+    tmp_path: Path, body: str, override: str, expected: str
+) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "program.py").write_text(body)
+    said = psfleet(tmp_path, "validate", "job.yaml", "--set", override)
+    assert said.returncode == FAILED, said
+    assert said.stdout == ""
+    [line] = said.stderr.splitlines()
+    assert line.startswith("psfleet: ")
+    assert expected in line
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("def build():\n    return 1 / 0", "build() raised ZeroDivisionError: division by zero"),
+        ("import missing_module", "import program raised ModuleNotFoundError: No module named 'missing_module'"),
+    ],
+    ids=["exception", "import"],
+)
+def test_a_program_that_raises_is_told_with_its_own_traceback(tmp_path: Path, body: str, expected: str) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "program.py").write_text(body)
+    said = psfleet(tmp_path, "validate", "job.yaml")
+    assert said.returncode == FAILED, said
+    assert expected in said.stderr.splitlines()[-1]
+    assert TRACEBACK in said.stderr
+    assert foreign_frames(said.stderr, tmp_path) == []
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix) == ["job.yaml", "program.py"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program that a fleet cannot train.
+
+    Attributes:
+        body: Comes behind `PRELUDE`.
+        expected: In the one line that says why.
+        traceback: The last lines of the user's traceback; none if no exception is the user's.
+        overrides: Of the job.
+        before_training: Whether no checkpoint may be there, not even that of step 0.
+    """
+
+    body: str
+    expected: str
+    traceback: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+    before_training: bool = field(default=False, kw_only=True)
+
+
+TWO_WORKERS = ("fleet.workers=2",)
+CASES = {
+    "module": Case(
+        "", "program 'nowhere:build': no module 'nowhere'", (), ("program=nowhere:build",), before_training=True
+    ),
+    "parameters": Case(
+        "build = lambda: psfleet.GraphProgram(loss=tf.reduce_mean, train=data)",
+        "loss(batch) has no trainable parameters, expected at least one",
+        before_training=True,
+    ),
+    "exception in the model": Case(
+        "def loss(batch):\n    raise ValueError('my own mistake')",
+        "loss(batch) raised ValueError: my own mistake",
+        ("raise ValueError('my own mistake')", "ValueError: my own mistake"),
+        before_training=True,
+    ),
+    "exception in the data of worker 1": Case(
+        "def rows(shard):\n"
+        "    yield from x\n"
+        "    if shard == 1:\n"
+        "        raise OSError('disk 7 is gone')\n"
+        "def data(shard, shards):\n"
+        "    return tf.data.Dataset.from_generator(rows, output_signature=tf.TensorSpec([2]), args=[shard])",
+        "reading the training data of shard 1 raised OSError: disk 7 is gone",
+        ("raise OSError('disk 7 is gone')", "OSError: disk 7 is gone"),
+        TWO_WORKERS,
+    ),
+    "NaN loss of worker 1": Case("x[1::2] = np.nan", "the loss is NaN, expected a finite number", (), TWO_WORKERS),
+    "failure in TensorFlow": Case(
+        "def loss(batch):\n"
+        "    return tf.gather(tf.compat.v1.get_variable('w', [2]), tf.cast(batch[0, 0], tf.int32) + 5)",
+        "the program failed in TensorFlow: ",
+    ),
+    "empty data": Case("x = x[:0]", "the training data of shard 0 are empty, expected"),
+    "batch larger than a shard": Case(
+        "", "training data of shard 0 have 32 examples, expected at least train.batch_size = 33", (),
+        ("train.batch_size=33",),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_a_program_that_cannot_be_trained_ends_every_process_with_its_reason(tmp_path: Path, case: Case) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "program.py").write_text(PRELUDE + case.body)
+    overrides = [part for override in case.overrides for part in ("--set", override)]
+    said = psfleet(tmp_path, "train", "job.yaml", "--out", "out", *overrides)
+    assert said.returncode == FAILED, said
+    [line] = [line for line in said.stdout.splitlines() if line.startswith("error:")]
+    assert case.expected in line
+    check_report(tmp_path / "out", case)
+    check_ends(tmp_path / "out", case)
+    check_folder(tmp_path / "out", case)
+    check_traceback(said.stdout + said.stderr, tmp_path, case)
+
+
+def check_report(out: Path, case: Case) -> None:
+    """The report says the same."""
+    report = Report.read(out)
+    assert (report.status, report.exit_code, report.restarts, report.events) == ("failed", FAILED, 0, [])
+    assert report.error is not None
+    assert case.expected in report.error
+    assert report.checkpoint is None
+    assert (out / "report.html").exists()
+
+
+def check_ends(out: Path, case: Case) -> None:
+    """Every process ended once, with exit code 70, and one that failed says why in its last entry."""
+    logs = {path.stem: entries(path) for path in (out / "logs").iterdir()}
+    assert len(logs) == 2 + (case.overrides == TWO_WORKERS)
+    for name, log in logs.items():
+        ends = [entry for entry in log if "exit_code" in entry]
+        assert [entry["exit_code"] for entry in ends] == [FAILED], (name, ends)
+        assert case.expected in ends[0]["message"], name
+        assert log[-1] == ends[0], name
+    failed = [name for name, log in logs.items() if log[-1].get("event") == "failed"]
+    assert failed, "nobody says that the run failed"
+    assert all(name.startswith("worker") for name in failed)
+
+
+def check_folder(out: Path, case: Case) -> None:
+    """Nothing is half-written: no checkpoint before training, and a whole one of step 0 otherwise."""
+    found = checkpoint.newest(out / "checkpoints")
+    if case.before_training:
+        assert found is None
+        assert not list((out / "checkpoints").glob("*"))
+    else:
+        assert found is not None
+    assert not [path for path in out.rglob("*") if "tmp" in path.name]
+
+
+def check_traceback(printed: str, folder: Path, case: Case) -> None:
+    """The user sees a traceback of the user's own code or none."""
+    assert printed.count(TRACEBACK) == (1 if case.traceback else 0)
+    for text in case.traceback:
+        assert text in printed
+    assert [file for file in foreign_frames(printed, folder) if "psfleet" in file or "_service" in file] == []
+
+
+def entries(log: Path) -> list[dict[str, Any]]:
+    """A process's log."""
+    return [entry for entry in map(parse_line, log.read_bytes().splitlines()) if entry is not None]

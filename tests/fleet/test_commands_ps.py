@@ -1,0 +1,250 @@
+"""A ps on its own, driven over its control plane: what each call does, and how the process ends."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from psfleet import settings
+from psfleet.cluster import Address
+from psfleet.control import control_pb2 as pb
+from psfleet.control.client import PsClient
+from psfleet.errors import BadJobError
+from psfleet.launch.ports import free_addresses
+from psfleet.launch.process import MODULES, parse_line
+from psfleet.waiting import wait_until
+
+START_SECS = 60.0
+"""Until a process answers, or has found out that it cannot; about 3 on an idle machine."""
+END_SECS = 10.0
+"""From the end of a run to the end of its ps."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """One `python -m ps_service` or `python -m worker_service`.
+
+    Attributes:
+        address: Where it listens; the control port is the next.
+        output: What it prints.
+    """
+
+    process: subprocess.Popen[bytes]
+    address: Address
+    output: Path
+
+    def health(self) -> int | None:
+        """What `grpc.health.v1.Health/Check` answers on the control port; None where nobody does."""
+        assert self.process.poll() is None, f"it ended with {self.process.poll()}: {self.output.read_text()}"
+        with grpc.insecure_channel(self.address.control) as channel:
+            try:
+                reply = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=2.0)
+            except grpc.RpcError:
+                return None
+        status: int = reply.status
+        return status
+
+    def serving(self) -> Service:
+        """Waits until it is healthy."""
+        is_serving = health_pb2.HealthCheckResponse.SERVING
+        wait_until(self.health, START_SECS, f"health at {self.address.control}", done=lambda seen: seen == is_serving)
+        return self
+
+    def exit_code(self, timeout_secs: float) -> int:
+        """Waits for its end."""
+        what = f"the end of the service at {self.address.data}, which printed {self.output}"
+        code = wait_until(self.process.poll, timeout_secs, what, done=lambda code: code is not None, poll_secs=0.02)
+        assert code is not None
+        return code
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Its log."""
+        lines = self.output.read_bytes().splitlines()
+        return [entry for entry in map(parse_line, lines) if entry is not None]
+
+    def failures(self) -> list[dict[str, Any]]:
+        """The log entries with which it failed: at most one."""
+        return [entry for entry in self.entries() if entry.get("event") == "failed"]
+
+    @contextmanager
+    def client(self, run: str) -> Iterator[PsClient]:
+        """Calls it for a run."""
+        client = PsClient(self.address, run)
+        try:
+            yield client
+        finally:
+            client.close()
+
+
+@contextmanager
+def running(role: str, folder: Path, address: Address | None = None, **environment: str) -> Iterator[Service]:
+    """Starts a service with a log in `folder`, and kills it at the end of the block.
+
+    Args:
+        role: ps or worker.
+        environment: More of its settings, by the names of `psfleet.settings`: `RUN`, `INDEX`, ….
+    """
+    address = address or free_addresses(1)[0]
+    own = {settings.ADDRESS: address.data, settings.OUT: str(folder), settings.PARENT: str(os.getpid())}
+    own |= {getattr(settings, name): value for name, value in environment.items()}
+    output = folder / f"{role}-{address.port}.txt"
+    with output.open("wb") as file:
+        command = [sys.executable, "-P", "-m", MODULES[role]]
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **own}
+        )
+    try:
+        yield Service(process, address, output)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A ps that serves any run."""
+    with running("ps", tmp_path_factory.mktemp("shared")) as service:
+        yield service.serving()
+
+
+@pytest.fixture
+def client(shared: Service) -> Iterator[PsClient]:
+    """Calls the shared ps for a run that no other test has."""
+    with shared.client(f"run-{secrets.token_hex(4)}") as client:
+        yield client
+
+
+def join(client: PsClient, process: str, index: int = -1, slots: int = 3, cause: str = "") -> tuple[int, int]:
+    """The index that a worker gets, and how many processes have had it."""
+    reply = client.join(pb.JoinRequest(index=index, slots=slots, cause=cause, process=process))
+    return reply.index, reply.joins
+
+
+def test_a_run_that_nobody_configured_is_empty(client: PsClient) -> None:
+    state = client.describe()
+    assert (state.phase, state.generation, state.step, list(state.workers)) == (pb.EMPTY, 0, 0, [])
+
+
+def test_workers_that_ask_for_any_index_get_the_lowest_free_one(client: PsClient) -> None:
+    assert [join(client, process) for process in "abc"] == [(0, 1), (1, 1), (2, 1)]
+
+
+def test_a_join_that_is_repeated_gives_the_same_index_and_counts_once(client: PsClient) -> None:
+    assert join(client, "a") == (0, 1)
+    assert join(client, "b") == (1, 1)
+    assert join(client, "a") == (0, 1)
+    assert join(client, "a", index=0) == (0, 1)
+
+
+def test_a_worker_beyond_the_slots_is_refused(client: PsClient) -> None:
+    for process in "ab":
+        join(client, process, slots=2)
+    with pytest.raises(BadJobError, match=r"index -1 asked for, all 2 of fleet\.max_workers are taken"):
+        join(client, "c", slots=2)
+    with pytest.raises(BadJobError, match=r"index 2 asked for"):
+        join(client, "c", slots=2, index=2)
+    assert [worker.index for worker in client.describe().workers] == [0, 1]
+
+
+def test_the_index_of_a_worker_that_left_is_given_again(client: PsClient) -> None:
+    for process in "abc":
+        join(client, process)
+    client.heartbeat(pb.HeartbeatRequest(index=1, step=4, pushed=4, leaving=True, generation=-1))
+    assert client.describe().workers[1].silent_secs == -1
+    assert join(client, "d") == (1, 2)
+    with pytest.raises(BadJobError, match="are taken"):
+        join(client, "e")
+
+
+def test_a_worker_that_was_started_again_has_its_index_back_and_its_cause_is_told(client: PsClient) -> None:
+    join(client, "a", index=1)
+    assert join(client, "b", index=1, cause="killed by SIGKILL") == (1, 2)
+    [worker] = client.describe().workers
+    assert (worker.index, worker.joins, worker.cause) == (1, 2, "killed by SIGKILL")
+
+
+def test_a_sign_of_life_is_what_others_are_told(client: PsClient) -> None:
+    join(client, "a")
+    state = client.heartbeat(pb.HeartbeatRequest(index=0, step=12, pushed=13, leaving=False, generation=1))
+    [worker] = state.workers
+    assert (worker.step, worker.pushed) == (12, 13)
+    assert 0 <= worker.silent_secs < 5
+    assert client.describe().workers[0].pushed == 13
+
+
+def test_the_first_word_about_the_end_of_a_run_stays_and_every_worker_hears_it(client: PsClient) -> None:
+    join(client, "a")
+    client.finish(pb.Outcome(exit_code=70, message="the loss is NaN", details="a traceback"))
+    client.finish(pb.Outcome(exit_code=0, message="done"))
+    state = client.heartbeat(pb.HeartbeatRequest(index=0, step=1, pushed=1, leaving=False, generation=-1))
+    assert state.phase == pb.FINISHED
+    assert (state.outcome.exit_code, state.outcome.message) == (70, "the loss is NaN")
+    assert state.outcome.details == "a traceback"
+
+
+def test_the_end_of_a_run_does_not_end_a_shared_ps(shared: Service, client: PsClient) -> None:
+    client.finish(pb.Outcome(exit_code=75, message="lost peers"))
+    with shared.client("another") as another:
+        assert another.describe().phase == pb.EMPTY
+    assert shared.process.poll() is None
+
+
+def test_resetting_a_run_forgets_its_workers_and_its_end(client: PsClient) -> None:
+    join(client, "a")
+    client.finish(pb.Outcome(exit_code=70, message="failed"))
+    assert client.reset() is False, "no shard was there"
+    state = client.describe()
+    assert (state.phase, list(state.workers)) == (pb.EMPTY, [])
+
+
+def test_health_is_served_beside_the_control_plane(shared: Service) -> None:
+    assert shared.health() == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_a_ps_of_one_run_ends_with_the_exit_code_of_that_run(tmp_path: Path) -> None:
+    """0, and one that no process has by chance."""
+    with ExitStack() as stack:
+        services = {
+            code: stack.enter_context(running("ps", tmp_path, RUN=f"run-{code}", INDEX="0")) for code in (0, 70)
+        }
+        for code, service in services.items():
+            with service.serving().client(f"run-{code}") as client:
+                client.finish(pb.Outcome(exit_code=code, message=f"ends with {code}"))
+        for code, service in services.items():
+            assert service.exit_code(END_SECS) == code, service.output.read_text()
+            assert f"the run is over: ends with {code}" in [entry["message"] for entry in service.entries()]
+            assert service.failures() == []
+
+
+def test_a_ps_stays_until_its_worker_has_heard_of_the_end_and_ends_at_once_on_sigterm(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        polite, stopped = (stack.enter_context(running("ps", tmp_path, RUN="run", INDEX="0")) for _ in range(2))
+        with polite.serving().client("run") as client:
+            join(client, "a")
+            client.finish(pb.Outcome(exit_code=0, message="done"))
+            assert client.describe().phase == pb.FINISHED, "nobody has told the worker yet"
+            client.heartbeat(pb.HeartbeatRequest(index=0, step=1, pushed=1, leaving=False, generation=-1))
+        assert polite.exit_code(END_SECS) == 0
+        stopped.serving().process.send_signal(signal.SIGTERM)
+        assert stopped.exit_code(END_SECS) == 128 + signal.SIGTERM
+        assert [(entry["message"], entry["level"]) for entry in stopped.failures()] == [
+            ("stopped by signal 15", "info")
+        ]
+
+
+def test_every_line_of_a_service_says_who_speaks(shared: Service) -> None:
+    ready = shared.entries()[0]
+    assert ready["message"] == f"ps is ready at {shared.address.data}"
+    assert (ready["role"], ready["level"], ready["run"]) == ("ps", "info", "")

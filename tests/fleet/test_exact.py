@@ -1,0 +1,175 @@
+"""Sync mode gives the weights of one process that averages the same gradients: 100 steps, within 1e-5 in float32.
+
+Nine runs meet every pair of optimizer, number of ps and front end. They share three standing ps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import exact_graph_program
+import exact_keras_program
+import numpy as np
+import pytest
+from losses import lost_peers
+from numpy_optimizers import rule
+from replay import KerasReplica, Weights, perceptron_gradient, replay
+from safetensors.numpy import load_file
+from standing_ps import standing_ps
+
+import psfleet
+from psfleet import checkpoint
+
+STEPS = 100
+BATCH_SIZE = 16
+BUCKET_BYTES = 4096
+MAX_DIFFERENCE = 1e-5
+WIRE_DIFFERENCE = 0.01
+"""How far bfloat16, with its 8 bits, may lead from float32: as a part of the way that training went."""
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "sgd": {"name": "sgd", "learning_rate": 0.2, "clip_norm": 0.5},
+    "momentum": {
+        "name": "momentum",
+        "learning_rate": 0.05,
+        "schedule": {"kind": "exponential", "decay_steps": 40, "decay_rate": 0.5, "warmup_steps": 10},
+    },
+    "adam": {"name": "adam", "learning_rate": 0.01},
+}
+"""A norm that clips, and a rate that changes, belong to the promise: one optimizer has each of them."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run."""
+
+    front_end: str
+    optimizer: str
+    num_ps: int
+    workers: int
+
+    def __str__(self) -> str:
+        return f"{self.front_end}-{self.optimizer}-{self.num_ps}ps-{self.workers}workers"
+
+    def rate(self, step: int) -> float:
+        """The learning rate of a step."""
+        base: float = OPTIMIZERS[self.optimizer]["learning_rate"]
+        return base * 0.5 ** (step / 40) * min(1.0, (step + 1) / 10) if self.optimizer == "momentum" else base
+
+
+CASES = [
+    Case("graph", "sgd", 1, 2),
+    Case("keras", "sgd", 2, 2),
+    Case("graph", "sgd", 3, 2),
+    Case("keras", "momentum", 1, 2),
+    Case("graph", "momentum", 2, 3),
+    Case("keras", "momentum", 3, 2),
+    Case("graph", "adam", 1, 2),
+    Case("graph", "adam", 2, 2),
+    Case("keras", "adam", 3, 3),
+]
+
+
+@pytest.fixture(scope="module")
+def ps_addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    with standing_ps(3, tmp_path_factory.mktemp("ps")) as addresses:
+        yield addresses
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_weights_are_those_of_one_process_that_averages_the_same_gradients(
+    case: Case, ps_addresses: list[str], tmp_path: Path
+) -> None:
+    report = trained(case, ps_addresses, tmp_path)
+    gradients = report.gradients
+    assert gradients.pushed == gradients.used == STEPS * case.workers
+    assert {at: worker.used for at, worker in gradients.per_worker.items()} == {
+        str(worker): STEPS for worker in range(case.workers)
+    }
+    expected = replayed(case)
+    difference = distance(weights_of(tmp_path), expected)
+    moved = distance(expected, initial_weights(case))
+    assert moved > 100 * MAX_DIFFERENCE, f"{case} hardly trained: the weights moved by {moved:.1e}"
+    assert difference <= MAX_DIFFERENCE, f"{case} is off by {difference:.1e}, and trained by {moved:.1e}"
+
+
+def test_bfloat16_on_the_wire_leads_near_the_weights_of_float32_in_equal_shards(
+    ps_addresses: list[str], tmp_path: Path
+) -> None:
+    case = Case("graph", "momentum", 3, 2)
+    report = trained(case, ps_addresses, tmp_path, wire="bfloat16")
+    expected, initial = replayed(case), initial_weights(case)
+    difference, moved = distance(weights_of(tmp_path), expected), distance(expected, initial)
+    assert MAX_DIFFERENCE < difference < WIRE_DIFFERENCE * moved, f"off by {difference:.1e}, and trained by {moved:.1e}"
+    assert report.placement.max_over_mean == 1.0
+    stored = stored_bytes(tmp_path)
+    assert sum(stored) == 4 * sum(value.size for value in initial.values())
+    assert max(stored) < 1.01 * sum(stored) / case.num_ps, f"bytes of parameters in the parts: {stored}"
+    assert report.placement.ps == [max(stored)] * case.num_ps
+
+
+def trained(case: Case, ps_addresses: list[str], out: Path, wire: str = "float32") -> psfleet.Report:
+    """Runs the case to its end; the report."""
+    job = {
+        "name": str(case).replace("_", "-"),
+        "program": f"exact_{case.front_end}_program:build",
+        "fleet": {"ps": case.num_ps, "workers": case.workers, "ps_addresses": ps_addresses[: case.num_ps]},
+        "update": {"mode": "sync", "wire": wire, "bucket_bytes": BUCKET_BYTES},
+        "optimizer": OPTIMIZERS[case.optimizer],
+        "train": {"steps": STEPS, "batch_size": BATCH_SIZE},
+        "device": {"intra_op_threads": 1},
+    }
+    report = psfleet.train(job, out=out, program_folder=Path(__file__).parent)
+    assert (report.status, report.final_step) == ("done", STEPS), report.error
+    assert not lost_peers(out)
+    return report
+
+
+def weights_of(out: Path) -> Weights:
+    """All tensors of the run's newest checkpoint, verified."""
+    newest = checkpoint.newest(out / "checkpoints")
+    assert newest is not None
+    assert newest.step == STEPS
+    return checkpoint.read_tensors(newest)
+
+
+def stored_bytes(out: Path) -> list[int]:
+    """Bytes of parameters in each ps's part of the newest checkpoint."""
+    newest = checkpoint.newest(out / "checkpoints")
+    assert newest is not None
+    parts = [load_file(newest.folder / part.file) for part in newest.parts]
+    return [sum(value.nbytes for key, value in part.items() if key.startswith("parameter/")) for part in parts]
+
+
+def initial_weights(case: Case) -> Weights:
+    """What is trained, at step 0."""
+    if case.front_end == "graph":
+        return exact_graph_program.initial_weights()
+    return KerasReplica(exact_keras_program.model(), exact_keras_program.build().loss).weights()
+
+
+def replayed(case: Case) -> Weights:
+    """The tensors of the whole model after the steps of one process; of state, what the chief's batches made of it."""
+    optimizer = OPTIMIZERS[case.optimizer]
+    options: dict[str, Any] = {"workers": case.workers, "batch_size": BATCH_SIZE, "steps": STEPS}
+    options |= {"rule": lambda: rule(optimizer), "rate": case.rate, "clip_norm": optimizer.get("clip_norm")}
+    if case.front_end == "graph":
+        return replay(initial_weights(case), perceptron_gradient, exact_graph_program.data(), **options)
+    program = exact_keras_program.build()
+    replicas = [KerasReplica(program.model(), program.loss) for _ in range(case.workers)]
+    weights = replay(
+        initial_weights(case),
+        lambda weights, worker, batch: replicas[worker].gradient(weights, batch),
+        exact_keras_program.data(),
+        **options,
+    )
+    return weights | replicas[0].state()
+
+
+def distance(left: Weights, right: Weights) -> float:
+    """The largest difference of two elements; of `left`, what `right` lacks does not count."""
+    assert left.keys() >= right.keys()
+    return max(float(np.abs(left[name] - right[name]).max()) for name in right)
