@@ -18,7 +18,7 @@ from worker_service.fleet import States
 logger = logging.getLogger("psfleet.worker")
 
 BEAT_SECS = 1.0
-UNWIND_SECS = 5.0
+UNWIND_SECS = 3.0
 """How long a worker may take to leave a step when its run is over; then the process ends without it."""
 
 

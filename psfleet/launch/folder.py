@@ -16,7 +16,7 @@ from psfleet.report import EventLog, History, Report
 
 OWN = ("checkpoints", "tensorboard", "logs", History.FILE_NAME, EventLog.FILE_NAME, Report.FILE_NAME, "report.html")
 """All that a run leaves in its folder; nothing else there is ever touched."""
-OF_ONE_START = (Report.FILE_NAME, "report.html", "logs")
+OF_ONE_START = (Report.FILE_NAME, "report.html", EventLog.FILE_NAME, "logs")
 """What a resumed run writes anew."""
 
 

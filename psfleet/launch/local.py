@@ -84,6 +84,7 @@ class _Launch:
         self._failed: Task | None = None
         self._restart_at: dict[str, float] = {}
         self._deadline: float | None = None
+        self._is_chief_gone = False
 
     def run(self) -> Report:
         """Starts everything, waits, and leaves nothing behind."""
@@ -138,16 +139,26 @@ class _Launch:
             elif code != errors.DONE and not self._is_ending():
                 self._mend(task, code)
                 running += 1
-        if self._chief.exit_code() is not None and not self._restart_at.get(self._chief.name):
-            self._end_within(LEAVE_SECS)
+        if self._chief.exit_code() is not None and self._chief.name not in self._restart_at:
+            self._end_after_chief()
         return running == 0 or (self._deadline is not None and time.monotonic() > self._deadline)
 
     def _is_ending(self) -> bool:
         return self._deadline is not None
 
     def _end_within(self, secs: float) -> None:
-        if self._deadline is None:
-            self._deadline = time.monotonic() + secs
+        latest = time.monotonic() + secs
+        self._deadline = latest if self._deadline is None else min(self._deadline, latest)
+
+    def _end_after_chief(self) -> None:
+        """The chief tells the others how the run ended; one that was stopped too early to do so leaves it to us."""
+        if self._is_chief_gone:
+            return
+        self._is_chief_gone = True
+        self._end_within(LEAVE_SECS)
+        if self._chief.exit_code() != errors.DONE:
+            for task in self._tasks:
+                task.signal(signal.SIGTERM)
 
     def _heed_signals(self) -> None:
         """The first signal asks the chief to save and stop; the second ends everything."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 from psfleet.job import Job
@@ -21,7 +22,9 @@ class Events:
         self._log = EventLog(out / EventLog.FILE_NAME)
         self._job = job
         self._lock = threading.Lock()
-        self._joins: dict[int, int] = {}
+        # A chief that was started again has not seen what the one before it wrote down.
+        noted = Counter((event.role, event.index) for event in self._log.read() if event.kind == "restarted")
+        self._joins = {index: 1 + noted[self.role(index), index] for index in range(job.fleet.slots)}
 
     def add(self, role: str, index: int, kind: str, cause: str, steps_lost: int = 0) -> None:
         """Notes one event."""
@@ -39,7 +42,7 @@ class Events:
         if states[0] is None:
             return
         for worker in states[0].workers:
-            seen = self._joins.get(worker.index, 1)
+            seen = self._joins[worker.index]
             self._joins[worker.index] = max(seen, worker.joins)
             if worker.joins > seen:
                 self.add(self.role(worker.index), worker.index, "restarted", worker.cause or "it joined again")
