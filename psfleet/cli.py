@@ -8,19 +8,21 @@ import traceback
 from pathlib import Path
 from typing import Annotated
 
-import click
 import typer
 from rich.console import Console
 
 from psfleet import errors, launch, weights
 from psfleet.cluster import Address, tf_config
 from psfleet.control.client import PsClient
-from psfleet.errors import ProgramError, PsfleetError
+from psfleet.errors import BadJobError, ProgramError, PsfleetError, UsageError
 from psfleet.job import load_job
 from psfleet.logs import log_plain
 from psfleet.program import load_program
 from psfleet.progress import progress, summary
 from psfleet.settings import prepare_tensorflow
+
+TYPERS_USAGE = 2
+"""What Typer exits with when it does not understand a command line; no run ends with it."""
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="The job file.", show_default=False)]
@@ -81,29 +83,29 @@ def reset(
     ps: Annotated[list[str], typer.Option(metavar="HOST:PORT", help="A running ps; its control port is the next.")],
 ) -> None:
     """Drop what running parameter servers hold for a run; other runs on them are left alone."""
-    for text in ps:
-        client = PsClient(Address.parse(text), run)
+    try:
+        addresses = [Address.parse(text) for text in ps]
+    except BadJobError as error:
+        raise UsageError(f"--ps: {error}") from error
+    for address in addresses:
+        client = PsClient(address, run)
         try:
             found = client.reset()
         finally:
             client.close()
-        typer.echo(f"{text}: {'dropped' if found else 'had nothing of'} run {run}")
+        typer.echo(f"{address.data}: {'dropped' if found else 'had nothing of'} run {run}")
 
 
 def main() -> None:
     """Runs the command line; errors that psfleet raises on purpose are one line and their exit code."""
     log_plain()
     try:
-        code = app(standalone_mode=False) or errors.DONE
+        app()
+        code: str | int | None = errors.DONE
+    except SystemExit as exit_:
+        code = errors.USAGE if exit_.code == TYPERS_USAGE else exit_.code
     except PsfleetError as error:
         code = _say(error)
-    except click.UsageError as error:
-        error.show()
-        code = errors.USAGE
-    except click.exceptions.Exit as error:
-        code = error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        code = errors.SIGNAL_BASE + 2
     except Exception:
         traceback.print_exc()
         code = errors.BUG

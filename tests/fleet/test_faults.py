@@ -73,6 +73,17 @@ def test_a_killed_worker_and_a_killed_chief_cost_no_step(tmp_path: Path) -> None
         assert report.gradients.dropped <= 1, "the gradient that the chief had under way may be pushed twice"
 
 
+def test_in_async_mode_a_killed_worker_costs_no_step_and_every_push_wakes_its_worker(tmp_path: Path) -> None:
+    with training(tmp_path, step_secs=0.01, update={"mode": "async"}, train={"steps": 1500}) as fleet:
+        fleet.wait_for_step(300)
+        fleet.kill("worker", 1)
+        fleet.wait_for(lambda: has_restarted(fleet, "worker"), START_SECS, "worker 1 to join again")
+        gradients = fleet.done().gradients
+        assert gradients.used == fleet.steps
+        assert gradients.pushed == gradients.used + gradients.dropped
+        assert not [*fleet.entries("lost_peer"), *fleet.entries("lost_peer", index=1)]
+
+
 @pytest.mark.parametrize(("step", "secs"), [(0, START_SECS), (1, DIE_SECS)], ids=["at the start", "in training"])
 def test_nothing_outlives_a_killed_launcher(tmp_path: Path, step: int, secs: float) -> None:
     with training(tmp_path, train={"steps": 10_000}) as fleet:

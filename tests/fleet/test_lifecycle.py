@@ -40,6 +40,17 @@ def test_a_stopped_run_goes_on_at_the_step_where_it_was(
         assert (report.restarts, report.generation) == (0, 2)
 
 
+@pytest.mark.parametrize(("role", "index", "saves"), [("worker", 1, True), ("ps", 0, False)])
+def test_a_run_stops_while_a_process_is_away(tmp_path: Path, role: str, index: int, saves: bool) -> None:
+    with training(tmp_path, train={"steps": 2000}, deadlines={"stop_secs": 10 * START_SECS}) as fleet:
+        fleet.wait_for_step(40)
+        fleet.kill(role, index)
+        fleet.launcher.send_signal(signal.SIGTERM)
+        assert fleet.end() == errors.SIGNAL_BASE + signal.SIGTERM
+        assert fleet.report().status == "stopped"
+        assert (fleet.checkpoint().step > 40) == saves
+
+
 def test_a_run_that_cannot_stop_in_time_is_ended(tmp_path: Path) -> None:
     with training(tmp_path, checkpoint={"every_steps": 10}, deadlines={"stop_secs": 3}) as fleet:
         fleet.wait_for(lambda: fleet.entries("checkpoint"), START_SECS, "a checkpoint")

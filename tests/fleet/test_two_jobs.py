@@ -169,7 +169,10 @@ def test_resetting_one_job_while_both_train_leaves_the_other_alone(ps: list[Serv
     ):
         run, run_of_other = train_together(ps, victim, other)
         with undisturbed(ps, other, run_of_other):
-            assert reset(ps, run) == [f"{service.address.data}: dropped run {run}" for service in ps]
+            first, *others = reset(ps, run)
+            assert first == f"{ps[0].address.data}: dropped run {run}"
+            # By then the chief may have noticed, and have the others between two shards.
+            assert [line for line in others if not line.endswith(f" run {run}")] == []
         victim.gates.hurry()
         other.gates.hurry()
         check_alone(other, other.done(), workers=1)

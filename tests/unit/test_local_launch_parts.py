@@ -30,13 +30,8 @@ def job() -> Job:
     )
 
 
-LEFT_BY_A_RUN = (
-    "checkpoints/00000010-g1/manifest.json",
-    "tensorboard/events",
-    "history.jsonl",
-    "events.jsonl",
-)
-LEFT_BY_A_START = ("logs/ps-0.log", "report.json", "report.html")
+LEFT_BY_A_RUN = ("checkpoints/00000010-g1/manifest.json", "tensorboard/events", "history.jsonl")
+LEFT_BY_A_START = ("logs/ps-0.log", "events.jsonl", "report.json", "report.html")
 OF_THE_USER = ("notes.txt", "data/examples.csv", "checkpoints-of-mine/a")
 
 
