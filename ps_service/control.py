@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import grpc
+import tensorflow as tf
 
 import psfleet
 from ps_service.runs import Run
@@ -71,6 +72,8 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         """See control.proto."""
         run = self._run(request.caller, context)
         with run.building:
+            if not self._is_here(run):
+                context.abort(grpc.StatusCode.ABORTED, f"run {run.name} was reset meanwhile")
             try:
                 self._configure(run, request)
             except PsfleetError as error:
@@ -92,14 +95,17 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
 
     def Reset(self, request: pb.ResetRequest, context: grpc.ServicerContext) -> pb.ResetReply:
         """See control.proto."""
-        self._run(request.caller, context)
-        with self._lock:
-            run = self._runs.pop(request.caller.run, None)
-            if self._only_run:
-                self._runs[self._only_run] = Run(self._only_run, self._cause)
-        shard = run.shard if run else None
-        if shard is not None:
-            shard.close()
+        run = self._run(request.caller, context)
+        with run.building:
+            if self._is_here(run):
+                with self._lock:
+                    del self._runs[run.name]
+                    if self._only_run:
+                        self._runs[self._only_run] = Run(self._only_run, self._cause)
+            with run.lock:
+                shard, run.shard = run.shard, None
+            if shard is not None:
+                shard.close()
         return pb.ResetReply(found=shard is not None)
 
     def drop_finished(self) -> None:
@@ -111,8 +117,17 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             for run in over:
                 del self._runs[run.name]
         for run in over:
-            if run.shard is not None:
+            if run.shard is None:
+                continue
+            try:
                 run.shard.close()
+            except tf.errors.OpError as error:
+                logger.error("run %s was not dropped whole: %s", run.name, error.message)
+
+    def _is_here(self, run: Run) -> bool:
+        """Whether a run has not been reset or dropped since a call began."""
+        with self._lock:
+            return self._runs.get(run.name) is run
 
     def _finish(self, run: Run, outcome: pb.Outcome) -> None:
         if run.finish(outcome):

@@ -49,6 +49,11 @@ class ShardGraph:
             self._reads = self._snapshot_reads()
             self._labels = handles.last_label.read_value()
             self._counters = [v.read_value() for v in (handles.pushed, handles.used, handles.staleness)]
+            self._destroy = [
+                tf.raw_ops.DestroyResourceOp(resource=resource, ignore_lookup_error=True)
+                for resource in _resources(graph, container)
+            ]
+        self._graph = graph
         config = v1.ConfigProto(allow_soft_placement=job.device.soft_placement)
         config.log_device_placement = job.device.log_placement
         self._session = v1.Session(target, graph=graph, config=config)
@@ -104,7 +109,9 @@ class ShardGraph:
         """Frees every waiting worker and this ps's own update loop, and drops the container."""
         self._session.run(self._close_queues)
         self._session.close()
-        v1.Session.reset(self._target, [self._container])
+        # Session.reset would drop the container too, but closes every session of this process: those of other runs.
+        with v1.Session(self._target, graph=self._graph) as session:
+            session.run(self._destroy)
 
     def _all_variables(self) -> list[tf.Variable]:
         handles = self._handles
@@ -171,6 +178,15 @@ def _scalars(optimizer: v1.train.Optimizer, slots: Mapping[str, Sequence[tf.Vari
     of_slots = {variable.name for parts in slots.values() for variable in parts}
     others = [variable for variable in optimizer.variables() if variable.name not in of_slots]
     return {variable.name.rpartition("/")[2].removesuffix(":0"): variable for variable in others}
+
+
+def _resources(graph: tf.Graph, container: str) -> list[tf.Tensor]:
+    """Handles to all that a graph keeps in a container: variables, accumulators, queues."""
+    return [
+        operation.outputs[0]
+        for operation in graph.get_operations()
+        if "container" in operation.node_def.attr and operation.get_attr("container") == container.encode()
+    ]
 
 
 def _in_use(layout: Layout, shard: int) -> np.ndarray:

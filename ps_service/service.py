@@ -30,7 +30,7 @@ def serve(settings: Settings, stop: Stop) -> int:
     with serving(settings.address, servicer):
         logger.info("ps is ready at %s", settings.address.data)
         while not servicer.finished.is_set():
-            if stop.event.wait(0.1):
+            if stop.event.wait(0.1) and not servicer.finished.is_set():
                 raise stop.error()
             _look(servicer, settings)
         return _leave(servicer.runs()[0])

@@ -80,5 +80,7 @@ def parse_tf_config(text: str) -> tuple[list[Address], str | None, int | None]:
         ps: Sequence[str] = content["cluster"]["ps"]
         task = content.get("task", {})
         return [Address.parse(at) for at in ps], task.get("type"), task.get("index")
+    except BadJobError as error:
+        raise BadJobError(f"TF_CONFIG: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadJobError("TF_CONFIG is not JSON with cluster.ps and task") from error

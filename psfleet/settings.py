@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ JOB = "PSFLEET_JOB"
 PROGRAM_FOLDER = "PSFLEET_PROGRAM_FOLDER"
 RUN = "PSFLEET_RUN"
 INDEX = "PSFLEET_INDEX"
+COMPLETION_INDEX = "JOB_COMPLETION_INDEX"
+"""Set by Kubernetes in the pods of an indexed job."""
 PS = "PSFLEET_PS"
 ADDRESS = "PSFLEET_ADDRESS"
 OUT = "PSFLEET_OUT"
@@ -81,15 +84,16 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
     if env.get("TF_CONFIG"):
         ps, _, index = parse_tf_config(env["TF_CONFIG"])
     if env.get(PS):
-        ps = [Address.parse(text) for text in env[PS].split(",")]
-    index_text = env.get(INDEX) or env.get("JOB_COMPLETION_INDEX") or ("-1" if index is None else str(index))
+        ps = [_address(PS, text) for text in env[PS].split(",")]
+    index_name = next((name for name in (INDEX, COMPLETION_INDEX) if env.get(name)), "TF_CONFIG")
+    index_text = env.get(index_name) if index_name != "TF_CONFIG" else str(-1 if index is None else index)
     return Settings(
         job=_job(env[JOB]) if env.get(JOB) else None,
         program_folder=Path(env.get(PROGRAM_FOLDER) or "."),
-        run=env.get(RUN, ""),
-        index=_integer(INDEX, index_text),
+        run=_run(env.get(RUN, "")),
+        index=_integer(index_name, index_text or ""),
         ps=tuple(ps),
-        address=Address.parse(env.get(ADDRESS) or f"{os.uname().nodename}:{DATA_PORT}"),
+        address=_address(ADDRESS, env.get(ADDRESS) or f"{os.uname().nodename}:{DATA_PORT}"),
         out=Path(env.get(OUT) or "."),
         parent_pid=_integer(PARENT, env.get(PARENT) or "0"),
         cause=env.get(CAUSE, ""),
@@ -111,11 +115,28 @@ def prepare_tensorflow(environ: MutableMapping[str, str] | None = None) -> None:
 
 def _job(path: str) -> Job:
     try:
-        return parse_job(json.loads(Path(path).read_text()), source=path)
+        content = json.loads(Path(path).read_text())
     except OSError as error:
         raise BadJobError(f"{JOB} is {path}: {error.strerror or error}") from error
     except ValueError as error:
         raise BadJobError(f"{JOB} is {path}: expected a resolved job as JSON") from error
+    if not isinstance(content, dict):
+        raise BadJobError(f"{JOB} is {path}: expected a resolved job as JSON")
+    return parse_job(content, source=path)
+
+
+def _address(name: str, text: str) -> Address:
+    try:
+        return Address.parse(text)
+    except BadJobError as error:
+        raise BadJobError(f"{name}: {error}") from error
+
+
+def _run(text: str) -> str:
+    """The name of a run: part of a TensorFlow container's (see `psfleet.runtime.container_name`)."""
+    if text and not re.fullmatch(r"[A-Za-z0-9.][A-Za-z0-9.-]*", text):
+        raise BadJobError(f"{RUN} is {text!r}, expected letters, digits, dots and dashes")
+    return text
 
 
 def _integer(name: str, text: str) -> int:

@@ -57,7 +57,7 @@ class Attachment:
     def __init__(
         self, step: StepGraph, job: Job, layout: Layout, ps: Sequence[Address], own: Address, index: int
     ) -> None:
-        cluster = tf.train.ClusterSpec({"ps": [at.data for at in ps], "worker": {index: own.data}})
+        cluster = tf.train.ClusterSpec({"ps": [at.data for at in ps], step.worker_job: {index: own.data}})
         config = session_config(job.device)
         config.cluster_def.CopyFrom(cluster.as_cluster_def())
         config.experimental.share_session_state_in_clusterspec_propagation = True

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as v1
 
 from psfleet.job import Job
 from psfleet.layout import FlatLayout, Layout
-from psfleet.runtime import container_name
+from psfleet.runtime import container_name, worker_job
 from worker_service.exchange import Exchange
 from worker_service.programs.interface import FrontEnd
 
@@ -29,13 +29,15 @@ class StepGraph:
         summaries: The program's own summaries; None if it has none.
         parameters: float32 `[layout.parameters.size]`, the local copy.
         remote_state: uint8 `[state size]` and uint8 `[frozen size]` as the ps hold them.
+        worker_job: The TensorFlow job that this worker has to be a task of.
         look: int64 `[num_ps, 2]`: the version of each shard, and the label of this worker's newest gradient there.
     """
 
     def __init__(self, front_end: FrontEnd, job: Job, layout: Layout, index: int, run: str, generation: int) -> None:
         # A while loop of version 2 runs as a function call: it could not stay on the ps whose queue it waits on.
         v1.disable_control_flow_v2()
-        own = f"/job:worker/task:{index}"
+        self.worker_job = worker_job(run)
+        own = f"/job:{self.worker_job}/task:{index}"
         container = container_name(run, generation)
         with tf.Graph().as_default() as self.graph:
             exchanges = [Exchange(job, layout, shard, index, own, container) for shard in range(layout.num_ps)]

@@ -158,10 +158,10 @@ class Worker:
         )
 
     def _note_loss(self, error: LostPeerError, progressed: bool) -> None:
-        if self._stop.event.is_set() and self._place.index != 0:
-            raise self._stop.error()
         if self._pulse.outcome is not None:
             return
+        if self._stop.event.is_set() and self._place.index != 0:
+            raise self._stop.error()
         extra = {"event": "lost_peer", "step": self._pulse.step}
         logger.warning("lost a peer at step %d: %s", self._pulse.step, error, extra=extra)
         now = time.monotonic()
@@ -179,9 +179,11 @@ class Worker:
         """Waits for the fleet; returns early when the run is over, raises when a signal comes."""
 
         def over(states: States) -> bool:
+            if self._pulse.outcome is not None:
+                return True
             if self._stop.event.is_set() and self._place.index != 0:
                 raise self._stop.error()
-            return self._pulse.outcome is not None or done(states)
+            return done(states)
 
         def look() -> States:
             return self._pulse.states

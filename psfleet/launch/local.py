@@ -103,7 +103,7 @@ class _Launch:
 
     def _tell_traceback(self) -> None:
         """Passes on the training program's own traceback, if that is what ended the run."""
-        failure = (self._failed or self._chief).failure()
+        failure = self._first_to_fail().failure()
         if failure is not None and failure.get("details"):
             self._listener({"event": "traceback", "message": failure["details"].rstrip()})
 
@@ -214,13 +214,20 @@ class _Launch:
         """Exit code and message of a run that left no report."""
         if self._signals:
             return errors.SIGNAL_BASE + self._signals[0], f"stopped by {signal.Signals(self._signals[0]).name}"
-        task = self._failed or self._chief
+        task = self._first_to_fail()
         code = task.exit_code()
         if code is None or code == errors.DONE:
             return errors.BUG, f"{task.name} left no report"
         if task.was_killed():
             code = errors.LOST_PEERS
         return code, f"{task.name}: {task.cause_of_end()}"
+
+    def _first_to_fail(self) -> Task:
+        """The process that said first why it failed: others end with its exit code as soon as they hear of it."""
+        ended = self._failed or self._chief
+        told = [(task, failure) for task in self._tasks if (failure := task.failure()) is not None]
+        causes = [(failure["time"], task) for task, failure in told if failure["exit_code"] == ended.exit_code()]
+        return min(causes, key=lambda cause: cause[0])[1] if causes else ended
 
 
 @contextmanager

@@ -90,7 +90,8 @@ class Task:
         for line in reversed(self.log.read_text(errors="replace").splitlines()):
             entry = parse_line(line)
             if entry is not None and entry.get("event") == "failed":
-                return entry
+                # Of an earlier process if the last one ended otherwise.
+                return entry if entry["exit_code"] == self.exit_code() else None
         return None
 
 

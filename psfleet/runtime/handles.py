@@ -6,6 +6,8 @@ therefore speak of the same tensors; only the ps initializes them.
 
 from __future__ import annotations
 
+import hashlib
+
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
@@ -21,6 +23,15 @@ def container_name(run: str, generation: int) -> str:
     TensorFlow takes letters, digits, dots, dashes and slashes (ContainerInfo::Init in resource_mgr.cc).
     """
     return f"{run}/{generation}"
+
+
+def worker_job(run: str) -> str:
+    """The TensorFlow job of a run's workers.
+
+    A ps drops the sessions of a task (`/job:.../task:0`) when another process opens one under the same name: that is
+    how it forgets a worker that was killed (SessionMgr::CreateSession), and so the workers of two runs must differ.
+    """
+    return f"worker_{hashlib.sha256(run.encode()).hexdigest()[:16]}"
 
 
 class ShardHandles:

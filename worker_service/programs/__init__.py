@@ -12,7 +12,7 @@ __all__ = ["FrontEnd", "TrainingGraph", "front_end"]
 
 
 def front_end(program: KerasProgram | GraphProgram, job: Job, num_shards: int, index: int) -> FrontEnd:
-    """The front end of a program for worker `index`, whose data are shard `index` of `num_shards`.
+    """The front end of a program for worker `index`, whose data are shard `index % num_shards` of `num_shards`.
 
     Raises:
         ProgramError: The program raised, has no trainable parameters, or does something that a worker cannot do.

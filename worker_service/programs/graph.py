@@ -38,7 +38,7 @@ class GraphFrontEnd:
         self._program = program
         self._job = job
         self._index = index
-        self._batch_spec = batch_spec(training_data(program, job, index, num_shards), job, None)
+        self._batch_spec = batch_spec(training_data(program, job, index % num_shards, num_shards), job, None)
         self._graph: tf.Graph | None = None
         variables: dict[str, Any] = {}
 

@@ -36,7 +36,9 @@ class KerasFrontEnd:
         """
         self._job = job
         self._index = index
-        self._batch_spec = batch_spec(training_data(program, job, index, num_shards), job, job.train.batch_size)
+        self._batch_spec = batch_spec(
+            training_data(program, job, index % num_shards, num_shards), job, job.train.batch_size
+        )
         if not isinstance(self._batch_spec, tuple) or len(self._batch_spec) != 2:
             raise self._error(f"training examples are {self._batch_spec}, expected (x, y)")
         self._model = built_model(program, job)
