@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 from pathlib import Path
+from typing import NoReturn
 
 import grpc
 import tensorflow as tf
@@ -58,7 +59,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         lease = run.lease(request)
         if lease is None:
             message = f"worker index {request.index} asked for, all {request.slots} of fleet.max_workers are taken"
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, message)
+            _refuse(context, message)
         index, joins = lease
         return pb.JoinReply(index=index, joins=joins)
 
@@ -77,7 +78,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             try:
                 self._configure(run, request)
             except PsfleetError as error:
-                context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+                _refuse(context, str(error))
         return run.state()
 
     def Cut(self, request: pb.CutRequest, context: grpc.ServicerContext) -> pb.CutReply:
@@ -139,10 +140,10 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         """The caller's run; ends the call if this ps cannot serve it."""
         if caller.version != psfleet.__version__:
             message = f"psfleet {caller.version or 'of no version'} called, expected {psfleet.__version__}"
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, message)
+            _refuse(context, message)
         if not caller.run or (self._only_run and caller.run != self._only_run):
             message = f"run {caller.run!r} called, expected {self._only_run or 'a name'!r}"
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, message)
+            _refuse(context, message)
         with self._lock:
             return self._runs.setdefault(caller.run, Run(caller.run, self._cause))
 
@@ -173,6 +174,12 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         with run.lock:
             run.shard = shard
         logger.info("shard %d starts", plan.shard, extra={"step": shard.step, "generation": plan.generation})
+
+
+def _refuse(context: grpc.ServicerContext, message: str) -> NoReturn:
+    """Ends a call that this ps cannot serve."""
+    context.abort(grpc.StatusCode.FAILED_PRECONDITION, message)
+    raise AssertionError("abort() raises")
 
 
 def _refusal(mine: ShardPlan, asked: ShardPlan) -> PsfleetError:

@@ -63,12 +63,18 @@ def summary(console: Console, report: Report, out: Path) -> None:
         **{name: f"{value:.4f}" for name, value in _few_weights(report).items()},
         "gradients": f"{counts.pushed} pushed, {counts.used} used, {counts.dropped} dropped",
         "restarts": str(report.restarts) if report.restarts else None,
-        "checkpoint": report.checkpoint.path if report.checkpoint else None,
+        "checkpoint": _from_here(report.checkpoint.path) if report.checkpoint else None,
         "report": str(out / "report.html"),
     }
     for name, value in rows.items():
         if value is not None:
             console.print(f"{name + ':':<16} {value}", markup=False, highlight=False)
+
+
+def _from_here(path: str) -> str:
+    """A path as short as it can be said in this folder."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
 def _few_weights(report: Report) -> dict[str, float]:
