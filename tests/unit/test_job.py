@@ -11,7 +11,9 @@ import yaml
 from pydantic import ValidationError
 
 from psfleet.errors import UsageError
-from psfleet.job import Adam, Constant, Exponential, Job, Piecewise, Sgd, Stale, load_job, parse_job
+from psfleet.job import Job, load_job, parse_job
+from psfleet.job_optimizer import Adam, Constant, Exponential, Piecewise, Sgd
+from psfleet.job_sections import Stale
 
 MINIMAL = """
 name: lenet
