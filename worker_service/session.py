@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,8 @@ from psfleet.runtime.server import session_config
 from worker_service.step import NAN_LOSS, StepGraph
 
 CLOSE_SECS = 2.0
+HEADING = re.compile(r"=+$|([A-Z_]+: )?From /job:")
+"""Lines of TensorFlow's messages that frame the reason, or say where it was met."""
 PROGRAM_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError, tf.errors.ResourceExhaustedError)
 """What only the training program causes. All other errors of a run can come from a peer that died or restarted."""
 
@@ -163,4 +166,4 @@ def _reason(error: Any) -> str:
     """The line of an error that says what happened; Python's wrapper puts headings before it."""
     told = error.__context__ if isinstance(error.__context__, tf.errors.OpError) else error
     lines = [line.strip() for line in str(told.message).splitlines()]
-    return next((line for line in lines if line and not line.startswith("From /job:")), type(error).__name__)
+    return next((line for line in lines if line and not HEADING.match(line)), type(error).__name__)

@@ -136,15 +136,19 @@ class _Launch:
             code = task.exit_code()
             if code is None:
                 running += 1
-            elif code != errors.DONE and not self._is_ending():
+            elif code != errors.DONE and (not self._is_ending() or self._is_needed_to_stop(task)):
                 self._mend(task, code)
                 running += 1
-        if self._chief.exit_code() is not None and self._chief.name not in self._restart_at:
+        if self._chief.exit_code() is not None and (self._is_ending() or self._chief.name not in self._restart_at):
             self._end_after_chief()
         return running == 0 or (self._deadline is not None and time.monotonic() > self._deadline)
 
     def _is_ending(self) -> bool:
         return self._deadline is not None
+
+    def _is_needed_to_stop(self, task: Task) -> bool:
+        """Whether the chief was asked to stop and cannot make its last step without this process."""
+        return bool(self._signals) and task.was_killed() and self._chief.exit_code() is None
 
     def _end_within(self, secs: float) -> None:
         latest = time.monotonic() + secs

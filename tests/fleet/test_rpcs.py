@@ -192,7 +192,7 @@ def worker(
     """A server, step and session of the worker; the session is made as `worker_service.session` makes it."""
     target = boot(own, None)
     step = StepGraph(program, job, layout, 0, RUN, 1)
-    cluster = tf.train.ClusterSpec({"ps": [address.data for address in ps], "worker": {0: own.data}})
+    cluster = tf.train.ClusterSpec({"ps": [address.data for address in ps], step.worker_job: {0: own.data}})
     config = session_config(None)
     config.cluster_def.CopyFrom(cluster.as_cluster_def())
     config.experimental.share_session_state_in_clusterspec_propagation = True

@@ -48,7 +48,7 @@ class Chief(Worker):
     def agree(self) -> int | None:
         """Brings the fleet to a generation; None if the run is over. See `Worker`."""
         while True:
-            self._wait("all parameter servers to answer", lambda states: all(state is not None for state in states))
+            self._wait("all parameter servers to answer", self._can_settle)
             if self._pulse.outcome is not None:
                 return None
             if self._stop.event.is_set():
@@ -63,6 +63,10 @@ class Chief(Worker):
                 return None
             self._recorder.begin(settled.generation)
             return settled.generation
+
+    def _can_settle(self, states: States) -> bool:
+        """Whether every ps answers; also once the run is to stop: between generations there is nothing to save."""
+        return self._stop.event.is_set() or all(state is not None for state in states)
 
     def after_target(self, generation: int) -> None:
         """Ends the run, unless a ps is lost before its last part is on the disk. See `Worker`."""
