@@ -25,7 +25,7 @@ from psfleet.cluster import Address
 from psfleet.job import Job, parse_job
 from psfleet.launch.ports import free_addresses
 from psfleet.layout import Layout
-from psfleet.runtime import container_name
+from psfleet.runtime import container_name, worker_job
 from psfleet.runtime.server import boot, session_config
 from worker_service.programs import FrontEnd, front_end
 from worker_service.step import StepGraph
@@ -34,6 +34,7 @@ NUM_PARAMETERS = 7680
 """Divides into 3 and into 160 variables of a whole number of aligned elements: the same bytes on the ps."""
 BATCH = np.ones(2, np.float32)
 RUN = "count"
+WORKER = f"{worker_job(RUN)}:0"
 STEP_SECS = 30
 
 Crossings = dict[tuple[str, str], int]
@@ -74,18 +75,18 @@ def test_a_pull_sends_nothing_to_a_ps() -> None:
 @pytest.mark.parametrize("fetch", ["step", "await_step", "pull", "look", "remote_state"])
 def test_no_ps_ever_sends_to_another_ps(fetch: str) -> None:
     """They know of no other: the design's tunnels lead from workers to ps and back."""
-    between = [pair for pair in crossings(fetch, num_states=2) if "worker:0" not in pair]
+    between = [pair for pair in crossings(fetch, num_states=2) if WORKER not in pair]
     assert not between
 
 
 def to_ps(counted: Crossings, num_ps: int) -> list[int]:
     """By ps, the tensors that the worker sends to it."""
-    return [counted.get(("worker:0", f"ps:{at}"), 0) for at in range(num_ps)]
+    return [counted.get((WORKER, f"ps:{at}"), 0) for at in range(num_ps)]
 
 
 def to_worker(counted: Crossings, num_ps: int) -> list[int]:
     """By ps, the tensors that it sends to the worker."""
-    return [counted.get((f"ps:{at}", "worker:0"), 0) for at in range(num_ps)]
+    return [counted.get((f"ps:{at}", WORKER), 0) for at in range(num_ps)]
 
 
 @functools.cache
