@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined, Template
 
 from psfleet import charts
 from psfleet.charts import Level, LineChart
-from psfleet.report import Point, Report
+from psfleet.report import History, Point, Report
 
 MAX_STALENESS_ROWS = 20
 
@@ -58,6 +59,12 @@ def render(report: Report, curve: Sequence[Point]) -> str:
         steps_lost=sum(event.steps_lost for event in report.events),
         box=charts,
     )
+
+
+def publish(report: Report, folder: Path) -> None:
+    """Writes `report.json` and `report.html` into a run's folder, with the curve of its history."""
+    report.write(folder)
+    (folder / "report.html").write_text(render(report, History(folder / History.FILE_NAME).curve()))
 
 
 @cache

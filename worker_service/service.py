@@ -17,7 +17,6 @@ from psfleet.job import Job
 from psfleet.layout import Layout
 from psfleet.process import Stop
 from psfleet.program import load_program
-from psfleet.report import History
 from psfleet.runtime.server import boot
 from psfleet.settings import Settings
 from psfleet.waiting import wait_until
@@ -146,9 +145,7 @@ def _lead(settings: Settings, job: Job, layout: Layout, parts: dict[str, Any]) -
 
 
 def _write(conclusion: Conclusion, chief: Chief, out: Path, error: PsfleetError | None) -> None:
-    report = conclusion.report(chief.states, chief.checkpoint, error)
-    report.write(out)
-    (out / "report.html").write_text(pages.render(report, History(out / History.FILE_NAME).curve()))
+    pages.publish(conclusion.report(chief.states, chief.checkpoint, error), out)
 
 
 def _foreign(outcome: pb.Outcome) -> PsfleetError:

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from psfleet import pages
 from psfleet.errors import UsageError
 from psfleet.job import Job
 from psfleet.report import EventLog, History, Report
@@ -34,12 +33,6 @@ class RunFolder:
     def log(self, role: str, index: int) -> Path:
         """A process's log."""
         return self.path / "logs" / f"{role}-{index}.log"
-
-    def write_report(self, report: Report) -> None:
-        """Writes `report.json` and `report.html`."""
-        report.write(self.path)
-        curve = History(self.path / History.FILE_NAME).curve()
-        (self.path / "report.html").write_text(pages.render(report, curve))
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from psfleet import errors, settings
+from psfleet import errors, pages, settings
 from psfleet.cluster import Address
 from psfleet.errors import PERMANENT_CODES, UsageError
 from psfleet.job import Job, load_job, parse_job
@@ -211,7 +211,7 @@ class _Launch:
             target_step=self._job.train.steps,
             events=EventLog(path / EventLog.FILE_NAME).read(),
         )
-        self._folder.write_report(report)
+        pages.publish(report, path)
         return report
 
     def _cause(self) -> tuple[int, str]:
