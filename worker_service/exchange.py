@@ -33,6 +33,7 @@ class Exchange:
         self._index = index
         self._own_device = own_device
         self._layout = layout.parameters
+        self._first_size = self._layout.bucket_size + self.handles.roll_call_size
         self._is_small = self._layout.bucket_size * 4 <= SMALL_BYTES
 
     def push(
@@ -52,9 +53,9 @@ class Exchange:
             sent = self._buckets(gradients, label)
         handles = self.handles
         with tf.device(handles.device):
-            size = self._layout.bucket_size + handles.slots
-            label = _number(sent[0][size:])
-            arrived = [tf.cast(bucket, tf.float32) for bucket in (sent[0][:size], *sent[1:])]
+            label = _number(sent[0][self._first_size :])
+            arrived = [tf.cast(bucket, tf.float32) for bucket in sent]
+            arrived[0] = arrived[0][: self._first_size]
             before = [handles.pushed.scatter_nd_add([[self._index]], tf.ones([1], tf.int64)).op]
             if state is not None:
                 before.append(handles.state.assign(state, read_value=False))
@@ -67,6 +68,7 @@ class Exchange:
         """Waits until the ps has gone on, then reads its parameters.
 
         Sync: until the shard's version is above `label`. Async: until the ps has looked at this worker's gradient.
+        The ps adds up how long that took, by its own clock.
 
         Returns:
             See `pull`.
@@ -74,9 +76,15 @@ class Exchange:
         handles = self.handles
         with tf.device(handles.device):
             with tf.control_dependencies(after):
+                arrived = tf.timestamp()
+            with tf.control_dependencies([arrived]):
                 passed = self._pass_barrier(label) if self._is_sync else handles.tokens[self._index].dequeue()
             with tf.control_dependencies([passed]):
-                return self.pull()
+                waited = [tf.timestamp() - arrived]
+            with tf.control_dependencies([handles.waited_secs.scatter_nd_add([[self._index]], waited).op]):
+                sent = self._read()
+        # What the worker makes of it waits for the tensors alone: for the barrier, too, it would need a message more.
+        return self._receive(*sent)
 
     def pull(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Reads the shard's parameters, without waiting.
@@ -87,23 +95,32 @@ class Exchange:
         Returns:
             int64 `[2]`, the shard's version and target; and its buckets, `[bucket_size]` float32 each, on the worker.
         """
-        handles = self.handles
-        with tf.device(handles.device):
-            progress = tf.stack([handles.version.read_value(), handles.target.read_value()])
-            with tf.control_dependencies([progress]):
-                buckets = [tf.cast(bucket.read_value(), self._wire) for bucket in handles.buckets]
-            if self._is_small:
-                buckets[0] = tf.concat([buckets[0], _words(progress, self._wire)], 0)
-        with tf.device(self._own_device):
-            if self._is_small:
-                progress = _number(tf.reshape(buckets[0][self._layout.bucket_size + handles.slots :], [2, -1]))
-            received = [tf.cast(bucket[: self._layout.bucket_size], tf.float32) for bucket in buckets]
-            return tf.identity(progress), received
+        with tf.device(self.handles.device):
+            sent = self._read()
+        return self._receive(*sent)
 
     def look(self) -> tf.Tensor:
         """int64 `[2]`, without waiting: the shard's version, and the label of this worker's newest gradient."""
         with tf.device(self.handles.device):
             return tf.stack([self.handles.version.read_value(), self.handles.last_label[self._index]])
+
+    def _read(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """On the ps: version and target, and the buckets as they travel."""
+        handles = self.handles
+        progress = tf.stack([handles.version.read_value(), handles.target.read_value()])
+        with tf.control_dependencies([progress]):
+            buckets = [tf.cast(bucket.read_value(), self._wire) for bucket in handles.buckets]
+        if self._is_small:
+            buckets[0] = tf.concat([buckets[0], _words(progress, self._wire)], 0)
+        return progress, buckets
+
+    def _receive(self, progress: tf.Tensor, buckets: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """On the worker: what `pull` returns."""
+        with tf.device(self._own_device):
+            if self._is_small:
+                progress = _number(tf.reshape(buckets[0][self._first_size :], [2, -1]))
+            received = [tf.cast(bucket, tf.float32)[: self._layout.bucket_size] for bucket in buckets]
+            return tf.identity(progress), received
 
     def _buckets(self, gradients: Sequence[tf.Tensor], label: tf.Tensor) -> list[tf.Tensor]:
         """This shard's buckets out of the gradients of all tensors, as they travel.
@@ -113,7 +130,7 @@ class Exchange:
         size = self._layout.bucket_size
         shard_size = self._layout.shard_size
         start = self._shard * shard_size
-        roll_call = tf.one_hot(self._index, self.handles.slots)
+        roll_call = tf.one_hot(self._index, self.handles.roll_call_size)
         parts = [_range(self._layout, gradients, low, low + size) for low in range(start, start + shard_size, size)]
         parts[0].append(roll_call)
         sent = [[tf.cast(part, self._wire) for part in bucket] for bucket in parts]

@@ -162,6 +162,7 @@ class Worker:
             return
         if self._stop.event.is_set() and self._place.index != 0:
             raise self._stop.error()
+        self._pulse.meter.lost()
         extra = {"event": "lost_peer", "step": self._pulse.step}
         logger.warning("lost a peer at step %d: %s", self._pulse.step, error, extra=extra)
         now = time.monotonic()
