@@ -1,0 +1,102 @@
+"""Services of the compose profile `monitoring`: a Prometheus that scrapes the fleet, and a Grafana that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psfleet
+
+PROFILE = "monitoring"
+ALIAS = "fleet-metrics"
+"""A name that every ps and worker has on the fleet's network; docker/monitoring/prometheus.yml looks it up."""
+FOLDER = Path(psfleet.__file__).resolve().parents[1] / "docker" / "monitoring"
+"""Configuration that is mounted; it is part of the checkout, not of an installed package."""
+
+PROMETHEUS_IMAGE = "prom/prometheus:v3.5.0"
+GRAFANA_IMAGE = "grafana/grafana:12.1.0"
+PROMETHEUS_PORT, GRAFANA_PORT = 9090, 3000
+PORTS_EACH = 31
+"""The engine publishes the first that is free, so that several fleets can be watched."""
+
+_CLOSED_GRAFANA = {
+    "GF_AUTH_ANONYMOUS_ENABLED": "true",
+    "GF_AUTH_ANONYMOUS_ORG_ROLE": "Viewer",
+    "GF_AUTH_BASIC_ENABLED": "false",
+    "GF_AUTH_DISABLE_LOGIN_FORM": "true",
+    "GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION": "true",
+    "GF_ANALYTICS_REPORTING_ENABLED": "false",
+    "GF_ANALYTICS_CHECK_FOR_UPDATES": "false",
+    "GF_ANALYTICS_CHECK_FOR_PLUGIN_UPDATES": "false",
+    "GF_PLUGINS_PREINSTALL_DISABLED": "true",
+    "GF_PATHS_PROVISIONING": "/etc/grafana/provisioning",
+    "GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH": "/etc/grafana/dashboards/psfleet.json",
+}
+"""Whoever reaches the port looks, and nobody can log in; nothing is asked of the outside."""
+
+Service = dict[str, Any]
+
+
+def services(fleet: str, outside: str, closed: Service, source: Callable[[Path], str]) -> dict[str, Service]:
+    """The services `prometheus` and `grafana`; none where `FOLDER` is not there.
+
+    What they remember is gone with their containers: neither has a volume that could be left behind.
+
+    Args:
+        fleet: Name of the network on which the metrics are.
+        outside: Name of the network on which ports are published.
+        closed: What keeps the process of any service in its container.
+        source: Turns a path of this machine into the source of a bind mount.
+    """
+    if not FOLDER.is_dir():
+        return {}
+    return {
+        "prometheus": {
+            "image": PROMETHEUS_IMAGE,
+            "command": [
+                "--config.file=/etc/prometheus/prometheus.yml",
+                "--storage.tsdb.path=/prometheus",
+                "--storage.tsdb.retention.size=256MB",
+                f"--web.listen-address=:{PROMETHEUS_PORT}",
+            ],
+            **_watcher("prometheus", PROMETHEUS_PORT, [fleet, outside], closed, "/prometheus:mode=1777,size=512m"),
+            "volumes": [_mount(FOLDER / "prometheus.yml", "/etc/prometheus/prometheus.yml", source)],
+        },
+        "grafana": {
+            "image": GRAFANA_IMAGE,
+            "environment": dict(_CLOSED_GRAFANA),
+            **_watcher("grafana", GRAFANA_PORT, [outside], closed, "/var/lib/grafana:mode=1777,size=256m"),
+            "volumes": [
+                _mount(FOLDER / "grafana" / "provisioning", "/etc/grafana/provisioning", source),
+                _mount(FOLDER / "grafana" / "dashboards", "/etc/grafana/dashboards", source),
+            ],
+        },
+    }
+
+
+def _watcher(role: str, port: int, networks: list[str], closed: Service, tmpfs: str) -> Service:
+    """What both services have alike."""
+    return {
+        "labels": {"psfleet.role": role},
+        "profiles": [PROFILE],
+        "restart": "unless-stopped",
+        "networks": networks,
+        "ports": [{"target": port, "published": f"{port}-{port + PORTS_EACH - 1}", "host_ip": "127.0.0.1"}],
+        "stop_grace_period": "5s",
+        **closed,
+        "tmpfs": [*closed.get("tmpfs", []), tmpfs],
+        "mem_limit": "1g",
+        "memswap_limit": "1g",
+        "pids_limit": 256,
+    }
+
+
+def _mount(path: Path, target: str, source: Callable[[Path], str]) -> Service:
+    return {
+        "type": "bind",
+        "source": source(path),
+        "target": target,
+        "read_only": True,
+        "bind": {"create_host_path": False},
+    }

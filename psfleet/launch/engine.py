@@ -1,0 +1,117 @@
+"""Reaches the Docker engine and its compose plugin, and says in one line what is missing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import docker
+import requests
+from docker.errors import DockerException, ImageNotFound
+
+from psfleet.errors import LostPeerError, UsageError
+
+ENGINE_VERSION = (20, 10)
+PLUGIN_VERSION = (2, 20)
+ANSWER_SECS = 60
+ERRORS = (DockerException, requests.RequestException)
+"""What the docker package raises."""
+WITHOUT = "`psfleet train JOB` needs no containers"
+
+
+@contextmanager
+def talking() -> Iterator[None]:
+    """Turns what goes wrong between here and the engine into an error of one line; a decorator, too.
+
+    Raises:
+        LostPeerError: The engine went away, or refused what it should do.
+    """
+    try:
+        yield
+    except ERRORS as error:
+        raise LostPeerError(f"the Docker engine: {_short(error)}") from error
+
+
+def connect() -> docker.DockerClient:
+    """A client of the engine that DOCKER_HOST names, or of this machine's.
+
+    Raises:
+        UsageError: It cannot be reached or is too old.
+    """
+    try:
+        client = docker.from_env(timeout=ANSWER_SECS)
+        text = client.version()["Version"]
+    except DockerException as error:
+        raise UsageError(f"no Docker engine can be reached ({_short(error)}): start one; {WITHOUT}") from error
+    if _version(text) < ENGINE_VERSION:
+        raise UsageError(f"the Docker engine is {text}, expected {_dotted(ENGINE_VERSION)} or later; {WITHOUT}")
+    return client
+
+
+def need_images(client: docker.DockerClient, names: Sequence[str]) -> None:
+    """Checks that the engine has images.
+
+    Raises:
+        UsageError: One is missing.
+    """
+    for name in names:
+        try:
+            client.images.get(name)
+        except ImageNotFound as error:
+            raise UsageError(
+                f"the Docker engine has no image {name}: build it with `make images`, or pull it; {WITHOUT}"
+            ) from error
+
+
+def need_plugin() -> None:
+    """Checks that the compose plugin is there.
+
+    Raises:
+        UsageError: It is not, or is too old.
+    """
+    wanted = f"expected Docker's compose plugin {_dotted(PLUGIN_VERSION)} or later"
+    try:
+        done = subprocess.run(
+            ["docker", "compose", "version", "--short"], capture_output=True, text=True, check=False
+        )  # fmt: skip
+    except FileNotFoundError as error:
+        raise UsageError(f"there is no `docker` command, {wanted}; {WITHOUT}") from error
+    if done.returncode != 0:
+        raise UsageError(f"`docker compose` does not work, {wanted}; {WITHOUT}")
+    if _version(done.stdout) < PLUGIN_VERSION:
+        raise UsageError(f"`docker compose` is {done.stdout.strip()}, {wanted}; {WITHOUT}")
+
+
+def compose(project: str, text: str, *arguments: str) -> None:
+    """Runs `docker compose` on a file's text.
+
+    Raises:
+        LostPeerError: It failed; ends with what it said last.
+    """
+    command = ["docker", "compose", "--progress", "quiet", "-p", project, "-f", "-", *arguments]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "no message")
+        raise LostPeerError(f"docker compose {' '.join(arguments)}: {last.strip()}")
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """The first two numbers of a version; (0, 0) if there are none."""
+    found = re.search(r"(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def _short(error: Exception) -> str:
+    """The innermost cause of an error, in one line."""
+    while error.__cause__ is not None or error.__context__ is not None:
+        cause = error.__cause__ or error.__context__
+        if not isinstance(cause, Exception):
+            break
+        error = cause
+    return " ".join(str(error).split()) or type(error).__name__
