@@ -1,0 +1,52 @@
+"""The log lines of several pods: one pod after the other, or as they come."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Mapping
+
+from kubernetes import watch
+
+from psfleet.launch.kubernetes_cluster import CLOSE_SECS, Cluster
+from psfleet.launch.kubernetes_members import Pod
+
+
+def log_lines(cluster: Cluster, tasks: Mapping[str, Pod], follow: bool, named: bool) -> Iterator[str]:
+    """Lines of pods by their tasks' names.
+
+    Args:
+        follow: Goes on until the pods have ended.
+        named: Each line begins with its task.
+    """
+    if follow:
+        yield from _followed(cluster, tasks, named)
+        return
+    for name, pod in tasks.items():
+        yield from (f"{name} | {line}" if named else line for line in cluster.log(pod.name))
+
+
+def _followed(cluster: Cluster, tasks: Mapping[str, Pod], named: bool) -> Iterator[str]:
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    streams = {name: watch.Watch() for name in tasks}
+
+    def read(name: str) -> None:
+        for line in cluster.follow(tasks[name].name, streams[name]):
+            lines.put(f"{name} | {line}" if named else line)
+        lines.put(None)
+
+    threads = [threading.Thread(target=read, args=(name,), name="log", daemon=True) for name in tasks]
+    try:
+        for thread in threads:
+            thread.start()
+        left = len(threads)
+        while left:
+            line = lines.get()
+            left -= line is None
+            if line is not None:
+                yield line
+    finally:
+        for stream in streams.values():
+            stream.stop()
+        for thread in threads:
+            thread.join(CLOSE_SECS)

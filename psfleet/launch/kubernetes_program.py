@@ -1,0 +1,86 @@
+"""The files of a training program as a ConfigMap: any files, in folders too, up to the size that Kubernetes takes."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from psfleet.errors import UsageError
+from psfleet.launch.kubernetes_names import labels, program_map
+
+MOST_BYTES = 1_000_000
+"""A ConfigMap holds 1 MiB, its other parts included."""
+LEFT_OUT = re.compile(r"(^|/)(\..*|__pycache__|runs)(/|$)")
+"""Hidden files, caches, and what a run on this machine has left."""
+NOT_IN_A_KEY = re.compile(r"[^-._a-zA-Z0-9]")
+
+
+@dataclass(frozen=True)
+class Files:
+    """What lies in a program's folder.
+
+    Attributes:
+        content: By path relative to the folder, in order.
+    """
+
+    content: Mapping[str, bytes]
+
+    @classmethod
+    def of(cls, folder: Path) -> Files:
+        """Reads a folder, but for hidden files and caches.
+
+        Raises:
+            UsageError: It is too large for a ConfigMap, or cannot be read.
+        """
+        found: dict[str, bytes] = {}
+        size = 0
+        for path in sorted(folder.rglob("*")):
+            name = path.relative_to(folder).as_posix()
+            if LEFT_OUT.search(name) or not path.is_file():
+                continue
+            size += path.stat().st_size
+            if size > MOST_BYTES:
+                raise UsageError(
+                    f"program folder {folder} has more than {MOST_BYTES} bytes, expected less for a ConfigMap: put "
+                    "the program into an image (container.program: image) and its data on a volume (container.mounts)"
+                )
+            try:
+                found[name] = path.read_bytes()
+            except OSError as error:
+                raise UsageError(f"program folder {folder}: {name}: {error.strerror or error}") from error
+        return cls(found)
+
+    def items(self) -> list[dict[str, str]]:
+        """Where each key of the ConfigMap is mounted; a key has no slash."""
+        return [{"key": key, "path": path} for path, key in self._keys().items()]
+
+    def config_map(self, name: str) -> dict[str, Any]:
+        """The ConfigMap of the job of a name."""
+        texts: dict[str, str] = {}
+        others: dict[str, str] = {}
+        for path, key in self._keys().items():
+            try:
+                texts[key] = self.content[path].decode()
+            except UnicodeDecodeError:
+                others[key] = base64.b64encode(self.content[path]).decode()
+        meta = {"name": program_map(name), "labels": labels(name)}
+        found: dict[str, Any] = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
+        if texts:
+            found["data"] = texts
+        if others:
+            found["binaryData"] = others
+        return found
+
+    def _keys(self) -> dict[str, str]:
+        """A key for each path, unlike all others."""
+        taken: dict[str, str] = {}
+        for path in self.content:
+            key = NOT_IN_A_KEY.sub("_", path)
+            while key in taken.values():
+                key += "_"
+            taken[path] = key
+        return taken

@@ -1,0 +1,41 @@
+"""Writes rendered files as people write YAML: no aliases, texts of several lines as such, keys in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from psfleet.job import Job
+
+WIDTH = 120
+
+
+def dump(*documents: Any) -> str:
+    """Documents as YAML."""
+    return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=WIDTH)
+
+
+def job_text(job: Job) -> str:
+    """The job as JSON, a section a line: what its file says, without what it leaves to psfleet."""
+    names: Sequence[str] = [name for name in type(job).model_fields if name in job.model_fields_set]
+    sections = (job.model_dump_json(include={name}, exclude_unset=True)[1:-1] for name in names)
+    return "{\n" + ",\n".join(sections) + "\n}"
+
+
+class _Dumper(yaml.SafeDumper):
+    """Repeats what occurs twice, and writes texts of several lines as such."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)

@@ -1,0 +1,180 @@
+"""One fleet over two nodes, and what befalls its pods; the tests of this file go in their order.
+
+Each leaves the fleet training, and the last one brings it to its target.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from kind_kit import COMMAND_SECS, RECOVERY_SECS, START_SECS, Object, Space, is_alive, place
+
+from psfleet.report import Report
+from psfleet.waiting import wait_until
+
+NAME = "long"
+PS, WORKERS, SPARES = 2, 2, 1
+STEPS = 1500
+CHECKPOINT_STEPS = 20
+OURS = "--pod-selector=app.kubernetes.io/part-of=psfleet"
+STEPS_ON = 5
+"""A fleet that has made so many steps after a fault has got over it."""
+
+pytestmark = pytest.mark.timeout(RECOVERY_SECS * 3)
+
+
+@pytest.fixture(scope="module")
+def fleet(shared_space: Space) -> Iterator[Space]:
+    """Trains slowly, on a volume that all nodes mount."""
+    space = shared_space
+    job = space.job_file(
+        NAME,
+        {"step_secs": 0.5},
+        fleet={"ps": PS, "workers": WORKERS, "spares": SPARES, "max_workers": 5},
+        train={"steps": STEPS, "batch_size": 1},
+        checkpoint={"every_steps": CHECKPOINT_STEPS, "keep": 3},
+        container={"access_mode": "ReadWriteMany", "active_secs": 3600},
+    )
+    up = space.start("up", job)
+    space.await_step(NAME, 1, START_SECS)
+    yield space
+    up.kill()
+
+
+def lives(space: Space) -> int:
+    """Checks that a fleet trains on from where it is; the step it came to."""
+    return space.await_step(NAME, space.step(NAME) + STEPS_ON)
+
+
+def delete(space: Space, component: str, index: int) -> tuple[Object, Object]:
+    """Deletes a pod of a place; it, and the one that took the place."""
+    old = space.pod(component, index)
+    space.kubectl("delete", "pod", old["metadata"]["name"], "--wait=false")
+
+    def successor() -> list[Object]:
+        found = [pod for pod in space.pods(component) if place(pod) == index and is_alive(pod)]
+        return [pod for pod in found if pod["status"]["phase"] == "Running" and uid(pod) != uid(old)]
+
+    return old, wait_until(successor, RECOVERY_SECS, f"a new pod of {component} {index}", poll_secs=1)[0]
+
+
+def uid(pod: Object) -> str:
+    return str(pod["metadata"]["uid"])
+
+
+def events(space: Space) -> list[Object]:
+    """What the chief has noted on the volume."""
+    name = space.pod("ps", 0)["metadata"]["name"]
+    lines = space.kubectl("exec", name, "--", "sh", "-c", "cat /out/events.jsonl 2>/dev/null || true").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def others(space: Space, component: str, index: int) -> set[str]:
+    """The pods of all other places."""
+    pods = [pod for pod in space.pods() if is_alive(pod)]
+    return {uid(pod) for pod in pods if not pod["metadata"]["name"].startswith(f"{NAME}-{component}-{index}-")}
+
+
+@pytest.mark.parametrize("index", [1, 2], ids=["worker", "spare"])
+def test_a_deleted_worker_is_replaced_and_costs_no_step(fleet: Space, index: int) -> None:
+    before = fleet.step(NAME)
+    rest = others(fleet, "worker", index)
+    delete(fleet, "worker", index)
+    assert lives(fleet) > before
+    assert others(fleet, "worker", index) == rest, "nobody else was started again"
+    assert sum(event["steps_lost"] for event in events(fleet)) == 0
+
+
+def test_a_worker_without_memory_is_replaced_and_status_says_why(fleet: Space) -> None:
+    before = fleet.step(NAME)
+    victim = fleet.pod("worker", 1)["metadata"]["name"]
+    fleet.kubectl("exec", victim, "--", "touch", "/out/eat-1")
+
+    def told() -> str:
+        return fleet.psfleet("status", NAME)
+
+    reason = "OOMKilled: out of memory, the limit is 1Gi"
+    wait_until(told, RECOVERY_SECS, "the reason in status", done=lambda text: reason in text, poll_secs=1)
+    fleet.pod("worker", 1)
+    assert lives(fleet) > before
+
+
+def test_a_deleted_ps_comes_back_with_another_address_and_costs_steps_since_the_checkpoint(fleet: Space) -> None:
+    old, new = delete(fleet, "ps", 1)
+    lives(fleet)
+    now = fleet.get("pod", new["metadata"]["name"])
+    assert now["status"]["podIP"] != old["status"]["podIP"]
+    noted = [event for event in events(fleet) if event["role"] == "ps"]
+    assert [event["index"] for event in noted] == [1]
+    # Those since the newest whole checkpoint, and those that the fleet made while it was written.
+    assert noted[0]["steps_lost"] <= 2 * CHECKPOINT_STEPS
+
+
+def test_a_deleted_chief_is_replaced_and_costs_no_step(fleet: Space) -> None:
+    before = fleet.step(NAME)
+    lost = sum(event["steps_lost"] for event in events(fleet))
+    delete(fleet, "worker", 0)
+    fleet.await_step(NAME, before + STEPS_ON)
+    assert sum(event["steps_lost"] for event in events(fleet)) == lost
+
+
+def test_more_workers_join_and_those_removed_are_not_missed(fleet: Space) -> None:
+    fleet.psfleet("scale", NAME, "--workers", "4")
+    wait_until(lambda: fleet.pod("worker", 3)["status"]["phase"], RECOVERY_SECS, "the new pod", done="Running".__eq__)
+
+    def joined() -> list[int]:
+        chief = fleet.entries(fleet.pod("worker", 0)["metadata"]["name"])
+        tables = [entry for entry in chief if entry.get("event") == "fleet"]
+        return [row["index"] for row in tables[-1]["workers"] if row["alive"] and row["step"] > 0] if tables else []
+
+    wait_until(joined, RECOVERY_SECS, "worker 3 to take part", done=lambda found: 3 in found, poll_secs=1)
+    spec = fleet.job(f"{NAME}-worker")["spec"]
+    assert (spec["completions"], spec["parallelism"]) == (4, 4)
+    fleet.psfleet("scale", NAME, "--workers", "2")
+    lives(fleet)
+    wait_until(
+        lambda: [place(pod) for pod in fleet.pods("worker") if is_alive(pod)], RECOVERY_SECS, "two workers",
+        done=[0, 1].__eq__, poll_secs=1,
+    )  # fmt: skip
+    assert "expected 2 to 5" in fleet.psfleet("scale", NAME, "--workers", "6", code=64)
+
+
+def test_a_drained_node_costs_no_attempt(fleet: Space) -> None:
+    nodes = {pod["spec"]["nodeName"] for pod in fleet.pods() if is_alive(pod)}
+    node = sorted(nodes)[0]
+    before = fleet.step(NAME)
+    failed = {name: fleet.job(f"{NAME}-{name}")["status"].get("failed", 0) for name in ("ps", "worker")}
+    try:
+        fleet.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=240s", OURS, secs=250)
+        fleet.await_step(NAME, max(before - 2 * CHECKPOINT_STEPS, 0) + STEPS_ON)
+        lives(fleet)
+        alive = [pod for pod in fleet.pods() if is_alive(pod)]
+        assert node not in {pod["spec"]["nodeName"] for pod in alive}
+        for name, count in failed.items():
+            assert fleet.job(f"{NAME}-{name}")["status"].get("failed", 0) == count, name
+    finally:
+        fleet.kubectl("uncordon", node)
+
+
+def test_a_suspended_fleet_is_said_to_be_and_goes_on_when_resumed(fleet: Space) -> None:
+    names = (f"{NAME}-worker", f"{NAME}-ps")
+    for name in names:
+        fleet.kubectl("patch", "job", name, "--patch", '{"spec": {"suspend": true}}')
+    wait_until(lambda: [pod for pod in fleet.pods() if is_alive(pod)], COMMAND_SECS, "no pod", done=lambda p: not p)
+    assert "suspended" in fleet.psfleet("status", NAME)
+    for name in names:
+        fleet.kubectl("patch", "job", name, "--patch", '{"spec": {"suspend": false}}')
+    fleet.await_step(NAME, 1, START_SECS)
+    lives(fleet)
+
+
+def test_after_all_that_the_run_reaches_its_target(fleet: Space) -> None:
+    up = fleet.processes[0]
+    fleet.kubectl("exec", fleet.pod("ps", 0)["metadata"]["name"], "--", "touch", "/out/released")
+    assert up.wait(2 * START_SECS) == 0, fleet.said(up)
+    assert "suspended" in fleet.said(up)
+    report = Report.read(fleet.folder / "runs" / NAME)
+    assert (report.status, report.final_step) == ("done", STEPS)
+    assert report.gradients.dropped == report.gradients.pushed - report.gradients.used

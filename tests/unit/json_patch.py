@@ -1,0 +1,64 @@
+"""Applies the patches of kustomize components to objects: the operations of RFC 6902 that they use, and deletion."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+Object = dict[str, Any]
+
+
+def with_component(objects: Sequence[Object], folder: Path) -> list[Object]:
+    """What kustomize makes of objects with a component's patches and images."""
+    component = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    found = copy.deepcopy(list(objects))
+    for entry in component.get("patches", ()):
+        content = yaml.safe_load(entry["patch"])
+        chosen = [content_of for content_of in found if _is_target(content_of, entry["target"])]
+        assert chosen, f"{folder.name}: nothing is like {entry['target']}"
+        if isinstance(content, dict):
+            assert content["$patch"] == "delete"
+            found = [each for each in found if each not in chosen]
+            continue
+        for each in chosen:
+            for operation in content:
+                _apply(each, operation)
+    for image in component.get("images", ()):
+        _rename(found, image)
+    return found
+
+
+def _is_target(content: Object, target: Mapping[str, str]) -> bool:
+    name = content["metadata"]["name"]
+    return content["kind"] == target["kind"] and re.fullmatch(target.get("name", ".*"), name) is not None
+
+
+def _apply(content: Object, operation: Mapping[str, Any]) -> None:
+    *path, last = [part.replace("~1", "/") for part in operation["path"].split("/")[1:]]
+    at: Any = content
+    for part in path:
+        at = at[int(part)] if isinstance(at, list) else at[part]
+    kind = operation["op"]
+    if isinstance(at, list):
+        if kind == "add":
+            at.insert(int(last), copy.deepcopy(operation["value"]))
+            return
+        at.pop(int(last)) if kind == "remove" else at.__setitem__(int(last), copy.deepcopy(operation["value"]))
+        return
+    assert kind != "replace" or last in at, f"nothing to replace at {operation['path']}"
+    if kind == "remove":
+        del at[last]
+    else:
+        at[last] = copy.deepcopy(operation["value"])
+
+
+def _rename(objects: Sequence[Object], image: Mapping[str, str]) -> None:
+    for each in objects:
+        for container in each.get("spec", {}).get("template", {}).get("spec", {}).get("containers", ()):
+            if container["image"].partition(":")[0] == image["name"]:
+                container["image"] = f"{image['newName']}:{image['newTag']}"
