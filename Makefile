@@ -3,6 +3,9 @@
 PYTHON ?= python3
 JOB ?= examples/lenet/job.yaml
 ARGS ?=
+BASE_IMAGE ?= python:3.11-slim-bookworm
+KIND_NODE_IMAGE ?= kindest/node:v1.34.0
+export KIND_NODE_IMAGE
 
 BIN := .venv/bin
 STAMP := .venv/.stamp
@@ -12,11 +15,14 @@ PROTOC := $(BIN)/python -m grpc_tools.protoc --proto_path=.
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --no-config --universal --python-version 3.11 --extra cpu \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
+IMAGE = DOCKER_BUILDKIT=1 docker build --file docker/Dockerfile --build-arg BASE_IMAGE=$(BASE_IMAGE) \
+	--build-arg REVISION=$(or $(shell git rev-parse HEAD 2>/dev/null),unknown)
+
 .DEFAULT_GOAL := help
-.PHONY: help venv train test test-unit test-fleet check static format lock proto bench clean
+.PHONY: help venv train up status logs down test test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images bench clean
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## .venv with the locked dependencies and this tree
 
@@ -30,6 +36,18 @@ $(STAMP): requirements-dev.lock pyproject.toml
 train: venv ## Trains JOB (LeNet-5 on handwritten digits) on local processes; ARGS go to `psfleet train`
 	$(BIN)/psfleet train $(JOB) $(ARGS)
 
+up: venv images ## Trains JOB in containers on this machine's Docker engine; ARGS go to `psfleet up`
+	@$(BIN)/psfleet up $(JOB) $(ARGS)
+
+status: venv ## Every container of every fleet on the Docker engine
+	@$(BIN)/psfleet status $(ARGS)
+
+logs: venv ## Log lines of JOB's fleet; ARGS go to `psfleet logs`, such as ARGS='chief --follow'
+	@$(BIN)/psfleet logs $(JOB) $(ARGS)
+
+down: venv ## Saves and ends JOB's fleet; ARGS go to `psfleet down`
+	@$(BIN)/psfleet down $(JOB) $(ARGS)
+
 test: venv ## Unit tests, and fleet tests with real processes; ARGS go to pytest
 	$(BIN)/pytest tests/unit tests/fleet $(ARGS)
 
@@ -38,6 +56,21 @@ test-unit: venv ## Unit tests
 
 test-fleet: venv ## Fleet tests
 	$(BIN)/pytest tests/fleet $(ARGS)
+
+test-compose: venv images ## Tests of the images and of fleets in containers, on a Docker engine; ARGS go to pytest
+	$(BIN)/pytest tests/compose $(ARGS)
+
+test-kind: venv images ## Tests on a Kubernetes cluster that kind makes (that of kind-up, if it is up); ARGS go to pytest
+	$(BIN)/pytest tests/kind $(ARGS)
+
+kind-up: venv images ## A cluster of three nodes from KIND_NODE_IMAGE, with the images; its kubeconfig is .kind/kubeconfig
+	$(BIN)/python tests/kind/kind_cluster.py up
+
+kind-runs: venv images ## Ten runs in that cluster, one after the other: all of them have to end well
+	PYTHONPATH=tests/kind $(BIN)/python tests/kind/ten_runs.py
+
+kind-down: venv ## Removes that cluster
+	$(BIN)/python tests/kind/kind_cluster.py down
 
 check: static test-unit ## Format, lint, types, import contracts, generated code, and unit tests (sizes are among them)
 
@@ -62,6 +95,11 @@ lock: venv ## Renews requirements.lock (what runs) and requirements-dev.lock (th
 
 proto: venv ## Generates the control plane's code from its .proto
 	$(PROTOC) --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)
+
+images: ## Builds the images psfleet-ps and psfleet-worker, from BASE_IMAGE
+	@docker info >/dev/null 2>&1 || { echo "make images needs a Docker engine that answers; make train needs none" >&2; exit 1; }
+	$(IMAGE) --target ps --tag psfleet-ps:latest .
+	$(IMAGE) --target worker --tag psfleet-worker:latest .
 
 bench: venv ## Times the sync step against the stock recipe and compute alone
 	$(BIN)/python -m benchmarks.sync_step $(ARGS)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from psfleet import settings
+from psfleet.process import Service, run_service
+from psfleet.settings import prepare_tensorflow
 
-settings.prepare_tensorflow()
 
-from ps_service.service import serve  # noqa: E402  TensorFlow reads its environment when it is imported
-from psfleet.process import run_service  # noqa: E402
+def _load() -> Service:
+    """The service; TensorFlow reads its environment when it is imported with it."""
+    prepare_tensorflow()
+    from ps_service.service import serve
+
+    return serve
+
 
 if __name__ == "__main__":
-    run_service("ps", serve)
+    run_service("ps", _load)

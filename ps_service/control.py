@@ -18,7 +18,8 @@ from psfleet import errors
 from psfleet.checkpoint import read_manifest
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
-from psfleet.errors import PsfleetError
+from psfleet.dataplane import DataPlane
+from psfleet.errors import LostPeerError, PsfleetError
 from psfleet.job import parse_job
 from psfleet.layout import Layout
 
@@ -32,10 +33,12 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         server: Address of this process's TensorFlow server, `grpc://host:port`.
         only_run: The one run that this ps serves; empty: any.
         cause: Why this ps was started again; empty the first time.
+        plane: Learns where each worker is.
     """
 
-    def __init__(self, server: str, only_run: str, cause: str) -> None:
+    def __init__(self, server: str, only_run: str, cause: str, plane: DataPlane) -> None:
         self._server = server
+        self._plane = plane
         self._cause = cause
         self._only_run = only_run
         self._runs: dict[str, Run] = {}
@@ -66,6 +69,8 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
     def Heartbeat(self, request: pb.HeartbeatRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""
         run = self._run(request.caller, context)
+        if not request.leaving:
+            self._meet(request, context)
         run.hear(request)
         return run.state()
 
@@ -124,6 +129,15 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
                 run.shard.close()
             except tf.errors.OpError as error:
                 logger.error("run %s was not dropped whole: %s", run.name, error.message)
+
+    def _meet(self, request: pb.HeartbeatRequest, context: grpc.ServicerContext) -> None:
+        """Before the answer: a worker that has heard from this ps may open a session at once."""
+        try:
+            self._plane.meet(request.index, request.address)
+        except LostPeerError as error:
+            context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        except PsfleetError as error:
+            _refuse(context, str(error))
 
     def _is_here(self, run: Run) -> bool:
         """Whether a run has not been reset or dropped since a call began."""

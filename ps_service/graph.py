@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +16,24 @@ from psfleet.checkpoint import ShardContent
 from psfleet.job import Job
 from psfleet.layout import Layout
 from psfleet.runtime import ShardHandles
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What a shard counts in a generation.
+
+    Attributes:
+        pushed, used: int64 `[slots]`, gradients by worker.
+        staleness: int64 `[slots, STALENESS_BUCKETS]`.
+        waited_secs: float64 `[slots]`, see `ShardHandles`.
+        update_secs: float64 scalar, likewise.
+    """
+
+    pushed: np.ndarray
+    used: np.ndarray
+    staleness: np.ndarray
+    waited_secs: np.ndarray
+    update_secs: np.ndarray
 
 
 class ShardGraph:
@@ -48,7 +67,7 @@ class ShardGraph:
             self._close_queues = [queue.close(cancel_pending_enqueues=True) for queue in handles.tokens]
             self._reads = self._snapshot_reads()
             self._labels = handles.last_label.read_value()
-            self._counters = [v.read_value() for v in (handles.pushed, handles.used, handles.staleness)]
+            self._counters = self._counter_reads()
             self._destroy = [
                 tf.raw_ops.DestroyResourceOp(resource=resource, ignore_lookup_error=True)
                 for resource in _resources(graph, container)
@@ -80,10 +99,9 @@ class ShardGraph:
             frozen=values["frozen"],
         )
 
-    def counters(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """pushed `[slots]`, used `[slots]` and staleness `[slots, STALENESS_BUCKETS]`, all int64."""
-        pushed, used, staleness = self._session.run(self._counters)
-        return pushed, used, staleness
+    def counters(self) -> Counters:
+        """What the shard has counted; `pushed` is older than the rest."""
+        return Counters(*self._session.run(self._counters))
 
     def labels(self) -> list[int]:
         """By worker, the version on which its newest gradient was computed; -1 before its first."""
@@ -100,6 +118,11 @@ class ShardGraph:
         """Bytes of the model here: its buckets without the roll call, state and frozen weights."""
         handles = self._handles
         return sum(handles.bucket_sizes) * 4 + int(handles.state.shape[0]) + int(handles.frozen.shape[0])
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Bytes of the optimizer's slots here."""
+        return len(self._slots) * sum(self._handles.bucket_sizes) * 4
 
     def set_target(self, step: int) -> None:
         """Tells workers the version at which training ends."""
@@ -122,6 +145,8 @@ class ShardGraph:
             handles.pushed,
             handles.used,
             handles.staleness,
+            handles.waited_secs,
+            handles.update_secs,
         ]
         slots = [variable for parts in self._slots.values() for variable in parts]
         return [*handles.buckets, *counters, handles.state, handles.frozen, *slots, *self._scalars.values()]
@@ -134,6 +159,14 @@ class ShardGraph:
             "state": self._handles.state.read_value(),
             "frozen": self._handles.frozen.read_value(),
         }
+
+    def _counter_reads(self) -> list[tf.Tensor]:
+        """In the order of `Counters`; pushed is read first, so that a gradient on its way is never taken for lost."""
+        handles = self._handles
+        pushed = handles.pushed.read_value()
+        with tf.control_dependencies([pushed]):
+            others = [handles.used, handles.staleness, handles.waited_secs, handles.update_secs]
+            return [pushed, *[variable.read_value() for variable in others]]
 
     def _restore(self, layout: Layout, shard: int, content: ShardContent) -> None:
         """Gives variables the values of a checkpoint.

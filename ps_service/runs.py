@@ -25,6 +25,7 @@ class Worker:
     """A worker as this ps knows it."""
 
     process: str = ""
+    address: str = ""
     joins: int = 0
     cause: str = ""
     step: int = 0
@@ -55,7 +56,7 @@ class Run:
         self._finished_at = 0.0
 
     def lease(self, request: pb.JoinRequest) -> tuple[int, int] | None:
-        """Gives a worker the index that it asks for, or with -1 the lowest that no living worker has.
+        """Gives a worker the index that it asks for; with -1 the one that it had, or the lowest that none living has.
 
         Returns:
             The index and how many processes have had it; None if there is none.
@@ -65,19 +66,20 @@ class Run:
             if index >= request.slots:
                 return None
             worker = self.workers.setdefault(index, Worker())
-            worker.left, worker.last_heard = False, time.monotonic()
+            worker.left, worker.last_heard, worker.address = False, time.monotonic(), request.address
             if worker.process != request.process:
                 worker.process, worker.cause = request.process, request.cause
                 worker.joins += 1
             return index, worker.joins
 
     def _free_index(self, request: pb.JoinRequest) -> int:
-        """The caller's own index, or the lowest that no living worker has."""
-        own = next((at for at, worker in self.workers.items() if worker.process == request.process), None)
-        if own is not None:
-            return own
+        """Index 0 is never leased: the chief is told that it is the chief."""
+        for index, worker in self.workers.items():
+            is_its_place = request.address and worker.address == request.address
+            if index and (is_its_place or worker.process == request.process):
+                return index
         taken = {at for at, worker in self.workers.items() if worker.is_alive()}
-        return next((at for at in range(request.slots) if at not in taken), request.slots)
+        return next((at for at in range(1, request.slots) if at not in taken), request.slots)
 
     def hear(self, request: pb.HeartbeatRequest) -> None:
         """Notes a worker's sign of life."""
@@ -149,7 +151,9 @@ class Run:
             state.slots[:] = shard.slot_names
             state.model_bytes = shard.model_bytes
             state.waiting_secs = time.monotonic() - shard.last_update
-            state.pushed[:], state.used[:], state.staleness[:] = shard.counters()
+            counters = shard.counters()
+            state.pushed[:], state.used[:] = counters.pushed.tolist(), counters.used.tolist()
+            state.staleness[:] = counters.staleness.sum(axis=0).tolist()
             for part in shard.saver.parts():
                 record = part.record
                 state.parts.add(
@@ -178,6 +182,7 @@ class Run:
                 pushed=worker.pushed,
                 joins=worker.joins,
                 cause=worker.cause,
+                address=worker.address,
             )
             for index, worker in sorted(self.workers.items())
         ]

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import TYPE_CHECKING
 
 from ps_service.control import ControlServicer
+from ps_service.metrics import PsMetrics
 from ps_service.runs import LINGER_SECS, Run
+from psfleet.control.credentials import read_identity
 from psfleet.control.server import serving
+from psfleet.dataplane import DataPlane, data_plane
 from psfleet.errors import DeadlineError
+from psfleet.metrics_server import exposing
 from psfleet.process import Stop
 from psfleet.runtime.server import boot
 from psfleet.settings import Settings
 from psfleet.waiting import wait_until
+
+if TYPE_CHECKING:
+    from psfleet.identity import Identity
 
 logger = logging.getLogger("psfleet.ps")
 
@@ -21,13 +29,25 @@ def serve(settings: Settings, stop: Stop) -> int:
     """Serves until the run is over or a signal comes; the exit code.
 
     Raises:
+        BadJobError: With TLS, its certificate or stunnel is missing.
         LostPeerError: A port is taken.
         DeadlineError: No worker spoke for the job's `deadlines.stall_secs`.
         StoppedError: A signal came first.
     """
-    target = boot(settings.address, settings.job.device if settings.job else None)
-    servicer = ControlServicer(target, settings.run, settings.cause)
-    with serving(settings.address, servicer):
+    identity = read_identity(settings.tls, "ps")
+    with data_plane(settings, "ps", settings.index, identity) as plane:
+        return _serve(settings, stop, plane, identity)
+
+
+def _serve(settings: Settings, stop: Stop, plane: DataPlane, identity: Identity | None) -> int:
+    target = boot(plane.own, settings.job.device if settings.job else None)
+    plane.check()
+    servicer = ControlServicer(target, settings.run, settings.cause, plane)
+    measured = PsMetrics(max(settings.index, 0))
+    with (
+        serving(settings.address, servicer, identity, stop.event),
+        exposing(settings, lambda: measured.read(servicer.runs())),
+    ):
         logger.info("ps is ready at %s", settings.address.data)
         while not servicer.finished.is_set():
             if stop.event.wait(0.1) and not servicer.finished.is_set():

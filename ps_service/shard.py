@@ -11,7 +11,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from ps_service.graph import ShardGraph
+from ps_service.graph import Counters, ShardGraph
 from ps_service.saver import Saver
 from psfleet.checkpoint import Checkpoint, read_shard
 from psfleet.job import Job
@@ -62,7 +62,7 @@ class Shard:
         container = container_name(plan.run, plan.generation)
         self._graph = ShardGraph(server, plan.job, plan.layout, plan.shard, container, checkpoint.step, content)
         self.saver = Saver(plan.checkpoints_root, plan.run, plan.generation, plan.shard, plan.layout)
-        self.step = checkpoint.step
+        self.first_step = self.step = checkpoint.step
         self.target = plan.job.train.steps
         self.last_update = time.monotonic()
         self._cuts: set[int] = set()
@@ -81,15 +81,19 @@ class Shard:
         """Names of the optimizer's slots."""
         return self._graph.slot_names
 
-    def counters(self) -> tuple[list[int], list[int], list[int]]:
-        """pushed and used by worker, and the staleness histogram of all workers."""
-        pushed, used, staleness = self._graph.counters()
-        return pushed.tolist(), used.tolist(), staleness.sum(axis=0).tolist()
+    def counters(self) -> Counters:
+        """What was counted since the generation began."""
+        return self._graph.counters()
 
     @property
     def model_bytes(self) -> int:
         """Bytes of the model on this ps."""
         return self._graph.model_bytes
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Bytes of the optimizer's slots on this ps."""
+        return self._graph.optimizer_bytes
 
     def labels(self) -> list[int]:
         """By worker, the version on which its newest gradient was computed; -1 before its first."""

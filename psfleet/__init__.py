@@ -1,9 +1,29 @@
 """psfleet trains Keras and TensorFlow models data-parallel on a fleet of parameter servers, workers and spares."""
 
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from psfleet.launch import train
+    from psfleet.program import GraphProgram, KerasProgram
+    from psfleet.report import Report
+
 __version__ = "0.1.0"
 
-from psfleet.launch import train
-from psfleet.program import GraphProgram, KerasProgram
-from psfleet.report import Report
-
 __all__ = ["GraphProgram", "KerasProgram", "Report", "__version__", "train"]
+
+_HOMES = {
+    "GraphProgram": "psfleet.program",
+    "KerasProgram": "psfleet.program",
+    "Report": "psfleet.report",
+    "train": "psfleet.launch",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Imports what is asked for: `psfleet.health` starts every few seconds in each container and needs none of it."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

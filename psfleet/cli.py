@@ -1,4 +1,4 @@
-"""The command line: `psfleet train`, `validate`, `clusterspec`, `weights`, `reset`."""
+"""The command line: `psfleet train`, `validate`, `clusterspec`, `weights`, `reset`; others are in `cli_*.py`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from psfleet import errors, launch, weights
+from psfleet import cli_certs, cli_fleet, errors, launch, weights
+from psfleet.cli_arguments import Fresh, JobFile, Out, Overrides
 from psfleet.cluster import Address, tf_config
 from psfleet.control.client import PsClient
+from psfleet.control.credentials import read_identity
 from psfleet.errors import BadJobError, ProgramError, PsfleetError, UsageError
 from psfleet.job import load_job
 from psfleet.logs import log_plain
@@ -25,19 +27,12 @@ TYPERS_USAGE = 2
 """What Typer exits with when it does not understand a command line; no run ends with it."""
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
-JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="The job file.", show_default=False)]
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Changes a field of the job; dots reach inside.")
-]
+app.add_typer(cli_fleet.app)
+app.command()(cli_certs.certs)
 
 
 @app.command()
-def train(
-    job: JobFile,
-    overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder; runs/<name> by default.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Delete what an earlier run left there.")] = False,
-) -> None:
+def train(job: JobFile, overrides: Overrides = None, out: Out = None, fresh: Fresh = False) -> None:
     """Train a job on processes of this machine; go on from the newest checkpoint if there is one."""
     loaded = load_job(job, overrides or ())
     folder = out if out is not None else Path("runs") / loaded.name
@@ -81,14 +76,18 @@ def export_weights(
 def reset(
     run: Annotated[str, typer.Argument(help="The run whose container is dropped.")],
     ps: Annotated[list[str], typer.Option(metavar="HOST:PORT", help="A running ps; its control port is the next.")],
+    tls: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Certificate for ps with TLS: client/ of `psfleet certs`.")
+    ] = None,
 ) -> None:
     """Drop what running parameter servers hold for a run; other runs on them are left alone."""
     try:
         addresses = [Address.parse(text) for text in ps]
     except BadJobError as error:
         raise UsageError(f"--ps: {error}") from error
+    identity = read_identity(tls, "client")
     for address in addresses:
-        client = PsClient(address, run)
+        client = PsClient(address, run, identity)
         try:
             found = client.reset()
         finally:

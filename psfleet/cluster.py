@@ -12,11 +12,15 @@ from psfleet.job import Job
 
 DATA_PORT = 2222
 """TensorFlow's port in a container. The control plane's port is always the one after."""
+LOOPBACK = "127.0.0.1"
+LOCAL_PORTS = {"ps": range(20000, 21000), "worker": range(21000, 32768)}
+"""With TLS: the port of each ps and worker by its index, the same in all containers, where only loopback reaches it.
+They end where Linux begins to give ports to outgoing connections."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a task listens: TensorFlow on `port`, the control plane on `port + 1`."""
+    """Where a task listens: TensorFlow on `port`, control plane, metrics and TLS tunnel on the three after it."""
 
     host: str
     port: int
@@ -34,6 +38,11 @@ class Address:
         return cls(host, int(port))
 
     @property
+    def is_loopback(self) -> bool:
+        """Whether only processes of this machine are to reach it."""
+        return self.host in (LOOPBACK, "localhost")
+
+    @property
     def data(self) -> str:
         """`host:port` of TensorFlow."""
         return f"{self.host}:{self.port}"
@@ -42,6 +51,23 @@ class Address:
     def control(self) -> str:
         """`host:port` of the control plane."""
         return f"{self.host}:{self.port + 1}"
+
+    @property
+    def tunnel(self) -> str:
+        """`host:port` of the tunnel to TensorFlow."""
+        return f"{self.host}:{self.port + 3}"
+
+
+def local_address(role: str, index: int) -> Address:
+    """Where a task's TensorFlow is found in every container of a fleet with TLS: a tunnel leads there.
+
+    Raises:
+        BadJobError: The index has no port.
+    """
+    ports = LOCAL_PORTS[role]
+    if not 0 <= index < len(ports):
+        raise BadJobError(f"{role} {index}: with tls, expected an index from 0 to {len(ports) - 1}")
+    return Address(LOOPBACK, ports[index])
 
 
 def container_addresses(job: Job) -> tuple[list[Address], list[Address]]:

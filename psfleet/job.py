@@ -15,6 +15,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from psfleet.errors import BadJobError, UsageError
+from psfleet.job_container import Container
 from psfleet.job_fields import Section
 from psfleet.job_optimizer import Optimizer
 from psfleet.job_sections import Checkpoint, Deadlines, Device, Evaluate, Fleet, Stale, Summaries, Train, Update
@@ -42,6 +43,12 @@ class Job(Section):
     summaries: Summaries = Field(default_factory=Summaries, description="What goes into `tensorboard/`.")
     device: Device = Field(default_factory=Device, description="Threads and accelerators.")
     deadlines: Deadlines = Field(default_factory=Deadlines, description="How long each wait may take.")
+    container: Container = Field(default_factory=Container, description="Images, mounts and limits in containers.")
+    tls: bool = Field(
+        False,
+        description="Whether containers encrypt and authenticate all that they say to each other (mutual TLS); "
+        "`psfleet train` stays on this machine and does not.",
+    )
 
     @property
     def quorum(self) -> int:

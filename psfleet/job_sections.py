@@ -38,6 +38,12 @@ class Fleet(Section):
         """How many worker indices there can be."""
         return self.max_workers or 2 * self.replicas
 
+    def role(self, index: int) -> str:
+        """What the worker of an index is called."""
+        if index == 0:
+            return "chief"
+        return "worker" if index < self.workers else "spare"
+
     @model_validator(mode="after")
     def _consistent(self) -> Fleet:
         if self.max_workers is not None and self.max_workers < self.replicas:
@@ -130,10 +136,16 @@ class Summaries(Section):
 
 
 class Device(Section):
-    """Threads and accelerators of each process; null leaves TensorFlow's own default."""
+    """Threads and accelerators of each process."""
 
-    intra_op_threads: NonNegativeInt | None = Field(None, description="Threads within one operation.")
-    inter_op_threads: NonNegativeInt | None = Field(None, description="Operations that run at once.")
+    intra_op_threads: NonNegativeInt | None = Field(
+        None,
+        description="Threads within one operation; 0: TensorFlow's default, one for each core; null: with "
+        "`psfleet train` the machine's cores divided by the workers, at least one; in containers as 0.",
+    )
+    inter_op_threads: NonNegativeInt | None = Field(
+        None, description="Operations that run at once; 0 and null: as for `intra_op_threads`."
+    )
     gpu_memory_fraction: Annotated[Real, Field(gt=0, le=1)] | None = Field(
         None, description="Part of a GPU's memory that a worker may take."
     )

@@ -12,14 +12,20 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 
 from psfleet import errors
 from psfleet.errors import BadJobError, ProgramError, PsfleetError, StoppedError
 from psfleet.logs import log_json
+from psfleet.records import Records
 from psfleet.settings import Settings, read
 
 logger = logging.getLogger("psfleet")
 
+TERMINATION_LOG = Path("/dev/termination-log")
+"""Where Kubernetes reads why a container ended; nowhere else is such a file."""
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that this process gets when its parent dies."""
 
@@ -50,30 +56,43 @@ class Stop:
         self.event.set()
 
 
-def run_service(role: str, serve: Callable[[Settings, Stop], int]) -> None:
+Service = Callable[[Settings, Stop], int]
+
+
+def run_service(role: str, load: Callable[[], Service]) -> None:
     """Runs one service process from its settings to its exit code; never returns.
 
     The last log line of a process that fails has `event: failed`, the exit code, and a training program's traceback.
     The process ends by `os._exit`: closing TensorFlow can block after a fatal error, and nothing is left to do.
+
+    Args:
+        role: ps or worker.
+        load: Imports the service, and TensorFlow with it, once signals are heeded and this process may start at all.
     """
     faulthandler.enable()
     log_json(role=role)
     stop = Stop()
-    code = errors.BUG
+    code, message = errors.BUG, ""
+    records = Records(None)
     try:
         settings = read()
         log_json(run=settings.run, role=role, index=settings.index)
         _die_with(settings.parent_pid)
-        code = serve(settings, stop)
+        records = Records(settings.records)
+        settings = replace(settings, cause=records.begin() or settings.cause)
+        code = load()(settings, stop)
     except PsfleetError as error:
-        code = error.exit_code
+        code, message = error.exit_code, str(error)
         details = error.details if isinstance(error, ProgramError) else ""
         extra = {"event": "failed", "exit_code": code, "details": details}
         logger.log(logging.INFO if isinstance(error, StoppedError) else logging.ERROR, "%s", error, extra=extra)
     except Exception as error:
+        message = f"a bug in psfleet: {type(error).__name__}: {error}"
         extra = {"event": "failed", "exit_code": code, "details": traceback.format_exc()}
-        logger.critical("a bug in psfleet: %s: %s", type(error).__name__, error, extra=extra)
+        logger.critical("%s", message, extra=extra)
     finally:
+        records.end(code, message)
+        _leave_word(message)
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -82,6 +101,13 @@ def run_service(role: str, serve: Callable[[Settings, Stop], int]) -> None:
 
 def _leave_it_to_the_thread(number: int, frame: object) -> None:
     """Takes the place of Python's own handlers, which would end the main thread wherever it is."""
+
+
+def _leave_word(message: str) -> None:
+    """Tells Kubernetes why this process ends; one that has nothing to say leaves that to the end of its log."""
+    if message and TERMINATION_LOG.exists():
+        with suppress(OSError):
+            TERMINATION_LOG.write_text(message + "\n")
 
 
 def _die_with(parent_pid: int) -> None:

@@ -19,7 +19,7 @@ FEW_WEIGHTS = 8
 """Models of no more parameters than this are shown whole."""
 LINE_SECS = 5.0
 """Least time between two progress lines where there is no terminal."""
-QUIET_EVENTS = frozenset({"progress", "checkpoint", "failed", "verified"})
+QUIET_EVENTS = frozenset({"progress", "fleet", "checkpoint", "failed", "verified"})
 
 Listener = Callable[[Mapping[str, Any]], None]
 

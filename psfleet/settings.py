@@ -24,6 +24,9 @@ ADDRESS = "PSFLEET_ADDRESS"
 OUT = "PSFLEET_OUT"
 PARENT = "PSFLEET_PARENT_PID"
 CAUSE = "PSFLEET_CAUSE"
+METRICS_PORT = "PSFLEET_METRICS_PORT"
+TLS = "PSFLEET_TLS"
+RECORDS = "PSFLEET_RECORDS"
 
 _CHANNEL_OPTIONS = ",".join(
     (
@@ -36,13 +39,13 @@ _CHANNEL_OPTIONS = ",".join(
     )
 )
 
-_MEMORY = {
+MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(32 * 1024 * 1024),
     "MALLOC_TRIM_THRESHOLD_": str(1024 * 1024 * 1024),
     "MALLOC_TOP_PAD_": str(64 * 1024 * 1024),
 }
 """Has glibc keep freed memory (mallopt(3)): the kernel clears each fresh page of each tensor otherwise, which took
-5 % of a step of 1.9 million parameters."""
+5 % of a step of 1.9 million parameters. docker/Dockerfile sets the same."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class Settings:
     """The place of one process in a fleet.
 
     Attributes:
-        job: The resolved job; None for a ps that serves any run.
+        job: The resolved job (a path, or the JSON itself); None for a ps that serves any run.
         program_folder: Searched first for the program's module.
         run: Names the run; empty for a ps that serves any.
         index: Of the ps, or of the worker; -1: to be leased from ps 0.
@@ -59,6 +62,10 @@ class Settings:
         out: The run's folder.
         parent_pid: The launcher, with which this process dies; 0: none.
         cause: Why the launcher started this process again; empty the first time.
+        metrics_port: Where Prometheus finds this process's metrics; 0: nowhere.
+        tls: Folder with ca.crt, tls.crt and tls.key, which all peers have, too; None: nothing is encrypted.
+        records: Where a container that is started again, whatever its exit code was, finds how it ended; None:
+            who starts processes again knows it (see `psfleet.records`).
     """
 
     job: Job | None
@@ -70,6 +77,9 @@ class Settings:
     out: Path
     parent_pid: int
     cause: str
+    metrics_port: int = 0
+    tls: Path | None = None
+    records: Path | None = None
 
 
 def read(environ: Mapping[str, str] | None = None) -> Settings:
@@ -97,12 +107,15 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         out=Path(env.get(OUT) or "."),
         parent_pid=_integer(PARENT, env.get(PARENT) or "0"),
         cause=env.get(CAUSE, ""),
+        metrics_port=_integer(METRICS_PORT, env.get(METRICS_PORT) or "0"),
+        tls=Path(env[TLS]) if env.get(TLS) else None,
+        records=Path(env[RECORDS]) if env.get(RECORDS) else None,
     )
 
 
 def for_child(told: Mapping[str, str]) -> dict[str, str]:
     """The environment of a service process: this one's, memory settings unless it has its own, and what it is told."""
-    return {**_MEMORY, **os.environ, **told}
+    return {**MEMORY, **os.environ, **told}
 
 
 def prepare_tensorflow(environ: MutableMapping[str, str] | None = None) -> None:
@@ -113,9 +126,11 @@ def prepare_tensorflow(environ: MutableMapping[str, str] | None = None) -> None:
     env.setdefault("KERAS_BACKEND", "tensorflow")
 
 
-def _job(path: str) -> Job:
+def _job(text: str) -> Job:
+    is_content = text.lstrip().startswith("{")
+    path = "its own text" if is_content else text
     try:
-        content = json.loads(Path(path).read_text())
+        content = json.loads(text if is_content else Path(path).read_text())
     except OSError as error:
         raise BadJobError(f"{JOB} is {path}: {error.strerror or error}") from error
     except ValueError as error:

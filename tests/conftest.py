@@ -17,8 +17,11 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
+# A shell that runs the tests in the background has them ignore SIGINT, and so their children, whose Ctrl-C is tested.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 TESTS = Path(__file__).parent
-TIME_LIMIT_SECS = {"unit": 60, "fleet": 180}
+TIME_LIMIT_SECS = {"unit": 60, "fleet": 180, "compose": 240, "kind": 600}
 """The limit of one test by its folder; a test's own `pytest.mark.timeout` comes first."""
 
 LEAK_MARK = "PSFLEET_TEST_MARK"

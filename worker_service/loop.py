@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 import numpy as np
@@ -25,25 +26,33 @@ class Observer(Protocol):
 
 
 class Batches:
-    """Batches of this worker's shard; the one in hand is kept until its gradient is known to be pushed."""
+    """Batches of this worker's shard; the one in hand is kept until its gradient is known to be pushed.
+
+    The one after it is read on a thread of its own meanwhile: reading a batch of 100 images took 0.7 ms of a step.
+    """
 
     def __init__(self, make: Callable[[int], Iterator[Batch]]) -> None:
         self._make = make
-        self._batches: Iterator[Batch] | None = None
+        self._reader = ThreadPoolExecutor(1, "batches")
+        self._ahead: Callable[[], Future[Batch]] | None = None
+        self._next: Future[Batch] | None = None
         self._in_hand: Batch | None = None
         self.generation = -1
 
     def seek(self, generation: int, index: int) -> None:
         """Begins a generation at the batch of an index; the data set is read from there on."""
         self.generation = generation
-        self._batches = self._make(index)
+        batches = self._make(index)
+        self._ahead = lambda: self._reader.submit(next, batches)
+        self._next = None
         self._in_hand = None
 
     def current(self) -> Batch:
         """The batch in hand."""
-        assert self._batches is not None, "seek() comes first"
+        assert self._ahead is not None, "seek() comes first"
         if self._in_hand is None:
-            self._in_hand = next(self._batches)
+            self._in_hand = (self._next or self._ahead()).result()
+            self._next = self._ahead()
         return self._in_hand
 
     def done(self) -> None:
@@ -66,9 +75,11 @@ def train(
     progress = start.progress
     label = pulse.step = start.version
     observer.start(label)
+    pulse.meter.attached()
     before = time.perf_counter()
     if is_sync and label <= start.labels.min() and not _is_done(progress):
         progress = attachment.await_step(label)
+        pulse.meter.awaited()
         label = _version(progress)
     while not _is_done(progress):
         pulse.step = label
@@ -78,17 +89,18 @@ def train(
         pulse.pushed += 1
         label = _version(progress)
         now = time.perf_counter()
+        pulse.meter.step(now - before)
         observer.step(attachment, batch, label, loss, now - before)
         before = now
     pulse.step = label
 
 
 def _version(progress: np.ndarray) -> int:
-    return int(progress[:, 0].min())
+    return min(version for version, _ in progress.tolist())
 
 
 def _is_done(progress: np.ndarray) -> bool:
-    return bool((progress[:, 0] >= progress[:, 1]).all())
+    return all(version >= target for version, target in progress.tolist())
 
 
 class Nobody:

@@ -9,11 +9,13 @@ import threading
 import time
 from collections.abc import Callable
 
+from psfleet.cluster import Address
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient
 from psfleet.errors import BadJobError, LostPeerError, PsfleetError
 from psfleet.process import Stop
 from worker_service.fleet import States
+from worker_service.meter import Meter
 
 logger = logging.getLogger("psfleet.worker")
 
@@ -27,6 +29,7 @@ class Pulse:
 
     Attributes:
         step, pushed: What the training loop reports.
+        meter: What the training loop measures.
         generation: The one in training; -1 between generations.
         states: What each ps said last; None where it was silent.
         outcome: How the run ended, once it did.
@@ -34,16 +37,18 @@ class Pulse:
         interrupt: Called when the step under way is in vain: the run is over, or its generation is not the fleet's.
     """
 
-    def __init__(self, fleet: FleetClient, index: int, stop: Stop) -> None:
+    def __init__(self, fleet: FleetClient, index: int, address: Address, stop: Stop) -> None:
         self.index = index
         self.step = 0
         self.pushed = 0
+        self.meter = Meter()
         self.generation = -1
         self.states: States = [None] * len(fleet.ps)
         self.outcome: pb.Outcome | None = None
         self.on_beat: Callable[[States], None] = lambda states: None
         self.interrupt: Callable[[], None] = lambda: None
         self._fleet = fleet
+        self._address = address.data
         self._stop = stop
         self._now = threading.Event()
         self._closing = False
@@ -84,7 +89,12 @@ class Pulse:
         for client in self._fleet.ps:
             try:
                 request = pb.HeartbeatRequest(
-                    index=self.index, step=self.step, pushed=self.pushed, leaving=leaving, generation=self.generation
+                    index=self.index,
+                    step=self.step,
+                    pushed=self.pushed,
+                    leaving=leaving,
+                    generation=self.generation,
+                    address=self._address,
                 )
                 states.append(client.heartbeat(request))
             except (LostPeerError, BadJobError) as error:

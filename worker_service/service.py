@@ -11,10 +11,15 @@ from typing import Any
 from psfleet import pages
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient
+from psfleet.control.credentials import read_identity
 from psfleet.control.server import serving
+from psfleet.dataplane import DataPlane, data_plane
 from psfleet.errors import BadJobError, LostPeerError, PermanentError, ProgramError, PsfleetError
 from psfleet.job import Job
+from psfleet.launch.folder import OF_ONE_START, clear
 from psfleet.layout import Layout
+from psfleet.logs import log_json
+from psfleet.metrics_server import exposing
 from psfleet.process import Stop
 from psfleet.program import load_program
 from psfleet.runtime.server import boot
@@ -29,6 +34,7 @@ from worker_service.chief.settle import Settler
 from worker_service.evaluation import Evaluator
 from worker_service.inputs import batches
 from worker_service.loop import Batches
+from worker_service.metrics import Duties, WorkerMetrics
 from worker_service.programs import front_end
 from worker_service.pulse import Pulse
 from worker_service.worker import Place, Worker
@@ -45,12 +51,21 @@ def serve(settings: Settings, stop: Stop) -> int:
     if settings.job is None or not settings.ps or not settings.run:
         raise BadJobError("PSFLEET_JOB, PSFLEET_PS and PSFLEET_RUN are missing, expected all three")
     job = settings.job
-    with FleetClient(settings.ps, settings.run) as fleet, serving(settings.address):
+    measured = WorkerMetrics(settings.run, job)
+    identity = read_identity(settings.tls, "worker")
+    with (
+        FleetClient(settings.ps, settings.run, identity) as fleet,
+        serving(settings.address, identity=identity, stopping=stop.event),
+        exposing(settings, measured.read),
+    ):
         index = _join(fleet, settings, job, stop)
-        pulse = Pulse(fleet, index, stop)
+        log_json(run=settings.run, role="worker", index=index)
+        logger.info("joined as worker %d", index)
+        measured.pulse = pulse = Pulse(fleet, index, settings.address, stop)
         pulse.start()
         try:
-            return _work(settings, job, fleet, pulse, stop)
+            with data_plane(settings, "worker", index, identity) as plane:
+                return _work(settings, plane, job, fleet, pulse, stop, measured)
         except PsfleetError as error:
             if isinstance(error, PermanentError) or index == 0:
                 details = error.details if isinstance(error, ProgramError) else ""
@@ -64,33 +79,48 @@ def _join(fleet: FleetClient, settings: Settings, job: Job, stop: Stop) -> int:
     """Takes an index from ps 0 and tells it to the others."""
     process = secrets.token_hex(8)
 
-    def ask() -> int | None:
+    def ask() -> int | LostPeerError:
         if stop.event.is_set():
             raise stop.error()
         index = settings.index
         try:
             for client in fleet.ps:
-                request = pb.JoinRequest(index=index, slots=job.fleet.slots, cause=settings.cause, process=process)
+                request = pb.JoinRequest(
+                    index=index,
+                    slots=job.fleet.slots,
+                    cause=settings.cause,
+                    process=process,
+                    address=settings.address.data,
+                )
                 index = client.join(request).index
         except LostPeerError as error:
-            logger.debug("not yet: %s", error)
-            return None
+            return error
         return index
 
     what = f"{len(fleet.ps)} parameter servers to answer"
-    index = wait_until(ask, job.deadlines.start_secs, what, done=lambda index: index is not None, poll_secs=0.2)
-    assert index is not None, "wait_until checked it"
+    index = wait_until(ask, job.deadlines.start_secs, what, done=lambda found: isinstance(found, int), poll_secs=0.2)
+    assert isinstance(index, int), "wait_until checked it"
     return index
 
 
-def _work(settings: Settings, job: Job, fleet: FleetClient, pulse: Pulse, stop: Stop) -> int:
-    boot(settings.address, job.device)
+def _work(
+    settings: Settings,
+    plane: DataPlane,
+    job: Job,
+    fleet: FleetClient,
+    pulse: Pulse,
+    stop: Stop,
+    measured: WorkerMetrics,
+) -> int:
+    boot(plane.own, job.device)
+    plane.check()
     program = load_program(job, settings.program_folder)
     num_shards = job.fleet.replicas
     front = front_end(program, job, num_shards, pulse.index)
     layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, job.update.bucket_bytes)
+    measured.layout = layout
     shard = pulse.index % num_shards
-    place = Place(settings.run, pulse.index, settings.address, settings.ps)
+    place = Place(settings.run, pulse.index, plane.own, plane.ps)
     parts: dict[str, Any] = {
         "place": place,
         "job": job,
@@ -108,12 +138,14 @@ def _work(settings: Settings, job: Job, fleet: FleetClient, pulse: Pulse, stop: 
         if outcome.exit_code:
             logger.info("the run ended: %s", outcome.message, extra={"exit_code": outcome.exit_code})
         return outcome.exit_code
-    return _lead(settings, job, layout, parts)
+    return _lead(settings, job, layout, parts, measured)
 
 
-def _lead(settings: Settings, job: Job, layout: Layout, parts: dict[str, Any]) -> int:
+def _lead(settings: Settings, job: Job, layout: Layout, parts: dict[str, Any], measured: WorkerMetrics) -> int:
     """The chief's work, and the report at its end, whatever the end is."""
     out, fleet, front, run = settings.out, parts["fleet"], parts["front_end"], settings.run
+    if settings.records is not None and not settings.cause:
+        clear(out, OF_ONE_START)
     events = Events(out, job)
     recorder = Recorder(out, job, layout, Evaluator(front, layout))
     root = out / "checkpoints"
@@ -123,6 +155,7 @@ def _lead(settings: Settings, job: Job, layout: Layout, parts: dict[str, Any]) -
         "versions": versions(),
     }
     committer = Committer(fleet, job, layout, run, root, extra, parts["stop"])
+    measured.duties = Duties(committer, events, recorder)
     conclusion = Conclusion(fleet, job, run, out, recorder, committer, events)
     settler = Settler(fleet, job, layout, run, root, front.initial_values, extra, events)
     chief = Chief(settler, committer, conclusion, recorder, events, **parts)

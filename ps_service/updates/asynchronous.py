@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from ps_service.updates.interface import wake
+from ps_service.updates.interface import timed, wake
 from psfleet.job_sections import Stale
 from psfleet.runtime import STALENESS_BUCKETS, ShardHandles
 
@@ -56,7 +56,7 @@ class AsyncUpdates:
                 for gradient, variable in zip(gradients, handles.buckets, strict=True)
             ]
             with v1.container(handles.container):
-                update = self.optimizer.apply_gradients(pairs, handles.version)
+                update = timed(handles, gradients, lambda: self.optimizer.apply_gradients(pairs, handles.version))
             with tf.control_dependencies([update]):
                 return handles.version.read_value()
 

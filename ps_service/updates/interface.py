@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -55,10 +55,24 @@ def wake(handles: ShardHandles, version: tf.Tensor, chosen: tf.Tensor | None = N
     return tf.group(*puts)
 
 
-def roll_call(gradient: tf.Tensor, slots: int) -> tf.Tensor:
+def roll_call(handles: ShardHandles, gradient: tf.Tensor) -> tf.Tensor:
     """Whose gradients are in a gradient of the first bucket: int64 `[slots]` of zeros and ones."""
-    tail: tf.Tensor = gradient[tf.size(gradient) - slots :]
+    start = handles.bucket_sizes[0]
+    tail: tf.Tensor = gradient[start : start + handles.slots]
     return tf.cast(tail > 0, tf.int64)
+
+
+def timed(handles: ShardHandles, gradients: Sequence[Any], update: Callable[[], tf.Operation]) -> tf.Operation:
+    """An update that also adds to the shard's `update_secs` the time from its last gradient to its own end.
+
+    No bucket waits for the gradient of another.
+    """
+    with tf.control_dependencies(gradients):
+        started = tf.timestamp()
+    updated = update()
+    with tf.control_dependencies([started, updated]):
+        took = tf.timestamp() - started
+    return handles.update_secs.assign_add(took, read_value=False)
 
 
 def slot_values(optimizer: v1.train.Optimizer, buckets: Sequence[tf.Variable]) -> dict[str, list[tf.Variable]]:

@@ -8,12 +8,12 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from ps_service.updates.interface import roll_call, wake
+from ps_service.updates.interface import roll_call, timed, wake
 from psfleet.runtime import ShardHandles
 
 
 class RollCallOptimizer(v1.train.Optimizer):
-    """Counts whose gradients an average is made of, then leaves it to the optimizer that it wraps."""
+    """Counts whose gradients an average is made of, then leaves it to the optimizer that it wraps, and times that."""
 
     def __init__(self, optimizer: v1.train.Optimizer, handles: ShardHandles) -> None:
         super().__init__(use_locking=False, name="RollCall")
@@ -25,9 +25,10 @@ class RollCallOptimizer(v1.train.Optimizer):
     ) -> tf.Operation:
         """See tf.compat.v1.train.Optimizer; the first pair is the first bucket."""
         pairs = list(grads_and_vars)
-        counted = self._handles.used.assign_add(roll_call(pairs[0][0], self._handles.slots), read_value=False)
+        counted = self._handles.used.assign_add(roll_call(self._handles, pairs[0][0]), read_value=False)
+        averages = [average for average, _ in pairs]
         with tf.control_dependencies([counted]):
-            return self._wrapped.apply_gradients(pairs, global_step, name)
+            return timed(self._handles, averages, lambda: self._wrapped.apply_gradients(pairs, global_step, name))
 
 
 class SyncUpdates:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 
@@ -13,30 +13,38 @@ import psfleet
 from psfleet.cluster import Address
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
+from psfleet.control.credentials import channel
 from psfleet.errors import BadJobError, LostPeerError
 from psfleet.layout import Layout
 
+if TYPE_CHECKING:
+    from psfleet.identity import Identity
+
 CALL_SECS = 5.0
 """Deadline of a call that only looks something up."""
-CHANNEL_OPTIONS = (
-    ("grpc.max_send_message_length", 64 * 1024 * 1024),
-    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.enable_http_proxy", 0),
+REFUSALS = (
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.PERMISSION_DENIED,
 )
+"""A ps that answers so would answer so again."""
 
 
 class PsClient:
-    """The control plane of one ps.
+    """The control plane of one ps, with an identity under mutual TLS.
 
     Every method raises `LostPeerError` when the ps cannot be reached in time and `BadJobError` when it refuses.
     """
 
-    def __init__(self, address: Address, run: str) -> None:
+    def __init__(self, address: Address, run: str, identity: Identity | None = None) -> None:
         self.address = address
         self._caller = pb.Caller(run=run, version=psfleet.__version__)
-        self._channel = grpc.insecure_channel(address.control, options=CHANNEL_OPTIONS)
+        self._identity = identity
+        self._connect()
+
+    def _connect(self) -> None:
+        self._proof = self._identity.current() if self._identity is not None else None
+        self._channel = channel(self.address.control, "ps", self._identity)
         self._stub = control_pb2_grpc.ShardControlStub(self._channel)
 
     def describe(self) -> pb.ShardState:
@@ -101,18 +109,25 @@ class PsClient:
             return method(request, timeout=timeout_secs)
         except grpc.RpcError as error:
             details = f"ps at {self.address.control}: {error.details()}"
-            if error.code() in (grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT):
+            if error.code() in REFUSALS:
                 raise BadJobError(details) from error
+            self._renew()
             raise LostPeerError(f"{details} ({error.code().name.lower()})") from error
         except ValueError as error:
             raise LostPeerError(f"ps at {self.address.control}: the connection is closed") from error
+
+    def _renew(self) -> None:
+        """Has the next call use the certificate that took the place of the one that this channel began with."""
+        if self._identity is not None and self._identity.current() is not self._proof:
+            self._channel.close()
+            self._connect()
 
 
 class FleetClient:
     """The control planes of all ps of a run, in their order."""
 
-    def __init__(self, addresses: Sequence[Address], run: str) -> None:
-        self.ps = [PsClient(address, run) for address in addresses]
+    def __init__(self, addresses: Sequence[Address], run: str, identity: Identity | None = None) -> None:
+        self.ps = [PsClient(address, run, identity) for address in addresses]
 
     def __enter__(self) -> Self:
         return self

@@ -51,20 +51,22 @@ class SavedPart(_message.Message):
     def __init__(self, step: _Optional[int] = ..., file: _Optional[str] = ..., num_bytes: _Optional[int] = ..., sha256: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
 
 class WorkerState(_message.Message):
-    __slots__ = ("index", "step", "silent_secs", "pushed", "joins", "cause")
+    __slots__ = ("index", "step", "silent_secs", "pushed", "joins", "cause", "address")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     SILENT_SECS_FIELD_NUMBER: _ClassVar[int]
     PUSHED_FIELD_NUMBER: _ClassVar[int]
     JOINS_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     index: int
     step: int
     silent_secs: float
     pushed: int
     joins: int
     cause: str
-    def __init__(self, index: _Optional[int] = ..., step: _Optional[int] = ..., silent_secs: _Optional[float] = ..., pushed: _Optional[int] = ..., joins: _Optional[int] = ..., cause: _Optional[str] = ...) -> None: ...
+    address: str
+    def __init__(self, index: _Optional[int] = ..., step: _Optional[int] = ..., silent_secs: _Optional[float] = ..., pushed: _Optional[int] = ..., joins: _Optional[int] = ..., cause: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class ShardState(_message.Message):
     __slots__ = ("run", "phase", "generation", "step", "target", "layout_digest", "pushed", "used", "staleness", "parts", "workers", "outcome", "optimizer", "slots", "waiting_secs", "cause", "model_bytes")
@@ -129,18 +131,20 @@ class ConfigureRequest(_message.Message):
     def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., generation: _Optional[int] = ..., job_json: _Optional[str] = ..., layout_json: _Optional[str] = ..., checkpoint_folder: _Optional[str] = ..., checkpoints_root: _Optional[str] = ..., shard: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("caller", "index", "slots", "cause", "process")
+    __slots__ = ("caller", "index", "slots", "cause", "process", "address")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     SLOTS_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     caller: Caller
     index: int
     slots: int
     cause: str
     process: str
-    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., index: _Optional[int] = ..., slots: _Optional[int] = ..., cause: _Optional[str] = ..., process: _Optional[str] = ...) -> None: ...
+    address: str
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., index: _Optional[int] = ..., slots: _Optional[int] = ..., cause: _Optional[str] = ..., process: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("index", "joins")
@@ -151,20 +155,22 @@ class JoinReply(_message.Message):
     def __init__(self, index: _Optional[int] = ..., joins: _Optional[int] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("caller", "index", "step", "pushed", "leaving", "generation")
+    __slots__ = ("caller", "index", "step", "pushed", "leaving", "generation", "address")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     PUSHED_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
     caller: Caller
     index: int
     step: int
     pushed: int
     leaving: bool
     generation: int
-    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., index: _Optional[int] = ..., step: _Optional[int] = ..., pushed: _Optional[int] = ..., leaving: _Optional[bool] = ..., generation: _Optional[int] = ...) -> None: ...
+    address: str
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., index: _Optional[int] = ..., step: _Optional[int] = ..., pushed: _Optional[int] = ..., leaving: _Optional[bool] = ..., generation: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
 class CutRequest(_message.Message):
     __slots__ = ("caller", "generation", "step", "stop")

@@ -2,45 +2,67 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent import futures
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from psfleet.cluster import Address
 from psfleet.control import control_pb2_grpc
-from psfleet.control.client import CHANNEL_OPTIONS
+from psfleet.control.credentials import CHANNEL_OPTIONS, RoleGuard, add_port
 from psfleet.errors import LostPeerError
+
+if TYPE_CHECKING:
+    from psfleet.identity import Identity
 
 THREADS = 16
 """Calls that are answered at the same time; each worker has one heartbeat under way at most."""
 
 
 @contextmanager
-def serving(address: Address, servicer: control_pb2_grpc.ShardControlServicer | None = None) -> Iterator[None]:
-    """Serves on the control port of `address` until the block is left.
+def serving(
+    address: Address,
+    servicer: control_pb2_grpc.ShardControlServicer | None = None,
+    identity: Identity | None = None,
+    stopping: threading.Event | None = None,
+) -> Iterator[None]:
+    """Serves on the control port of `address` until the block is left; with an identity, under mutual TLS.
+
+    Health is SERVING from the first moment, whatever the peers do, until `stopping` is set or the block is left.
 
     Raises:
         LostPeerError: The port is taken.
     """
     options = (*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0))
-    server = grpc.server(futures.ThreadPoolExecutor(THREADS, "control"), options=options)
+    guards = () if identity is None else (RoleGuard(),)
+    server = grpc.server(futures.ThreadPoolExecutor(THREADS, "control"), interceptors=guards, options=options)
     checks = health.HealthServicer()
     checks.set("", health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     if servicer is not None:
         control_pb2_grpc.add_ShardControlServicer_to_server(servicer, server)
-    listen_host = "127.0.0.1" if address.host in ("127.0.0.1", "localhost") else "[::]"
+    listen_host = "127.0.0.1" if address.is_loopback else "[::]"
     try:
-        server.add_insecure_port(f"{listen_host}:{address.port + 1}")
+        add_port(server, f"{listen_host}:{address.port + 1}", identity)
     except RuntimeError as error:
         raise LostPeerError(
             f"control port {address.port + 1} of {address.host} is in use, expected a free one"
         ) from error
     server.start()
+    if stopping is not None:
+        threading.Thread(target=_end_health, args=(checks, stopping), name="health", daemon=True).start()
     try:
         yield
     finally:
+        checks.enter_graceful_shutdown()
         server.stop(grace=1.0).wait(2.0)
+
+
+def _end_health(checks: health.HealthServicer, stopping: threading.Event) -> None:
+    """A process that was asked to stop may need a while to save; who looks for one that works takes another."""
+    stopping.wait()
+    checks.enter_graceful_shutdown()

@@ -54,7 +54,7 @@ def claimed(path: Path, job: Job, fresh: bool) -> Iterator[RunFolder]:
         except BlockingIOError as error:
             raise UsageError(f"--out {path}: another run is using it, expected a folder of its own") from error
         try:
-            _clear(folder, OWN if fresh else OF_ONE_START)
+            clear(folder.path, OWN if fresh else OF_ONE_START)
             (folder.path / "logs").mkdir(exist_ok=True)
             folder.job.write_text(job.model_dump_json(indent=2))
         except OSError as error:
@@ -64,9 +64,10 @@ def claimed(path: Path, job: Job, fresh: bool) -> Iterator[RunFolder]:
         yield folder
 
 
-def _clear(folder: RunFolder, names: tuple[str, ...]) -> None:
+def clear(folder: Path, names: tuple[str, ...]) -> None:
+    """Removes files and folders, where they are there, from a folder."""
     for name in names:
-        path = folder.path / name
+        path = folder / name
         if path.is_dir():
             shutil.rmtree(path)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
 import threading
@@ -19,6 +20,7 @@ from psfleet.launch.folder import RunFolder, claimed
 from psfleet.launch.follow import Follower
 from psfleet.launch.ports import free_addresses
 from psfleet.launch.process import Task
+from psfleet.launch.threads import share_cores
 from psfleet.report import EventLog, Report
 
 POLL_SECS = 0.1
@@ -65,6 +67,7 @@ def train(
         raise UsageError("overrides go with the path of a job file")
     elif not isinstance(job, Job):
         job = parse_job(job)
+    job = share_cores(job, len(os.sched_getaffinity(0)), job.fleet.replicas)
     with claimed(Path(out) if out is not None else Path("runs") / job.name, job, fresh) as run_folder:
         return _Launch(job, run_folder, folder.resolve(), listener or _ignore).run()
 
@@ -118,6 +121,8 @@ class _Launch:
             settings.RUN: self._run,
             settings.OUT: str(self._folder.path),
             settings.PS: ",".join(address.data for address in ps),
+            # All processes of this machine cannot have the one port that its own environment may name.
+            settings.METRICS_PORT: "0",
         }
 
         def task(role: str, index: int, address: Address) -> Task:

@@ -11,7 +11,7 @@ import hashlib
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from psfleet.layout import Layout
+from psfleet.layout import Layout, roll_call_size
 
 STALENESS_BUCKETS = 65
 """Length of a worker's staleness histogram; the last entry counts all that is as late or later."""
@@ -38,14 +38,17 @@ class ShardHandles:
     """Handles to what one ps holds.
 
     Attributes:
-        buckets: One float32 variable `[bucket_size]` each. The first is longer by `slots`: this tail of its gradient is
-            the roll call, a one at the worker's own index, from which the ps learns whose gradients made an average.
+        buckets: One float32 variable `[bucket_size]` each. The first is longer by `roll_call_size`: this tail of its
+            gradient is the roll call, a one at the worker's own index, from which the ps learns whose gradients made
+            an average.
         version: int64 scalar, the number of updates applied.
         target: int64 scalar, the version at which training ends.
         last_label: int64 `[slots]`, the version on which each worker's newest gradient was computed.
         pushed: int64 `[slots]`, gradients that came from each worker.
         used: int64 `[slots]`, gradients of each worker that are part of an update.
         staleness: int64 `[slots, STALENESS_BUCKETS]`, how many updates late gradients came.
+        waited_secs: float64 `[slots]`, how long each worker's gradients lay here until the worker was let go on.
+        update_secs: float64 scalar, the time that the optimizer took for all updates.
         state: uint8 `[state shard size]`, what the forward pass changes; the chief writes it.
         frozen: uint8 `[frozen shard size]`, weights that nothing changes.
         tokens: A queue of at most one token for each worker: "look at the version again".
@@ -53,6 +56,7 @@ class ShardHandles:
 
     def __init__(self, layout: Layout, shard: int, slots: int, container: str, device: str) -> None:
         self.slots = slots
+        self.roll_call_size = roll_call_size(slots)
         self.device = device
         self.container = container
         self._scope = f"shard_{shard}"
@@ -60,7 +64,7 @@ class ShardHandles:
         self.bucket_sizes = [size] * layout.parameters.buckets_per_shard
         with tf.device(device), v1.container(container), v1.variable_scope(self._scope, reuse=v1.AUTO_REUSE):
             self.buckets = [
-                _variable(f"bucket_{index}", [units + (slots if index == 0 else 0)], tf.float32)
+                _variable(f"bucket_{index}", [units + (self.roll_call_size if index == 0 else 0)], tf.float32)
                 for index, units in enumerate(self.bucket_sizes)
             ]
             self.version = _variable("version", [], tf.int64)
@@ -69,6 +73,8 @@ class ShardHandles:
             self.pushed = _variable("pushed", [slots], tf.int64)
             self.used = _variable("used", [slots], tf.int64)
             self.staleness = _variable("staleness", [slots, STALENESS_BUCKETS], tf.int64)
+            self.waited_secs = _variable("waited_secs", [slots], tf.float64)
+            self.update_secs = _variable("update_secs", [], tf.float64)
             self.state = _variable("state", [layout.state.shard_size], tf.uint8)
             self.frozen = _variable("frozen", [layout.frozen.shard_size], tf.uint8)
             self.tokens = [

@@ -126,9 +126,12 @@ def client(shared: Service) -> Iterator[PsClient]:
         yield client
 
 
-def join(client: PsClient, process: str, index: int = -1, slots: int = 3, cause: str = "") -> tuple[int, int]:
+def join(
+    client: PsClient, process: str, index: int = -1, slots: int = 4, cause: str = "", address: str = ""
+) -> tuple[int, int]:
     """The index that a worker gets, and how many processes have had it."""
-    reply = client.join(pb.JoinRequest(index=index, slots=slots, cause=cause, process=process))
+    request = pb.JoinRequest(index=index, slots=slots, cause=cause, process=process, address=address)
+    reply = client.join(request)
     return reply.index, reply.joins
 
 
@@ -137,32 +140,37 @@ def test_a_run_that_nobody_configured_is_empty(client: PsClient) -> None:
     assert (state.phase, state.generation, state.step, list(state.workers)) == (pb.EMPTY, 0, 0, [])
 
 
-def test_workers_that_ask_for_any_index_get_the_lowest_free_one(client: PsClient) -> None:
-    assert [join(client, process) for process in "abc"] == [(0, 1), (1, 1), (2, 1)]
+def test_workers_that_ask_for_any_index_get_the_lowest_free_one_but_never_the_chiefs(client: PsClient) -> None:
+    assert [join(client, process) for process in "abc"] == [(1, 1), (2, 1), (3, 1)]
+
+
+def test_a_worker_that_comes_back_from_its_address_at_once_has_its_index_back(client: PsClient) -> None:
+    assert [join(client, process, address=f"{process}:2222") for process in "ab"] == [(1, 1), (2, 1)]
+    assert join(client, "a again", address="a:2222") == (1, 2)
+    assert [worker.address for worker in client.describe().workers] == ["a:2222", "b:2222"]
 
 
 def test_a_join_that_is_repeated_gives_the_same_index_and_counts_once(client: PsClient) -> None:
-    assert join(client, "a") == (0, 1)
-    assert join(client, "b") == (1, 1)
-    assert join(client, "a") == (0, 1)
-    assert join(client, "a", index=0) == (0, 1)
+    assert join(client, "a") == (1, 1)
+    assert join(client, "b") == (2, 1)
+    assert join(client, "a") == (1, 1)
+    assert join(client, "a", index=1) == (1, 1)
 
 
 def test_a_worker_beyond_the_slots_is_refused(client: PsClient) -> None:
-    for process in "ab":
-        join(client, process, slots=2)
+    join(client, "a", slots=2)
     with pytest.raises(BadJobError, match=r"index -1 asked for, all 2 of fleet\.max_workers are taken"):
         join(client, "c", slots=2)
     with pytest.raises(BadJobError, match=r"index 2 asked for"):
         join(client, "c", slots=2, index=2)
-    assert [worker.index for worker in client.describe().workers] == [0, 1]
+    assert [worker.index for worker in client.describe().workers] == [1]
 
 
 def test_the_index_of_a_worker_that_left_is_given_again(client: PsClient) -> None:
     for process in "abc":
         join(client, process)
     client.heartbeat(pb.HeartbeatRequest(index=1, step=4, pushed=4, leaving=True, generation=-1))
-    assert client.describe().workers[1].silent_secs == -1
+    assert client.describe().workers[0].silent_secs == -1
     assert join(client, "d") == (1, 2)
     with pytest.raises(BadJobError, match="are taken"):
         join(client, "e")
@@ -176,7 +184,7 @@ def test_a_worker_that_was_started_again_has_its_index_back_and_its_cause_is_tol
 
 
 def test_a_sign_of_life_is_what_others_are_told(client: PsClient) -> None:
-    join(client, "a")
+    join(client, "a", index=0)
     state = client.heartbeat(pb.HeartbeatRequest(index=0, step=12, pushed=13, leaving=False, generation=1))
     [worker] = state.workers
     assert (worker.step, worker.pushed) == (12, 13)
@@ -185,7 +193,7 @@ def test_a_sign_of_life_is_what_others_are_told(client: PsClient) -> None:
 
 
 def test_the_first_word_about_the_end_of_a_run_stays_and_every_worker_hears_it(client: PsClient) -> None:
-    join(client, "a")
+    join(client, "a", index=0)
     client.finish(pb.Outcome(exit_code=70, message="the loss is NaN", details="a traceback"))
     client.finish(pb.Outcome(exit_code=0, message="done"))
     state = client.heartbeat(pb.HeartbeatRequest(index=0, step=1, pushed=1, leaving=False, generation=-1))
@@ -232,7 +240,7 @@ def test_a_ps_stays_until_its_worker_has_heard_of_the_end_and_ends_at_once_on_si
     with ExitStack() as stack:
         polite, stopped = (stack.enter_context(running("ps", tmp_path, RUN="run", INDEX="0")) for _ in range(2))
         with polite.serving().client("run") as client:
-            join(client, "a")
+            join(client, "a", index=0)
             client.finish(pb.Outcome(exit_code=0, message="done"))
             assert client.describe().phase == pb.FINISHED, "nobody has told the worker yet"
             client.heartbeat(pb.HeartbeatRequest(index=0, step=1, pushed=1, leaving=False, generation=-1))

@@ -31,7 +31,7 @@ import psfleet
 def build():
     return psfleet.GraphProgram(loss=len, train=len)
 """
-ALL = ("train", "validate", "clusterspec", "weights", "reset")
+ALL = ("train", "validate", "clusterspec", "weights", "reset", "certs")
 
 
 @dataclass(frozen=True)
@@ -190,8 +190,9 @@ class Ps:
 
     closed: list[Address]
 
-    def __init__(self, address: Address, run: str) -> None:
+    def __init__(self, address: Address, run: str, identity: object) -> None:
         self.address, self.run = address, run
+        assert identity is None, "nobody gave --tls"
 
     def reset(self) -> bool:
         if self.address.host == "gone":

@@ -34,6 +34,12 @@ def test_without_any_variable_a_process_is_a_ps_that_serves_any_run() -> None:
     assert (read.program_folder, read.out, read.parent_pid, read.cause) == (Path(), Path(), 0, "")
 
 
+def test_the_job_may_be_told_as_text(job: Job) -> None:
+    assert settings.read({"PSFLEET_JOB": job.model_dump_json()}).job == job
+    with pytest.raises(BadJobError, match="PSFLEET_JOB is its own text: expected a resolved job as JSON"):
+        settings.read({"PSFLEET_JOB": "{name"})
+
+
 def test_every_variable_has_its_place(job: Job, tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_text(job.model_dump_json())
@@ -48,6 +54,8 @@ def test_every_variable_has_its_place(job: Job, tmp_path: Path) -> None:
             "PSFLEET_OUT": "/out",
             "PSFLEET_PARENT_PID": "17",
             "PSFLEET_CAUSE": "killed by SIGKILL",
+            "PSFLEET_METRICS_PORT": "2224",
+            "PSFLEET_TLS": "/tls",
         }
     )
     assert read == settings.Settings(
@@ -60,6 +68,8 @@ def test_every_variable_has_its_place(job: Job, tmp_path: Path) -> None:
         out=Path("/out"),
         parent_pid=17,
         cause="killed by SIGKILL",
+        metrics_port=2224,
+        tls=Path("/tls"),
     )
 
 

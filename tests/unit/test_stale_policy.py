@@ -14,12 +14,13 @@ import tensorflow.compat.v1 as v1
 
 from ps_service.updates.asynchronous import AsyncUpdates, StalePolicy
 from psfleet.job_sections import Stale
-from psfleet.layout import Layout, TensorSpec
+from psfleet.layout import Layout, TensorSpec, roll_call_size
 from psfleet.runtime import STALENESS_BUCKETS, ShardHandles
 from psfleet.waiting import wait_until
 
 SIZE = 16
 SLOTS = 3
+FIRST_BUCKET = SIZE + roll_call_size(SLOTS)
 TARGET = 100
 RATE = 0.5
 ROUNDS = 20
@@ -75,10 +76,11 @@ class Shard:
                 self.handles, lambda factor: v1.train.GradientDescentOptimizer(RATE * factor), stale
             )
             handles = self.handles
-            variables = [handles.version, handles.target, handles.used, handles.staleness, *handles.buckets]
+            counters = [handles.version, handles.target, handles.used, handles.staleness, handles.update_secs]
+            variables = [*counters, *handles.buckets]
             initializer = v1.variables_initializer(variables)
-            ready = [handles.target.assign(TARGET), handles.buckets[0].assign(tf.ones(SIZE + SLOTS))]
-            self._gradient = [v1.placeholder(tf.float32, [SIZE + SLOTS]), v1.placeholder(tf.int64, [])]
+            ready = [handles.target.assign(TARGET), handles.buckets[0].assign(tf.ones(FIRST_BUCKET))]
+            self._gradient = [v1.placeholder(tf.float32, [FIRST_BUCKET]), v1.placeholder(tf.int64, [])]
             self._worker = v1.placeholder(tf.int32, [])
             self._push = handles.gradient_queue().enqueue([*self._gradient, self._worker])
             self._version = v1.placeholder(tf.int64, [])
@@ -92,7 +94,7 @@ class Shard:
 
     def send(self, label: int, worker: int) -> None:
         """A gradient of ones that was computed on `label` comes to the shard."""
-        values = dict(zip(self._gradient, [np.ones(SIZE + SLOTS, np.float32), label], strict=True))
+        values = dict(zip(self._gradient, [np.ones(FIRST_BUCKET, np.float32), label], strict=True))
         self.session.run(self._push, {**values, self._worker: worker})
 
     def push(self, version: int, label: int, worker: int = 0) -> int:

@@ -11,6 +11,7 @@ from worker_service.chief.commit import Committer
 from worker_service.chief.conclude import Conclusion
 from worker_service.chief.events import Events
 from worker_service.chief.record import Recorder
+from worker_service.chief.roster import Roster
 from worker_service.chief.settle import Settler
 from worker_service.fleet import States
 from worker_service.worker import Worker
@@ -40,6 +41,7 @@ class Chief(Worker):
         self._conclusion = conclusion
         self._recorder = recorder
         self._events = events
+        self._roster = Roster(self._job, events)
         self._pulse.on_beat = self._look
         self.states: States = []
         self.checkpoint: Checkpoint | None = None
@@ -89,4 +91,5 @@ class Chief(Worker):
 
     def _look(self, states: States) -> None:
         self._events.watch(states)
+        self._roster.look(states)
         self._committer.look(states)

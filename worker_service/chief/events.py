@@ -16,15 +16,23 @@ logger = logging.getLogger("psfleet.chief")
 
 
 class Events:
-    """The events of a run; its methods may be called from any thread."""
+    """The events of a run; its methods may be called from any thread.
+
+    Attributes:
+        restarts: By role and index, how often a process was started again.
+        steps_lost: Applied steps that were lost with ps.
+    """
 
     def __init__(self, out: Path, job: Job) -> None:
         self._log = EventLog(out / EventLog.FILE_NAME)
         self._job = job
         self._lock = threading.Lock()
         # A chief that was started again has not seen what the one before it wrote down.
-        noted = Counter((event.role, event.index) for event in self._log.read() if event.kind == "restarted")
-        self._joins = {index: 1 + noted[self.role(index), index] for index in range(job.fleet.slots)}
+        self.restarts: Counter[tuple[str, int]] = Counter()
+        self.steps_lost = 0
+        for event in self._log.read():
+            self._count(event)
+        self._joins = {index: 1 + self.restarts[self.role(index), index] for index in range(job.fleet.slots)}
 
     def add(self, role: str, index: int, kind: str, cause: str, steps_lost: int = 0) -> None:
         """Notes one event."""
@@ -32,10 +40,10 @@ class Events:
             "%s %d %s: %s%s", role, index, kind, cause, f"; {steps_lost} steps lost" if steps_lost else "",
             extra={"event": kind, "steps_lost": steps_lost},
         )  # fmt: skip
+        event = Event(time=time.time(), role=role, index=index, kind=kind, cause=cause, steps_lost=steps_lost)
         with self._lock:
-            self._log.append(
-                Event(time=time.time(), role=role, index=index, kind=kind, cause=cause, steps_lost=steps_lost)
-            )
+            self._log.append(event)
+            self._count(event)
 
     def watch(self, states: States) -> None:
         """Notes each worker that ps 0 has seen join again."""
@@ -49,10 +57,13 @@ class Events:
 
     def role(self, index: int) -> str:
         """What a worker of an index is called."""
-        if index == 0:
-            return "chief"
-        return "worker" if index < self._job.fleet.workers else "spare"
+        return self._job.fleet.role(index)
 
     def all(self) -> list[Event]:
         """Everything noted so far, by earlier processes of this run too."""
         return self._log.read()
+
+    def _count(self, event: Event) -> None:
+        if event.kind == "restarted":
+            self.restarts[event.role, event.index] += 1
+        self.steps_lost += event.steps_lost

@@ -1,0 +1,121 @@
+"""What a ps tells Prometheus: read from the runs that it serves when somebody asks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+import psfleet
+from ps_service.graph import Counters
+from ps_service.runs import Run
+from ps_service.shard import Shard
+from psfleet import metrics
+from psfleet.metrics import Distribution, Reading, Readings
+
+NO_RUN = ""
+"""The run of a ps that nobody has called yet."""
+
+
+class PsMetrics:
+    """Reads one ps, by its index."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._ledgers: dict[str, Ledger] = {}
+        self._lock = threading.Lock()
+
+    def read(self, runs: Sequence[Run]) -> Iterator[Readings]:
+        """The present values; from any thread."""
+        with self._lock:
+            self._ledgers = {run.name: self._ledgers.get(run.name) or Ledger() for run in runs}
+            for run in runs:
+                yield Readings(run.name, "ps", self._index, self._of(run, self._ledgers[run.name]))
+        if not runs:
+            yield Readings(NO_RUN, "ps", self._index, [_build_info()])
+
+    def _of(self, run: Run, ledger: Ledger) -> list[Reading]:
+        with run.lock:
+            alive = sum(worker.is_alive() for worker in run.workers.values())
+            known = sorted(run.workers)
+            shard = run.shard
+        told = [_build_info(), Reading(metrics.WORKERS_ALIVE, alive)]
+        if shard is None:
+            return told
+        try:
+            counters = shard.counters()
+        except (tf.errors.OpError, RuntimeError):
+            # The shard was closed meanwhile; a RuntimeError is what its session says then.
+            return told
+        return [*told, *_of_shard(shard), *_of_counters(counters), *ledger.read(shard, counters, known)]
+
+
+class Ledger:
+    """Tells lost gradients of one run from those that may still be used.
+
+    Of each worker at most its newest gradient is undecided: it waits for the ps before it pushes another. So all but
+    one of those that were not used are lost for good; the highest such number seen is never too high, and never falls.
+    Once the target is reached, nothing is used any more and all is decided.
+    """
+
+    def __init__(self) -> None:
+        self._generation = -1
+        self._dropped = np.zeros(0, np.int64)
+
+    def read(self, shard: Shard, counters: Counters, workers: Sequence[int]) -> list[Reading]:
+        """Gradients of the workers that are known; in each reading pushed = used + dropped + pending."""
+        if shard.plan.generation != self._generation:
+            self._generation, self._dropped = shard.plan.generation, np.zeros_like(counters.pushed)
+        undecided = 0 if shard.is_complete else 1
+        self._dropped = np.maximum(self._dropped, counters.pushed - counters.used - undecided)
+        # What was used after `pushed` was read is in `used` alone.
+        pushed = np.maximum(counters.pushed, counters.used + self._dropped)
+        pending = pushed - counters.used - self._dropped
+        columns = (
+            (metrics.PUSHED, pushed),
+            (metrics.USED, counters.used),
+            (metrics.DROPPED, self._dropped),
+            (metrics.PENDING, pending),
+            (metrics.TOKEN_WAIT, counters.waited_secs),
+        )
+        return [
+            Reading(metric, values[worker].item(), (str(worker),))
+            for metric, values in columns
+            for worker in workers
+            if worker < len(values)
+        ]
+
+
+def _of_shard(shard: Shard) -> list[Reading]:
+    step = shard.step
+    return [
+        Reading(metrics.STEP, step),
+        Reading(metrics.TARGET_STEP, shard.target),
+        Reading(metrics.GENERATION, shard.plan.generation),
+        Reading(metrics.UPDATES, step - shard.first_step),
+        Reading(metrics.WAITING, time.monotonic() - shard.last_update),
+        Reading(metrics.HELD_BYTES, shard.model_bytes, ("model",)),
+        Reading(metrics.HELD_BYTES, shard.optimizer_bytes, ("optimizer",)),
+    ]
+
+
+def _of_counters(counters: Counters) -> list[Reading]:
+    return [
+        Reading(metrics.STALENESS, staleness(counters.staleness.sum(axis=0))),
+        Reading(metrics.UPDATE_SECONDS, float(counters.update_secs)),
+    ]
+
+
+def staleness(counts: np.ndarray) -> Distribution:
+    """Counts by staleness, `[STALENESS_BUCKETS]`, in the metric's buckets; the last entry counts as its own index."""
+    bounds = metrics.STALENESS_BOUNDS
+    starts = [0, *[bound + 1 for bound in bounds]]
+    grouped = [int(counts[low:high].sum()) for low, high in zip(starts, [*starts[1:], len(counts)], strict=True)]
+    return Distribution(bounds, grouped, float((counts * np.arange(len(counts))).sum()))
+
+
+def _build_info() -> Reading:
+    return Reading(metrics.BUILD_INFO, 1, (psfleet.__version__,))

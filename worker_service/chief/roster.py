@@ -1,0 +1,107 @@
+"""Logs who is in the fleet and how each of them fares: the table that `psfleet status` shows on every platform."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from psfleet.control import control_pb2 as pb
+from psfleet.job import Job
+from psfleet.report import Event
+from worker_service.chief.events import Events
+from worker_service.fleet import States
+
+logger = logging.getLogger("psfleet.chief")
+
+EVERY_SECS = 2.0
+"""Between two tables of a fleet to which nothing happens."""
+RATE_SECS = 1.0
+"""Over which a rate is taken at least."""
+SILENT_SECS = 5.0
+"""A worker that was silent for longer counts as gone."""
+
+Row = dict[str, Any]
+
+
+class Roster:
+    """Looks at the states of the ps after each beat of the pulse.
+
+    A row has `index`, `step`, `rate` (a ps: updates per second; a worker: examples per second), `alive`, `restarts` and
+    `last_event`; a worker's also `role` and `address`.
+    """
+
+    def __init__(self, job: Job, events: Events, clock: Callable[[], float] = time.monotonic) -> None:
+        self._job = job
+        self._events = events
+        self._clock = clock
+        self._said = float("-inf")
+        self._conditions: list[tuple[Any, ...]] = []
+        self._marks: dict[tuple[str, int], tuple[float, int, float]] = {}
+        self._workers: Sequence[pb.WorkerState] = ()
+
+    def look(self, states: States) -> None:
+        """Logs the table if it is time, or if somebody came, went or was started again."""
+        now = self._clock()
+        events = self._events.all()
+        ps, workers = self._ps_rows(states, events, now), self._worker_rows(states, events, now)
+        conditions = [(row["alive"], row["restarts"], row["last_event"]) for row in [*ps, *workers]]
+        if now - self._said < EVERY_SECS and conditions == self._conditions:
+            return
+        self._said, self._conditions = now, conditions
+        step = min([state.step for state in states if state is not None], default=0)
+        here = sum(row["alive"] for row in workers)
+        extra = {"event": "fleet", "step": step, "target": self._job.train.steps, "ps": ps, "workers": workers}
+        logger.info("%d ps and %d workers at step %d", sum(row["alive"] for row in ps), here, step, extra=extra)
+
+    def _ps_rows(self, states: States, events: Sequence[Event], now: float) -> list[Row]:
+        return [
+            {
+                "index": index,
+                "step": state.step if state is not None else None,
+                "rate": self._rate(("ps", index), state.step, now) if state is not None else None,
+                "alive": state is not None,
+                **_past("ps", index, events),
+            }
+            for index, state in enumerate(states)
+        ]
+
+    def _worker_rows(self, states: States, events: Sequence[Event], now: float) -> list[Row]:
+        """As ps 0 knows them; as it knew them last while it is away."""
+        if states[0] is not None:
+            self._workers = states[0].workers
+        batch_size = self._job.train.batch_size
+        rows = []
+        for worker in self._workers:
+            rate = self._rate(("worker", worker.index), worker.pushed, now)
+            rows.append(
+                {
+                    "index": worker.index,
+                    "role": self._events.role(worker.index),
+                    "address": worker.address,
+                    "step": worker.step,
+                    "rate": None if rate is None else round(rate * batch_size, 1),
+                    "alive": 0 <= worker.silent_secs < SILENT_SECS,
+                    **_past(self._events.role(worker.index), worker.index, events),
+                }
+            )
+        return rows
+
+    def _rate(self, who: tuple[str, int], count: int, now: float) -> float | None:
+        """How fast a count grows; None until it was seen for long enough."""
+        since, counted, rate = self._marks.setdefault(who, (now, count, -1.0))
+        if now - since >= RATE_SECS:
+            rate = max(0, count - counted) / (now - since)
+            self._marks[who] = (now, count, rate)
+        return None if rate < 0 else round(rate, 2)
+
+
+def _past(role: str, index: int, events: Sequence[Event]) -> Row:
+    """What has happened to one process."""
+    own = [event for event in events if (event.role, event.index) == (role, index)]
+    return {
+        "restarts": Counter(event.kind for event in own)["restarted"],
+        "last_event": f"{own[-1].kind}: {own[-1].cause}" if own else "",
+    }
