@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 import docker
@@ -28,6 +27,7 @@ from psfleet.launch.compose_members import (
 )
 from psfleet.launch.compose_watch import Watch
 from psfleet.launch.folder import claimed
+from psfleet.launch.follow import merged
 from psfleet.launch.platform import Listener, Request, TaskStatus
 from psfleet.report import Report
 from psfleet.waiting import wait_until
@@ -98,7 +98,8 @@ class Compose:
         if task is not None:
             yield from (line.decode(errors="replace") for line in _lines(tasks[task], follow))
             return
-        yield from _merged(tasks, follow)
+        logs = [_named_lines(name, member, follow) for name, member in tasks.items()]
+        yield from merged(logs) if follow else chain.from_iterable(logs)
 
     @engine.talking()
     def scale(self, name: str, workers: int) -> None:
@@ -236,28 +237,12 @@ def _is_started_again(member: Member) -> bool:
     return wait_until(look, RESTART_SECS, "a restart", done=("exited", "running").__contains__) == "running"
 
 
-def _merged(tasks: dict[str, Member], follow: bool) -> Iterator[str]:
-    """The lines of all tasks: one task after the other, or as they come."""
-    if not follow:
-        for name, member in tasks.items():
-            yield from (f"{name} | {line.decode(errors='replace')}" for line in _lines(member, follow))
-        return
-    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-
-    def read(name: str, member: Member) -> None:
-        try:
-            for line in _lines(member, follow):
-                lines.put(f"{name} | {line.decode(errors='replace')}")
-        except engine.ERRORS as error:
-            lines.put(f"{name} | the log ends: {error}")
-        finally:
-            lines.put(None)
-
-    for item in tasks.items():
-        threading.Thread(target=read, args=item, name="log", daemon=True).start()
-    left = len(tasks)
-    while left:
-        line = lines.get()
-        left -= line is None
-        if line is not None:
-            yield line
+def _named_lines(name: str, member: Member, follow: bool) -> Iterator[str]:
+    """A container's log with its task's name before each line; one that is followed says why it ends too early."""
+    try:
+        for line in _lines(member, follow):
+            yield f"{name} | {line.decode(errors='replace')}"
+    except engine.ERRORS as error:
+        if not follow:
+            raise
+        yield f"{name} | the log ends: {error}"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import queue
 import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import docker
@@ -17,8 +16,8 @@ from docker.errors import NotFound
 from psfleet.errors import DONE, PERMANENT_CODES, DeadlineError, LostPeerError, StoppedError
 from psfleet.launch import engine
 from psfleet.launch.compose_members import TRAINING, Member, chief, members, need, split
+from psfleet.launch.follow import Tail
 from psfleet.launch.platform import Listener
-from psfleet.launch.process import parse_line
 from psfleet.launch.proof import STOPPED
 from psfleet.waiting import wait_until
 
@@ -43,41 +42,6 @@ class TakenDownError(StoppedError):
     def __init__(self, name: str) -> None:
         super().__init__(signal.SIGTERM)
         self.args = (f"fleet {name} was taken down; `psfleet up` goes on from its newest checkpoint",)
-
-
-class Tail:
-    """Reads the log of one process of a container on a thread of its own.
-
-    Args of the constructor:
-        since: On the engine's clock.
-        after: Entries up to this time of their own are known.
-    """
-
-    def __init__(self, member: Member, since: float, after: float = 0.0) -> None:
-        self.is_over = False
-        self._after = after
-        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        threading.Thread(target=self._read, args=(member, since), name="tail", daemon=True).start()
-
-    def entries(self) -> list[dict[str, Any]]:
-        """What has come since the last call."""
-        found = []
-        while not self._lines.empty():
-            line = self._lines.get()
-            self.is_over = line is None
-            entry = parse_line(line) if line is not None else None
-            if entry is not None and entry.get("time", 0.0) > self._after:
-                found.append(entry)
-        return found
-
-    def _read(self, member: Member, since: float) -> None:
-        try:
-            for line in split(member.container.logs(stream=True, follow=True, since=since)):
-                self._lines.put(line)
-        except engine.ERRORS as error:
-            logger.debug("the log of %s: %s", member.container.name, error)
-        finally:
-            self._lines.put(None)
 
 
 class Watch:
@@ -156,11 +120,11 @@ class Watch:
         """Reads the log of the chief's present process, or of its last one."""
         started = leader.time("StartedAt")
         if self._tail is None:
-            self._tail = Tail(leader, since=FROM_THE_BEGINNING)
+            self._tail = Tail(_lines(leader, since=FROM_THE_BEGINNING))
         elif self._tail.is_over and started > self._opened:
-            self._tail = Tail(leader, since=started)
+            self._tail = Tail(_lines(leader, since=started))
         elif self._tail.is_over and leader.status == "running":
-            self._tail = Tail(leader, since=self._told, after=self._told)
+            self._tail = Tail(_lines(leader, since=self._told), after=self._told)
         self._opened = started
 
     def _tell(self) -> bool:
@@ -232,6 +196,14 @@ class Watch:
             wait_until(probe, LEAVE_SECS, what, poll_secs=0.2)
         except DeadlineError as error:
             logger.warning("%s", error)
+
+
+def _lines(member: Member, since: float) -> Iterator[bytes]:
+    """The log of one process of a container from a time of the engine's clock, to its end or the engine's."""
+    try:
+        yield from split(member.container.logs(stream=True, follow=True, since=since))
+    except engine.ERRORS as error:
+        logger.debug("the log of %s: %s", member.container.name, error)
 
 
 def _end_restarts(found: list[Member]) -> None:

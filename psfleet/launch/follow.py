@@ -1,12 +1,17 @@
-"""Reads a service's log as it grows."""
+"""Reads logs of services as they grow: from a file, or as an engine or a cluster sends them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from psfleet.launch.process import parse_line
+
+Line = TypeVar("Line", str, bytes)
+"""Of a log, without its end."""
 
 
 class Follower:
@@ -32,3 +37,77 @@ class Follower:
             entry = parse_line(line)
             if entry is not None:
                 self._listener(entry)
+
+
+class Tail:
+    """Reads a log on a thread of its own.
+
+    Args of the constructor:
+        lines: Of the log, as they come.
+        after: Entries up to this time of their own are known.
+
+    Attributes:
+        is_over: Whether `entries` has handed out the last one.
+    """
+
+    def __init__(self, lines: Iterable[str] | Iterable[bytes], after: float = 0.0) -> None:
+        self.is_over = False
+        self._after = after
+        self._lines: queue.SimpleQueue[str | bytes | None] = queue.SimpleQueue()
+        self._thread = _reading(lines, self._lines)
+
+    def entries(self) -> list[dict[str, Any]]:
+        """What has come since the last call."""
+        found = []
+        while not self._lines.empty():
+            line = self._lines.get()
+            self.is_over = line is None
+            entry = parse_line(line) if line is not None else None
+            if entry is not None and entry.get("time", 0.0) > self._after:
+                found.append(entry)
+        return found
+
+    def join(self, timeout_secs: float) -> None:
+        """Waits for the thread, whose log somebody has ended."""
+        self._thread.join(timeout_secs)
+
+
+def merged(
+    logs: Iterable[Iterable[Line]], close: Callable[[], None] | None = None, close_secs: float = 0.0
+) -> Iterator[Line]:
+    """The lines of several logs as they come, until all have ended.
+
+    Args:
+        logs: Each is read on a thread of its own.
+        close: Ends the logs; called when no more lines are wanted.
+        close_secs: How long each thread may take to notice.
+    """
+    lines: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
+    threads = [_reading(log, lines) for log in logs]
+    left = len(threads)
+    try:
+        while left:
+            line = lines.get()
+            left -= line is None
+            if line is not None:
+                yield line
+    finally:
+        if close is not None:
+            close()
+        for thread in threads:
+            thread.join(close_secs)
+
+
+def _reading(log: Iterable[Any], lines: queue.SimpleQueue[Any]) -> threading.Thread:
+    """Starts a thread that puts each line of a log into a queue, and None at its end."""
+
+    def read() -> None:
+        try:
+            for line in log:
+                lines.put(line)
+        finally:
+            lines.put(None)
+
+    thread = threading.Thread(target=read, name="log", daemon=True)
+    thread.start()
+    return thread

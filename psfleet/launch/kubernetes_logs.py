@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Iterator, Mapping
 
 from kubernetes import watch
 
+from psfleet.launch.follow import merged
 from psfleet.launch.kubernetes_cluster import CLOSE_SECS, Cluster
 from psfleet.launch.kubernetes_members import Pod
 
@@ -27,26 +26,14 @@ def log_lines(cluster: Cluster, tasks: Mapping[str, Pod], follow: bool, named: b
 
 
 def _followed(cluster: Cluster, tasks: Mapping[str, Pod], named: bool) -> Iterator[str]:
-    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
     streams = {name: watch.Watch() for name in tasks}
 
-    def read(name: str) -> None:
+    def read(name: str) -> Iterator[str]:
         for line in cluster.follow(tasks[name].name, streams[name]):
-            lines.put(f"{name} | {line}" if named else line)
-        lines.put(None)
+            yield f"{name} | {line}" if named else line
 
-    threads = [threading.Thread(target=read, args=(name,), name="log", daemon=True) for name in tasks]
-    try:
-        for thread in threads:
-            thread.start()
-        left = len(threads)
-        while left:
-            line = lines.get()
-            left -= line is None
-            if line is not None:
-                yield line
-    finally:
+    def close() -> None:
         for stream in streams.values():
             stream.stop()
-        for thread in threads:
-            thread.join(CLOSE_SECS)
+
+    yield from merged(map(read, tasks), close, CLOSE_SECS)

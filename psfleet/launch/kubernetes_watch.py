@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from typing import Any
@@ -10,11 +9,11 @@ from typing import Any
 from kubernetes import watch
 
 from psfleet.errors import PERMANENT_CODES, DeadlineError, LostPeerError, UsageError
+from psfleet.launch.follow import Tail
 from psfleet.launch.kubernetes_cluster import CLOSE_SECS, Cluster, Mirror
 from psfleet.launch.kubernetes_members import Pod, job_of, members, newest, verdict
 from psfleet.launch.kubernetes_names import PS, WORKER, member
 from psfleet.launch.platform import Listener
-from psfleet.launch.process import parse_line
 
 LOOK_SECS = 0.5
 """Between two looks where nothing is said to have changed."""
@@ -24,7 +23,7 @@ AWAY_SECS = 120.0
 """How long the API may be away."""
 
 
-class Tail:
+class PodTail(Tail):
     """Reads the log of a pod on a thread of its own.
 
     Args of the constructor:
@@ -33,33 +32,13 @@ class Tail:
 
     def __init__(self, cluster: Cluster, pod: Pod, after: float) -> None:
         self.pod = pod.name
-        self.is_over = False
-        self._after = after
-        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._stream = watch.Watch()
-        self._thread = threading.Thread(target=self._read, args=(cluster,), name="tail", daemon=True)
-        self._thread.start()
+        super().__init__(cluster.follow(pod.name, self._stream), after)
 
     def close(self) -> None:
         """Reads no further."""
         self._stream.stop()
-        self._thread.join(CLOSE_SECS)
-
-    def entries(self) -> list[dict[str, Any]]:
-        """What has come since the last call."""
-        found = []
-        while not self._lines.empty():
-            line = self._lines.get()
-            self.is_over = line is None
-            entry = parse_line(line) if line is not None else None
-            if entry is not None and entry.get("time", 0.0) > self._after:
-                found.append(entry)
-        return found
-
-    def _read(self, cluster: Cluster) -> None:
-        for line in cluster.follow(self.pod, self._stream):
-            self._lines.put(line)
-        self._lines.put(None)
+        self.join(CLOSE_SECS)
 
 
 class Follower:
@@ -73,7 +52,7 @@ class Follower:
         self._changed = threading.Event()
         self._jobs = Mirror(cluster.batch.list_namespaced_job, cluster, name, self._changed)
         self._pods = Mirror(cluster.core.list_namespaced_pod, cluster, name, self._changed)
-        self._tail: Tail | None = None
+        self._tail: PodTail | None = None
         self._told = 0.0
         self._failure: dict[str, Any] = {}
         self._said: set[str] = set()
@@ -135,7 +114,7 @@ class Follower:
         # Its log is read again from its beginning.
         is_cut_off = tail is not None and tail.is_over and not chief.is_over
         if tail is None or tail.pod != chief.name or is_cut_off:
-            self._tail = Tail(self._cluster, chief, self._told if is_cut_off else 0.0)
+            self._tail = PodTail(self._cluster, chief, self._told if is_cut_off else 0.0)
 
     def _say_problems(self, jobs: list[Any], found: list[Pod]) -> None:
         for job in jobs:

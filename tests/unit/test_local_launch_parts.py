@@ -1,9 +1,8 @@
-"""What the local launcher is made of: the run folder, free ports, a log that is followed."""
+"""What the local launcher is made of: the run folder, free ports, entries of a log."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from psfleet.errors import LostPeerError, UsageError
 from psfleet.job import Job, parse_job
 from psfleet.launch import ports
 from psfleet.launch.folder import RunFolder, claimed
-from psfleet.launch.follow import Follower
 from psfleet.launch.process import parse_line
 
 
@@ -137,17 +135,3 @@ def test_no_address_is_given_out_twice() -> None:
 )
 def test_only_an_object_is_a_log_entry(line: str | bytes, entry: dict[str, Any] | None) -> None:
     assert parse_line(line) == entry
-
-
-def test_a_log_is_followed_line_by_line_as_it_grows(tmp_path: Path) -> None:
-    seen: list[Mapping[str, Any]] = []
-    log = tmp_path / "worker-0.log"
-    follower = Follower(log, seen.append)
-    follower.read()
-    assert seen == [], "there is no log yet"
-    for text in (b'{"step": 1}\nnoise\n{"st', b'ep": 2', b'}\n\n{"step": 3}\n'):
-        with log.open("ab") as file:
-            file.write(text)
-        follower.read()
-    follower.read()
-    assert [entry["step"] for entry in seen] == [1, 2, 3]
