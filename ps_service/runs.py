@@ -9,12 +9,9 @@ from dataclasses import dataclass, field
 
 from ps_service.shard import Shard
 from psfleet.control import control_pb2 as pb
+from psfleet.control.heartbeat import ALIVE_SECS
 
 logger = logging.getLogger("psfleet.ps")
-
-ALIVE_SECS = 5.0
-"""A worker that was silent for longer counts as gone; it says something each second."""
-
 
 LINGER_SECS = 5.0
 """How long a ps remembers a run that is over, so that each worker hears of it."""

@@ -45,6 +45,10 @@ class Bench:
     def tables(self) -> list[dict[str, Any]]:
         return [vars(record) for record in self.caplog.records if getattr(record, "event", "") == "fleet"]
 
+    def past(self, role: str) -> list[tuple[int, str]]:
+        """Restarts and last event of each row of the newest table."""
+        return [(row["restarts"], row["last_event"]) for row in self.tables()[-1][role]]
+
 
 @pytest.fixture
 def bench(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Bench:
@@ -104,5 +108,24 @@ def test_a_restart_is_counted_and_told_with_its_cause(bench: Bench) -> None:
     bench.events.add("spare", 2, "restarted", "it was killed")
     bench.now += 0.1
     bench.look(step=1)
-    row = bench.tables()[-1]["workers"][1]
-    assert (row["restarts"], row["last_event"]) == (1, "restarted: it was killed")
+    assert bench.past("workers") == [(0, ""), (1, "restarted: it was killed")]
+
+
+def test_what_happened_before_the_chief_was_started_again_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = Bench(tmp_path, caplog)
+    before.events.add("ps", 1, "restarted", "it was killed")
+    before.events.add("ps", 1, "rollback", "to step 10", steps_lost=2)
+    after = Bench(tmp_path, caplog)
+    after.events.add("ps", 0, "restarted", "its machine is gone")
+    after.look(step=1)
+    assert after.past("ps") == [(1, "restarted: its machine is gone"), (1, "rollback: to step 10")]
+    assert after.past("workers") == [(0, ""), (0, "")]
+
+
+def test_no_table_reads_what_was_written(bench: Bench, tmp_path: Path) -> None:
+    bench.events.add("ps", 1, "restarted", "it was killed")
+    (tmp_path / "events.jsonl").unlink()
+    bench.look(step=1)
+    assert bench.past("ps") == [(0, ""), (1, "restarted: it was killed")]

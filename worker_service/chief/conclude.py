@@ -11,6 +11,7 @@ from pathlib import Path
 from psfleet.checkpoint import Checkpoint, read_tensors, verify
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient
+from psfleet.control.heartbeat import is_alive
 from psfleet.errors import DONE, LostPeerError, ProgramError, PsfleetError, StoppedError, StorageError
 from psfleet.job import Job
 from psfleet.report import (
@@ -31,8 +32,6 @@ from worker_service.fleet import States
 logger = logging.getLogger("psfleet.chief")
 
 PACKAGES = ("psfleet", "tensorflow-cpu", "tensorflow", "keras", "numpy", "grpcio")
-SILENT_SECS = 5.0
-"""A worker that was silent for longer is not waited for."""
 LEAVE_SECS = 2.0
 """How long the chief waits for the workers to leave their last step, so that the counts are final."""
 
@@ -91,7 +90,7 @@ class Conclusion:
 
         def have_left(states: States) -> bool:
             workers = [worker for state in states if state is not None for worker in state.workers]
-            return all(worker.step >= step or not 0 <= worker.silent_secs < SILENT_SECS for worker in workers)
+            return all(worker.step >= step or not is_alive(worker) for worker in workers)
 
         try:
             return wait_until(seen, LEAVE_SECS, "the workers to leave the last step", done=have_left, poll_secs=0.05)

@@ -20,6 +20,7 @@ class Events:
 
     Attributes:
         restarts: By role and index, how often a process was started again.
+        last: By role and index, the newest event of a process.
         steps_lost: Applied steps that were lost with ps.
     """
 
@@ -29,6 +30,7 @@ class Events:
         self._lock = threading.Lock()
         # A chief that was started again has not seen what the one before it wrote down.
         self.restarts: Counter[tuple[str, int]] = Counter()
+        self.last: dict[tuple[str, int], Event] = {}
         self.steps_lost = 0
         for event in self._log.read():
             self._count(event)
@@ -66,4 +68,5 @@ class Events:
     def _count(self, event: Event) -> None:
         if event.kind == "restarted":
             self.restarts[event.role, event.index] += 1
+        self.last[event.role, event.index] = event
         self.steps_lost += event.steps_lost

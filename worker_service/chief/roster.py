@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from psfleet.control import control_pb2 as pb
+from psfleet.control.heartbeat import is_alive
 from psfleet.job import Job
-from psfleet.report import Event
 from worker_service.chief.events import Events
 from worker_service.fleet import States
 
@@ -20,8 +19,6 @@ EVERY_SECS = 2.0
 """Between two tables of a fleet to which nothing happens."""
 RATE_SECS = 1.0
 """Over which a rate is taken at least."""
-SILENT_SECS = 5.0
-"""A worker that was silent for longer counts as gone."""
 
 Row = dict[str, Any]
 
@@ -45,8 +42,7 @@ class Roster:
     def look(self, states: States) -> None:
         """Logs the table if it is time, or if somebody came, went or was started again."""
         now = self._clock()
-        events = self._events.all()
-        ps, workers = self._ps_rows(states, events, now), self._worker_rows(states, events, now)
+        ps, workers = self._ps_rows(states, now), self._worker_rows(states, now)
         conditions = [(row["alive"], row["restarts"], row["last_event"]) for row in [*ps, *workers]]
         if now - self._said < EVERY_SECS and conditions == self._conditions:
             return
@@ -56,19 +52,19 @@ class Roster:
         extra = {"event": "fleet", "step": step, "target": self._job.train.steps, "ps": ps, "workers": workers}
         logger.info("%d ps and %d workers at step %d", sum(row["alive"] for row in ps), here, step, extra=extra)
 
-    def _ps_rows(self, states: States, events: Sequence[Event], now: float) -> list[Row]:
+    def _ps_rows(self, states: States, now: float) -> list[Row]:
         return [
             {
                 "index": index,
                 "step": state.step if state is not None else None,
                 "rate": self._rate(("ps", index), state.step, now) if state is not None else None,
                 "alive": state is not None,
-                **_past("ps", index, events),
+                **self._past("ps", index),
             }
             for index, state in enumerate(states)
         ]
 
-    def _worker_rows(self, states: States, events: Sequence[Event], now: float) -> list[Row]:
+    def _worker_rows(self, states: States, now: float) -> list[Row]:
         """As ps 0 knows them; as it knew them last while it is away."""
         if states[0] is not None:
             self._workers = states[0].workers
@@ -83,8 +79,8 @@ class Roster:
                     "address": worker.address,
                     "step": worker.step,
                     "rate": None if rate is None else round(rate * batch_size, 1),
-                    "alive": 0 <= worker.silent_secs < SILENT_SECS,
-                    **_past(self._events.role(worker.index), worker.index, events),
+                    "alive": is_alive(worker),
+                    **self._past(self._events.role(worker.index), worker.index),
                 }
             )
         return rows
@@ -97,11 +93,10 @@ class Roster:
             self._marks[who] = (now, count, rate)
         return None if rate < 0 else round(rate, 2)
 
-
-def _past(role: str, index: int, events: Sequence[Event]) -> Row:
-    """What has happened to one process."""
-    own = [event for event in events if (event.role, event.index) == (role, index)]
-    return {
-        "restarts": Counter(event.kind for event in own)["restarted"],
-        "last_event": f"{own[-1].kind}: {own[-1].cause}" if own else "",
-    }
+    def _past(self, role: str, index: int) -> Row:
+        """What has happened to one process."""
+        last = self._events.last.get((role, index))
+        return {
+            "restarts": self._events.restarts[role, index],
+            "last_event": f"{last.kind}: {last.cause}" if last is not None else "",
+        }
