@@ -27,7 +27,9 @@ class Limits(Section):
     """What one container may use."""
 
     memory: Memory = Field("2Gi", description="Memory, with Ki, Mi or Gi; a container that takes more is killed.")
-    cpus: Positive | None = Field(None, description="CPU cores; null: as many as there are.")
+    cpus: Positive | None = Field(
+        None, description="CPU cores, which TensorFlow's threads fit (see `device`); null: as many as there are."
+    )
     pids: PositiveInt = Field(
         512, description="Processes and threads (docker compose; Kubernetes limits them by node)."
     )

@@ -141,7 +141,8 @@ class Device(Section):
     intra_op_threads: NonNegativeInt | None = Field(
         None,
         description="Threads within one operation; 0: TensorFlow's default, one for each core; null: with "
-        "`psfleet train` the machine's cores divided by the workers, at least one; in containers as 0.",
+        "`psfleet train` the cores that it may use divided by the workers, at least one; in a container that is "
+        "limited to fewer cores (`container.ps.cpus`, `container.worker.cpus`) its limit, rounded up; else as 0.",
     )
     inter_op_threads: NonNegativeInt | None = Field(
         None, description="Operations that run at once; 0 and null: as for `intra_op_threads`."

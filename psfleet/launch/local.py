@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import signal
 import threading
@@ -14,6 +13,7 @@ from typing import Any
 
 from psfleet import errors, pages, settings
 from psfleet.cluster import Address
+from psfleet.cores import num_cores
 from psfleet.errors import PERMANENT_CODES, UsageError
 from psfleet.job import Job, load_job, parse_job
 from psfleet.launch.folder import RunFolder, claimed
@@ -67,7 +67,7 @@ def train(
         raise UsageError("overrides go with the path of a job file")
     elif not isinstance(job, Job):
         job = parse_job(job)
-    job = share_cores(job, len(os.sched_getaffinity(0)), job.fleet.replicas)
+    job = share_cores(job, num_cores(), job.fleet.replicas)
     with claimed(Path(out) if out is not None else Path("runs") / job.name, job, fresh) as run_folder:
         return _Launch(job, run_folder, folder.resolve(), listener or _ignore).run()
 

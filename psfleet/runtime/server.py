@@ -6,6 +6,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from psfleet.cluster import Address
+from psfleet.cores import num_threads
 from psfleet.errors import LostPeerError
 from psfleet.job_sections import Device
 
@@ -18,7 +19,7 @@ def boot(address: Address, device: Device | None) -> str:
 
     Args:
         address: Its TensorFlow port is listened on.
-        device: Threads and accelerators; None: TensorFlow's defaults.
+        device: Threads and accelerators; None: TensorFlow's defaults, with threads that fit this container's limit.
 
     Returns:
         The session target, `grpc://host:port`.
@@ -42,12 +43,15 @@ def session_config(device: Device | None) -> v1.ConfigProto:
     config = v1.ConfigProto()
     # Threads that spin for work take a core from those that have it: 10 % of a small step on two cores.
     config.experimental.disable_thread_spinning = True
+    config.intra_op_parallelism_threads = config.inter_op_parallelism_threads = num_threads()
     if device is None:
         return config
     config.allow_soft_placement = device.soft_placement
     config.log_device_placement = device.log_placement
-    config.intra_op_parallelism_threads = device.intra_op_threads or 0
-    config.inter_op_parallelism_threads = device.inter_op_threads or 0
+    if device.intra_op_threads is not None:
+        config.intra_op_parallelism_threads = device.intra_op_threads
+    if device.inter_op_threads is not None:
+        config.inter_op_parallelism_threads = device.inter_op_threads
     config.gpu_options.allow_growth = device.gpu_memory_growth
     if device.gpu_memory_fraction is not None:
         config.gpu_options.per_process_gpu_memory_fraction = device.gpu_memory_fraction
