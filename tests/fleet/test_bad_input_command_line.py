@@ -3,36 +3,13 @@
 from __future__ import annotations
 
 import fcntl
-import logging
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from command_line import JOB, Psfleet, commands
 
-from psfleet import cli
-
-JOB = """\
-name: tiny
-program: program:build
-fleet: {ps: 1, workers: 2, spares: 1}
-optimizer: {name: sgd, learning_rate: 0.1}
-train: {steps: 20, batch_size: 4}
-"""
 TRAIN = ("train", "job.yaml", "--out", "out")
-
-
-@dataclass(frozen=True)
-class Said:
-    """What a command said."""
-
-    code: int
-    out: str
-    err: str
-
-
-Psfleet = Callable[..., Said]
 
 
 @pytest.fixture
@@ -46,19 +23,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def psfleet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Psfleet]:
     """Runs a command in this process."""
-    root = logging.getLogger()
-    before = root.handlers[:], root.level
-
-    def run(*arguments: str) -> Said:
-        monkeypatch.setattr(sys, "argv", ["psfleet", *arguments])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        code = caught.value.code
-        assert isinstance(code, int)
-        return Said(code, *capsys.readouterr())
-
-    yield run
-    root.handlers[:], root.level = before
+    with commands(monkeypatch, capsys) as run:
+        yield run
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from service import END_SECS, START_SECS, Service, running
 from test_bad_input_programs import JOB, PRELUDE
 from test_commands_configure import configure, layout
-from test_commands_ps import END_SECS, START_SECS, Service, join, running
+from test_commands_ps import join
 
 from psfleet.cluster import Address
 from psfleet.control import control_pb2 as pb

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
-from test_commands_ps import END_SECS, Service, running
+from service import END_SECS, Service
 
 import psfleet
 from psfleet.checkpoint import Checkpoint, write_initial
@@ -45,21 +43,6 @@ def initial(root: Path) -> Checkpoint:
     return write_initial(
         root, LAYOUT, {"w": np.arange(7.0)}, run="run", generation=1, optimizer="momentum", extra={"job": JOB}
     )
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A ps that serves any run."""
-    with running("ps", tmp_path_factory.mktemp("shared")) as service:
-        yield service.serving()
-
-
-@pytest.fixture
-def client(shared: Service) -> Iterator[PsClient]:
-    """Calls the shared ps for a run that no other test has."""
-    with shared.client(f"run-{secrets.token_hex(4)}") as client:
-        yield client
-        client.reset()
 
 
 def configure(client: PsClient, root: Path, **changes: Any) -> pb.ShardState:

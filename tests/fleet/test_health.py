@@ -11,7 +11,7 @@ from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from test_commands_ps import END_SECS, START_SECS, running
+from service import END_SECS, START_SECS, running
 
 from psfleet import errors
 from psfleet.cluster import Address

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from kit import PROGRAM, Gates
 from prometheus_client.parser import text_string_to_metric_families
-from test_commands_ps import END_SECS, START_SECS, Service, running
+from service import END_SECS, START_SECS, Service, running
 
 from psfleet import errors
 from psfleet.cluster import Address

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from kit import Fleet, training
-from test_commands_ps import END_SECS, START_SECS, Service, running
+from service import END_SECS, START_SECS, Service, running
 
 from psfleet.checkpoint import read_tensors
 from psfleet.control import control_pb2 as pb

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import json
-import logging
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import JOB, Psfleet, commands
 
 import psfleet as package
 from psfleet import cli, errors, launch, weights
 from psfleet.cluster import Address
 from psfleet.report import Report
 
-JOB = """\
-name: tiny
-program: program:build
-fleet: {ps: 1, workers: 2, spares: 1}
-optimizer: {name: sgd, learning_rate: 0.1}
-train: {steps: 20, batch_size: 4}
-"""
 PROGRAM = """\
 import psfleet
 
@@ -34,18 +27,6 @@ def build():
 ALL = ("train", "validate", "clusterspec", "weights", "reset", "certs")
 
 
-@dataclass(frozen=True)
-class Said:
-    """What a command said."""
-
-    code: int
-    out: str
-    err: str
-
-
-Psfleet = Callable[..., Said]
-
-
 @pytest.fixture
 def psfleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Psfleet]:
     """Runs a command in a folder with a job file and its program."""
@@ -53,20 +34,9 @@ def psfleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     (tmp_path / "program.py").write_text(PROGRAM)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
-    root = logging.getLogger()
-    before = root.handlers[:], root.level
-
-    def run(*arguments: str) -> Said:
-        monkeypatch.setattr(sys, "argv", ["psfleet", *arguments])
-        with pytest.raises(SystemExit) as caught:
-            cli.main()
-        code = caught.value.code
-        assert isinstance(code, int)
-        return Said(code, *capsys.readouterr())
-
-    yield run
+    with commands(monkeypatch, capsys) as run:
+        yield run
     sys.modules.pop("program", None)
-    root.handlers[:], root.level = before
 
 
 @dataclass

@@ -7,56 +7,10 @@ import math
 from pathlib import Path
 
 import pytest
+from report_samples import DONE, FAILED
 
 from psfleet.errors import BadJobError, UsageError
-from psfleet.report import (
-    CheckpointInfo,
-    Event,
-    EventLog,
-    Gradients,
-    History,
-    Placement,
-    Point,
-    PsGradients,
-    Report,
-    StepSecs,
-    WorkerGradients,
-)
-
-
-def full_report() -> Report:
-    return Report(
-        status="done",
-        exit_code=0,
-        name="lenet",
-        run="lenet-1",
-        mode="sync",
-        target_step=900,
-        final_step=900,
-        generation=1,
-        seconds=41.5,
-        examples_per_sec=7000.0,
-        step_secs=StepSecs(p50=0.01, p95=0.02),
-        loss=0.25,
-        eval={"accuracy": 0.99},
-        gradients=Gradients(
-            pushed=12,
-            used=10,
-            dropped=2,
-            per_worker={"0": WorkerGradients(pushed=12, used=10)},
-            per_ps=[PsGradients(pushed=12, used=10, dropped=2)],
-        ),
-        staleness={"0": 10},
-        placement=Placement(ps=[400], max_over_mean=1.0),
-        restarts=1,
-        events=[Event(time=1.5, role="ps", index=0, kind="killed", cause="signal 9", steps_lost=3)],
-        checkpoint=CheckpointInfo(path="checkpoints/900", step=900),
-        versions={"psfleet": "0.1.0"},
-    )
-
-
-def failed_report(error: str | None = "no ps") -> Report:
-    return Report(status="failed", exit_code=75, error=error, name="a", run="r", mode="sync", target_step=10)
+from psfleet.report import Event, EventLog, History, Point, Report
 
 
 def point(step: int, generation: int = 0, loss: float = 1.0) -> Point:
@@ -64,12 +18,12 @@ def point(step: int, generation: int = 0, loss: float = 1.0) -> Point:
 
 
 def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
-    assert full_report().write(tmp_path) == tmp_path / "report.json"
-    assert Report.read(tmp_path) == full_report()
+    assert DONE.write(tmp_path) == tmp_path / "report.json"
+    assert Report.read(tmp_path) == DONE
 
 
 def test_a_report_of_a_run_without_data_is_whole(tmp_path: Path) -> None:
-    failed_report().write(tmp_path)
+    FAILED.write(tmp_path)
     content = json.loads((tmp_path / "report.json").read_text())
     assert set(content) == set(Report.model_fields)
     assert content["loss"] is None
@@ -77,26 +31,26 @@ def test_a_report_of_a_run_without_data_is_whole(tmp_path: Path) -> None:
 
 
 def test_writing_a_report_again_replaces_it_and_leaves_no_other_file(tmp_path: Path) -> None:
-    failed_report().write(tmp_path)
-    full_report().write(tmp_path)
+    FAILED.write(tmp_path)
+    DONE.write(tmp_path)
     assert Report.read(tmp_path).status == "done"
     assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
 
 
 def test_a_report_that_cannot_be_finished_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    full_report().write(tmp_path)
+    DONE.write(tmp_path)
 
     def disk_is_full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", disk_is_full)
     with pytest.raises(OSError, match="No space left"):
-        failed_report().write(tmp_path)
-    assert Report.read(tmp_path) == full_report()
+        FAILED.write(tmp_path)
+    assert Report.read(tmp_path) == DONE
 
 
 def test_a_report_is_valid_json_even_when_the_loss_is_not_a_number(tmp_path: Path) -> None:
-    full_report().model_copy(update={"loss": math.nan, "eval": {"loss": math.inf}}).write(tmp_path)
+    DONE.model_copy(update={"loss": math.nan, "eval": {"loss": math.inf}}).write(tmp_path)
     content = json.loads((tmp_path / "report.json").read_text(), parse_constant=pytest.fail)
     assert (content["loss"], content["eval"]) == ("NaN", {"loss": "Infinity"})
     again = Report.read(tmp_path)
@@ -106,7 +60,7 @@ def test_a_report_is_valid_json_even_when_the_loss_is_not_a_number(tmp_path: Pat
 
 
 def test_an_error_is_one_line() -> None:
-    assert failed_report("lost\n  ps 1\n").error == "lost ps 1"
+    assert Report(**{**FAILED.model_dump(), "error": "lost\n  ps 1\n"}).error == "lost ps 1"
 
 
 def test_a_missing_report_is_a_usage_error(tmp_path: Path) -> None:
@@ -119,8 +73,8 @@ def test_a_missing_report_is_a_usage_error(tmp_path: Path) -> None:
     [
         ('{"status": ', "content: Invalid JSON"),
         ('{"status": "fine"}', "status: Input should be 'done', 'stopped' or 'failed'"),
-        (failed_report().model_dump_json().replace('"name"', '"colour": 1, "name"'), "colour: Extra inputs"),
-        (failed_report().model_dump_json().replace('"staleness":{}', '"staleness":{"old": 1}'), "staleness.old"),
+        (FAILED.model_dump_json().replace('"name"', '"colour": 1, "name"'), "colour: Extra inputs"),
+        (FAILED.model_dump_json().replace('"staleness":{}', '"staleness":{"old": 1}'), "staleness.old"),
     ],
 )
 def test_a_foreign_report_is_refused_with_the_field(tmp_path: Path, content: str, expected: str) -> None:
