@@ -10,15 +10,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from psfleet.cluster import Address, local_address
 from psfleet.errors import BadJobError
+from psfleet.listeners import is_on_loopback_alone, listeners
 from psfleet.settings import Settings
 
 if TYPE_CHECKING:
     # Not loaded by a fleet without TLS.
     from psfleet.identity import Identity
     from psfleet.tunnel import Tunnels
-
-LOOPBACK_HOSTS = frozenset({"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"})
-"""127.0.0.1, ::ffff:127.0.0.1 and ::1 as /proc/net/tcp writes them on little-endian machines."""
 
 
 class DataPlane(Protocol):
@@ -81,13 +79,10 @@ class Tunnelled:
 
     def check(self) -> None:
         """See DataPlane."""
-        from psfleet.tunnel import listeners
-
-        found = listeners(self.own.port)
-        if not found or found - LOOPBACK_HOSTS:
+        if not is_on_loopback_alone(self.own.port):
+            found = ", ".join(sorted(listeners(self.own.port))) or "nothing"
             raise BadJobError(
-                f"tls: true, but TensorFlow's port {self.own.port} listens on {', '.join(sorted(found)) or 'nothing'}, "
-                "expected loopback alone: LD_PRELOAD names loopback_bind.so, PSFLEET_LOOPBACK_PORTS holds the port"
+                f"tls: true, but TensorFlow's port {self.own.port} listens on {found}, expected loopback alone"
             )
 
     def meet(self, worker: int, address: str) -> None:

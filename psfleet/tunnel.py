@@ -18,6 +18,7 @@ from typing import IO, Self
 
 from psfleet.errors import BadJobError, DeadlineError, LostPeerError
 from psfleet.identity import AUTHORITY, CERTIFICATE, KEY, Identity
+from psfleet.listeners import listeners
 from psfleet.waiting import wait_until
 
 PROGRAM = "stunnel4"
@@ -31,8 +32,6 @@ MATTERS = re.compile(r"certificate|CERT|LOG[012]\[|[Bb]ind|alert")
 """Messages about who is at the other end, and about stunnel itself; that a peer is away is TensorFlow's to say."""
 
 LINE_START = re.compile(r"^[\d.]+ [\d:]+ LOG\d\[[^]]*\]: ")
-LISTEN = "0A"
-"""State of a listening socket in /proc/net/tcp (include/net/tcp_states.h)."""
 
 logger = logging.getLogger("psfleet.tunnel")
 
@@ -207,22 +206,6 @@ class _Tunnel:
             return
         self._logged[text] = now
         logger.warning("tunnel %s -> %s: %s", self.route.accept, self.route.connect, text)
-
-
-def listeners(port: int) -> set[str]:
-    """Addresses, as the kernel writes them in hexadecimal, on which a TCP port of this network namespace is open."""
-    found = set()
-    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
-        try:
-            lines = Path(table).read_text().splitlines()[1:]
-        except FileNotFoundError:
-            continue
-        for line in lines:
-            _, local, _, state, *_ = line.split()
-            host, _, own_port = local.partition(":")
-            if state == LISTEN and int(own_port, 16) == port:
-                found.add(host)
-    return found
 
 
 def _program(name: str) -> str:

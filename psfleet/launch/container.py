@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from psfleet import settings
-from psfleet.cluster import DATA_PORT, LOCAL_PORTS, Address
+from psfleet.cluster import DATA_PORT, Address
 from psfleet.job import Job
 
 PROGRAM = "/program"
@@ -22,12 +22,6 @@ METRICS_PORT = 2224
 TUNNEL_PORT = 2225
 """The only port of the data plane with `tls: true`."""
 
-CLOSED = {
-    "LD_PRELOAD": "/usr/lib/psfleet/loopback_bind.so",
-    "PSFLEET_LOOPBACK_PORTS": f"{LOCAL_PORTS['ps'][0]}-{LOCAL_PORTS['worker'][-1]}",
-}
-"""With `tls: true`: has TensorFlow listen on loopback only (docker/loopback_bind.c); the services check it."""
-
 USER = 10001
 """The images' own user; any other number works, too: nothing in them is written to but /out and /tmp."""
 
@@ -41,4 +35,4 @@ def environment(job: Job, run: str, ps: list[Address]) -> dict[str, str]:
         settings.OUT: OUT,
         settings.METRICS_PORT: str(METRICS_PORT),
     }
-    return {**told, settings.TLS: TLS, **CLOSED} if job.tls else told
+    return {**told, settings.TLS: TLS} if job.tls else told

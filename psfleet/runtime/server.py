@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import nullcontext
+
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
@@ -9,6 +12,10 @@ from psfleet.cluster import Address
 from psfleet.cores import num_threads
 from psfleet.errors import LostPeerError
 from psfleet.job_sections import Device
+from psfleet.listeners import is_on_loopback_alone
+from psfleet.runtime.loopback import on_loopback
+
+logger = logging.getLogger("psfleet")
 
 
 def boot(address: Address, device: Device | None) -> str:
@@ -18,7 +25,7 @@ def boot(address: Address, device: Device | None) -> str:
     ClusterSpec in which the booted name occurs.
 
     Args:
-        address: Its TensorFlow port is listened on.
+        address: Its TensorFlow port is listened on: on loopback alone if the host is, or else on all interfaces.
         device: Threads and accelerators; None: TensorFlow's defaults, with threads that fit this container's limit.
 
     Returns:
@@ -29,11 +36,14 @@ def boot(address: Address, device: Device | None) -> str:
     """
     cluster = tf.train.ClusterSpec({"boot": [address.data]})
     try:
-        server = v1.train.Server(cluster, job_name="boot", task_index=0, config=session_config(device))
+        with on_loopback(address.port) if address.is_loopback else nullcontext():
+            server = v1.train.Server(cluster, job_name="boot", task_index=0, config=session_config(device))
     except tf.errors.OpError as error:
         raise LostPeerError(
             f"TensorFlow port {address.port} of {address.host} is in use, expected a free one"
         ) from error
+    if address.is_loopback and not is_on_loopback_alone(address.port):
+        logger.warning("TensorFlow's port %d is open on all interfaces: whoever reaches it can run code", address.port)
     _alive.append(server)
     return f"grpc://{address.data}"
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from psfleet import settings
 from psfleet.job import Job, parse_job
 from psfleet.launch import compose_file, compose_tls
-from psfleet.launch.container import CLOSED, TLS
+from psfleet.launch.container import TLS
 
 
 @pytest.fixture(autouse=True)
@@ -44,10 +45,10 @@ def test_each_service_sees_the_certificate_of_its_role_alone(tmp_path: Path) -> 
     assert sources(services["tensorboard"]) == []
 
 
-def test_each_process_is_told_to_keep_tensorflow_on_loopback(tmp_path: Path) -> None:
+def test_each_process_is_told_where_its_certificate_is(tmp_path: Path) -> None:
     services = compose_file.render(job(tls=True), tmp_path / "job.yaml")["services"]
     for name in ("ps-0", "chief", "worker"):
-        assert services[name]["environment"].items() >= CLOSED.items()
+        assert services[name]["environment"][settings.TLS] == TLS
 
 
 def test_without_tls_there_is_nothing_of_it(tmp_path: Path) -> None:
@@ -55,7 +56,7 @@ def test_without_tls_there_is_nothing_of_it(tmp_path: Path) -> None:
     services = compose_file.render(job(tls=False), tmp_path / "job.yaml")["services"]
     for name in ("ps-0", "chief", "worker"):
         assert sources(services[name]) == []
-        assert not CLOSED.keys() & services[name]["environment"].keys()
+        assert settings.TLS not in services[name]["environment"]
 
 
 def test_certificates_are_made_before_the_fleet_and_kept(home: Path) -> None:

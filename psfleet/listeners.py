@@ -1,0 +1,32 @@
+"""On which addresses a TCP port of this machine is open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+LISTEN = "0A"
+"""State of a listening socket in /proc/net/tcp (include/net/tcp_states.h)."""
+LOOPBACK_HOSTS = frozenset({"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"})
+"""127.0.0.1, ::ffff:127.0.0.1 and ::1 as /proc/net/tcp writes them on little-endian machines."""
+
+
+def listeners(port: int) -> set[str]:
+    """Addresses, as the kernel writes them in hexadecimal, on which a TCP port of this network namespace is open."""
+    found = set()
+    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+        try:
+            lines = Path(table).read_text().splitlines()[1:]
+        except FileNotFoundError:
+            continue
+        for line in lines:
+            _, local, _, state, *_ = line.split()
+            host, _, own_port = local.partition(":")
+            if state == LISTEN and int(own_port, 16) == port:
+                found.add(host)
+    return found
+
+
+def is_on_loopback_alone(port: int) -> bool:
+    """Whether a port is open, and to this machine's own processes only."""
+    found = listeners(port)
+    return bool(found) and not found - LOOPBACK_HOSTS

@@ -1,0 +1,54 @@
+"""Nobody gets in: what a local fleet listens on is open to this machine's own processes only."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+from kit import processes, training
+
+from psfleet.cluster import Address
+from psfleet.launch.ports import free_addresses
+from psfleet.listeners import LISTEN, LOOPBACK_HOSTS, is_on_loopback_alone
+from psfleet.runtime.server import boot
+
+
+def listening(pid: int) -> dict[int, str]:
+    """By port, the address in hexadecimal on which a process listens."""
+    found = {}
+    inodes = {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.exists() or link.is_symlink()}
+    for table in ("tcp", "tcp6"):
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTEN and f"socket:[{fields[9]}]" in inodes:
+                host, _, port = fields[1].partition(":")
+                found[int(port, 16)] = host
+    return found
+
+
+def test_every_port_of_a_local_fleet_is_on_loopback(tmp_path: Path) -> None:
+    with training(tmp_path) as fleet:
+        fleet.wait_for_step(1)
+        by_process = {pid: listening(pid) for pid in processes(fleet.out)}
+        services = [
+            pid for role, count in (("ps", 1), ("worker", 2)) for at in range(count) if (pid := fleet.pid(role, at))
+        ]
+        assert len(services) == 3
+        for pid in services:
+            assert len(by_process[pid]) >= 2, "TensorFlow's port and the control plane's"
+        assert {host for ports in by_process.values() for host in ports.values()} <= LOOPBACK_HOSTS
+        fleet.gates.hurry()
+        fleet.done()
+
+
+@pytest.mark.parametrize(("host", "closed"), [("127.0.0.1", True), ("localhost", True), ("0.0.0.0", False)])
+def test_a_server_listens_where_its_address_says(host: str, closed: bool) -> None:
+    """The last one shows that the first two are not so by themselves."""
+    [free] = free_addresses(1)
+    target = boot(Address(host, free.port), None)
+    assert is_on_loopback_alone(free.port) == closed
+    with tf.Graph().as_default(), v1.Session(target) as session:
+        assert session.run(tf.constant(41) + 1) == 42
