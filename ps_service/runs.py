@@ -7,6 +7,8 @@ import threading
 import time
 from dataclasses import dataclass, field
 
+import tensorflow as tf
+
 from ps_service.shard import Shard
 from psfleet.control import control_pb2 as pb
 from psfleet.control.heartbeat import ALIVE_SECS
@@ -122,7 +124,11 @@ class Run:
         if waited < slow_secs or shard.step == self._slow_step:
             return
         self._slow_step = shard.step
-        labels = shard.labels()
+        try:
+            labels = shard.labels()
+        except (tf.errors.OpError, RuntimeError):
+            # Closed since it was looked up: the fleet goes back to a checkpoint.
+            return
         with self.lock:
             missing = [
                 f"worker {index}{'' if worker.is_alive() else ' (gone)'}"
