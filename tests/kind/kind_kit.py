@@ -70,6 +70,12 @@ class Space:
         """What a started command has printed."""
         return (self.folder / f"command-{self.processes.index(process)}.log").read_text()
 
+    def apply(self, name: str, text: str) -> None:
+        """Applies manifests, which are kept as a file of that name."""
+        path = self.folder / f"{name}.yaml"
+        path.write_text(text)
+        self.kubectl("apply", "-f", str(path))
+
     def get(self, *what: str) -> Object:
         """An object, or a list of them."""
         found: Object = json.loads(self.kubectl("get", *what, "-o", "json"))

@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from kind_kit import START_SECS, Space
+from visitors import STRANGER, address, opens, pod_manifest
 
 from psfleet.waiting import wait_until
 
-STRANGER = Path(__file__).parent / "stranger.py"
 FLEET_PORTS = ("2222", "2223", "2224", "2225")
 OPEN_PORT = "8000"
-
-
-def pod_manifest(name: str, *command: str) -> str:
-    """A restricted pod of no fleet."""
-    words = ", ".join(f'"{word}"' for word in command)
-    return f"""
-apiVersion: v1
-kind: Pod
-metadata: {{name: {name}, labels: {{app: {name}}}}}
-spec:
-  automountServiceAccountToken: false
-  terminationGracePeriodSeconds: 1
-  securityContext: {{runAsNonRoot: true, runAsUser: 10001, seccompProfile: {{type: RuntimeDefault}}}}
-  containers:
-    - name: main
-      image: psfleet-ps:latest
-      imagePullPolicy: IfNotPresent
-      command: [{words}]
-      securityContext: {{allowPrivilegeEscalation: false, capabilities: {{drop: [ALL]}}}}
-"""
 
 
 DENY = """
@@ -44,35 +22,16 @@ spec:
 """
 
 
-def apply(space: Space, name: str, text: str) -> None:
-    path = space.folder / f"{name}.yaml"
-    path.write_text(text)
-    space.kubectl("apply", "-f", str(path))
-
-
-def address(space: Space, pod: str) -> str:
-    def look() -> str:
-        status = space.get("pod", pod)["status"]
-        return str(status.get("podIP", "")) if status["phase"] == "Running" else ""
-
-    return wait_until(look, START_SECS, f"the address of pod {pod}", poll_secs=1)
-
-
-def opens(space: Space, host: str, *ports: str) -> list[str]:
-    """Those of the ports that a stranger can open."""
-    return space.kubectl("exec", "stranger", "--", "python", "-c", STRANGER.read_text(), host, *ports).split()
-
-
 @pytest.mark.timeout(600)
 def test_a_pod_outside_the_fleet_opens_none_of_its_ports(space: Space) -> None:
-    apply(space, "stranger", pod_manifest("stranger", "sleep", "3600"))
-    apply(space, "open", pod_manifest("open", "python", "-m", "http.server", OPEN_PORT))
+    space.apply("stranger", pod_manifest("stranger", "sleep", "3600"))
+    space.apply("open", pod_manifest("open", "python", "-m", "http.server", OPEN_PORT))
     job = space.job_file("shut", {"step_secs": 0.3}, train={"steps": 100000, "batch_size": 1})
     space.start("up", job)
     target = address(space, "open")
     address(space, "stranger")
     wait_until(lambda: opens(space, target, OPEN_PORT), START_SECS, "a pod without a policy to be reached", poll_secs=1)
-    apply(space, "deny", DENY)
+    space.apply("deny", DENY)
     wait_until(
         lambda: opens(space, target, OPEN_PORT), 60, "the network to enforce policies, which this cluster's does not",
         done=lambda found: not found, poll_secs=1,
