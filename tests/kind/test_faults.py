@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from kind_kit import COMMAND_SECS, RECOVERY_SECS, START_SECS, Object, Space, is_alive, place
+from kind_kit import COMMAND_SECS, RECOVERY_SECS, START_SECS, Object, Space, Watcher, is_alive, place
 
 from psfleet.report import Report
 from psfleet.waiting import wait_until
@@ -147,13 +147,16 @@ def test_a_drained_node_costs_no_attempt(fleet: Space) -> None:
     before = fleet.step(NAME)
     failed = {name: fleet.job(f"{NAME}-{name}")["status"].get("failed", 0) for name in ("ps", "worker")}
     try:
-        fleet.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=240s", OURS, secs=250)
-        fleet.await_step(NAME, max(before - 2 * CHECKPOINT_STEPS, 0) + STEPS_ON)
-        lives(fleet)
+        with Watcher(fleet) as watcher:
+            drain = ("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=240s", OURS)
+            fleet.kubectl(*drain, secs=250)
+            fleet.await_step(NAME, max(before - 2 * CHECKPOINT_STEPS, 0) + STEPS_ON)
+            lives(fleet)
         alive = [pod for pod in fleet.pods() if is_alive(pod)]
         assert node not in {pod["spec"]["nodeName"] for pod in alive}
         for name, count in failed.items():
-            assert fleet.job(f"{NAME}-{name}")["status"].get("failed", 0) == count, name
+            now = fleet.job(f"{NAME}-{name}")["status"].get("failed", 0)
+            assert now == count, f"{name}; exit codes: {watcher.exit_codes()}"
     finally:
         fleet.kubectl("uncordon", node)
 
