@@ -31,7 +31,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class Stop:
-    """Set by the first SIGTERM or SIGINT; holds its number.
+    """Set by the first SIGTERM or SIGINT; holds its number, and knows what it asks for (see `Settings`).
 
     Python runs signal handlers between two instructions of the main thread, which may be inside TensorFlow for a
     minute: a thread of its own reads the signal from the wake-up descriptor instead.
@@ -40,12 +40,22 @@ class Stop:
     def __init__(self) -> None:
         self.event = threading.Event()
         self.signal_number = 0
+        self.leaves_on_sigterm = False
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         signal.set_wakeup_fd(self._writer.fileno())
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _leave_it_to_the_thread)
         threading.Thread(target=self._listen, name="signals", daemon=True).start()
+
+    def must_leave(self, index: int) -> bool:
+        """Whether the worker of an index is to end at once, and to leave the run to the others."""
+        is_replaced = self.leaves_on_sigterm and self.signal_number == signal.SIGTERM
+        return self.event.is_set() and (index != 0 or is_replaced)
+
+    def must_save(self) -> bool:
+        """Whether the chief is to save what there is and end the run."""
+        return self.event.is_set() and not self.must_leave(0)
 
     def error(self) -> StoppedError:
         """The error that ends a process which was asked to stop."""
@@ -76,6 +86,7 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
     records = Records(None)
     try:
         settings = read()
+        stop.leaves_on_sigterm = settings.leaves_on_sigterm
         log_json(run=settings.run, role=role, index=settings.index)
         _die_with(settings.parent_pid)
         records = Records(settings.records)

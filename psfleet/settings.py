@@ -27,6 +27,8 @@ CAUSE = "PSFLEET_CAUSE"
 METRICS_PORT = "PSFLEET_METRICS_PORT"
 TLS = "PSFLEET_TLS"
 RECORDS = "PSFLEET_RECORDS"
+ON_SIGTERM = "PSFLEET_ON_SIGTERM"
+LEAVE = "leave"
 
 _CHANNEL_OPTIONS = ",".join(
     (
@@ -73,6 +75,8 @@ class Settings:
         tls: Folder with ca.crt, tls.crt and tls.key, which all peers have, too; None: nothing is encrypted.
         records: Where a container that is started again, whatever its exit code was, finds how it ended; None:
             who starts processes again knows it (see `psfleet.records`).
+        leaves_on_sigterm: Whether SIGTERM asks the chief, too, to make room for a process that takes its place
+            (Kubernetes evicts pods and drains nodes), rather than to save and end the run.
     """
 
     job: Job | None
@@ -87,6 +91,7 @@ class Settings:
     metrics_port: int = 0
     tls: Path | None = None
     records: Path | None = None
+    leaves_on_sigterm: bool = False
 
 
 def read(environ: Mapping[str, str] | None = None) -> Settings:
@@ -117,6 +122,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         metrics_port=_integer(METRICS_PORT, env.get(METRICS_PORT) or "0"),
         tls=Path(env[TLS]) if env.get(TLS) else None,
         records=Path(env[RECORDS]) if env.get(RECORDS) else None,
+        leaves_on_sigterm=_leaves(env.get(ON_SIGTERM, "")),
     )
 
 
@@ -159,6 +165,12 @@ def _run(text: str) -> str:
     if text and not re.fullmatch(r"[A-Za-z0-9.][A-Za-z0-9.-]*", text):
         raise BadJobError(f"{RUN} is {text!r}, expected letters, digits, dots and dashes")
     return text
+
+
+def _leaves(text: str) -> bool:
+    if text not in ("", LEAVE):
+        raise BadJobError(f"{ON_SIGTERM} is {text!r}, expected {LEAVE} or nothing")
+    return bool(text)
 
 
 def _integer(name: str, text: str) -> int:

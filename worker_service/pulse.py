@@ -107,7 +107,7 @@ class Pulse:
     def _is_in_vain(self) -> bool:
         if self.outcome is not None:
             return True
-        if self._stop.event.is_set() and self.index != 0:
+        if self._stop.must_leave(self.index):
             return True
         mine = self.generation
         return mine >= 0 and any(state is not None and state.generation != mine for state in self.states)

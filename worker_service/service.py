@@ -14,7 +14,7 @@ from psfleet.control.client import FleetClient
 from psfleet.control.credentials import read_identity
 from psfleet.control.server import serving
 from psfleet.dataplane import DataPlane, data_plane
-from psfleet.errors import BadJobError, LostPeerError, PermanentError, ProgramError, PsfleetError
+from psfleet.errors import BadJobError, LostPeerError, PermanentError, ProgramError, PsfleetError, StoppedError
 from psfleet.job import Job
 from psfleet.launch.folder import OF_ONE_START, clear
 from psfleet.layout import Layout
@@ -67,7 +67,7 @@ def serve(settings: Settings, stop: Stop) -> int:
             with data_plane(settings, "worker", index, identity) as plane:
                 return _work(settings, plane, job, fleet, pulse, stop, measured)
         except PsfleetError as error:
-            if isinstance(error, PermanentError) or index == 0:
+            if isinstance(error, PermanentError) or (index == 0 and not _leaves(error, stop)):
                 details = error.details if isinstance(error, ProgramError) else ""
                 fleet.finish(pb.Outcome(exit_code=error.exit_code, message=str(error), details=details))
             raise
@@ -169,12 +169,17 @@ def _lead(settings: Settings, job: Job, layout: Layout, parts: dict[str, Any], m
             raise error
         return outcome.exit_code
     except PsfleetError as error:
-        if chief.error is None:
+        if chief.error is None and not _leaves(error, parts["stop"]):
             chief.states = fleet.describe()
             _write(conclusion, chief, out, error)
         raise
     finally:
         recorder.close()
+
+
+def _leaves(error: PsfleetError, stop: Stop) -> bool:
+    """Whether the chief ends to make room for its successor, who goes on with the run."""
+    return isinstance(error, StoppedError) and stop.must_leave(0)
 
 
 def _write(conclusion: Conclusion, chief: Chief, out: Path, error: PsfleetError | None) -> None:

@@ -160,7 +160,7 @@ class Worker:
     def _note_loss(self, error: LostPeerError, progressed: bool) -> None:
         if self._pulse.outcome is not None:
             return
-        if self._stop.event.is_set() and self._place.index != 0:
+        if self._stop.must_leave(self._place.index):
             raise self._stop.error()
         self._pulse.meter.lost()
         extra = {"event": "lost_peer", "step": self._pulse.step}
@@ -182,7 +182,7 @@ class Worker:
         def over(states: States) -> bool:
             if self._pulse.outcome is not None:
                 return True
-            if self._stop.event.is_set() and self._place.index != 0:
+            if self._stop.must_leave(self._place.index):
                 raise self._stop.error()
             return done(states)
 

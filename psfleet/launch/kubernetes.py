@@ -13,6 +13,7 @@ from psfleet.job import Job, parse_job
 from psfleet.launch import kubernetes_manifests, kubernetes_results, kubernetes_status, kubernetes_tls
 from psfleet.launch.folder import claimed
 from psfleet.launch.kubernetes_cluster import Cluster, answered
+from psfleet.launch.kubernetes_execution import execute
 from psfleet.launch.kubernetes_logs import log_lines
 from psfleet.launch.kubernetes_members import Pod, job_of, members, newest, verdict
 from psfleet.launch.kubernetes_names import JOB_KEY, WORKER, member
@@ -35,6 +36,8 @@ KINDS = (
 )
 """Of what a fleet is made, but for its volume."""
 VOLUME = ("v1", "PersistentVolumeClaim")
+INTERRUPT = ("sh", "-c", "kill -INT 1")
+"""Sends SIGINT to a container's first process, which passes it on."""
 
 
 class Kubernetes:
@@ -171,8 +174,8 @@ class Kubernetes:
         return True
 
     def _stop(self, chief: Pod) -> None:
-        """Has the chief save and end the run: its pod gets the signal that does so, and the time that it needs."""
-        self._cluster.delete_pod(chief.name)
+        """Has the chief save and end the run. SIGTERM, which a deleted pod gets, only has it make room for another."""
+        execute(self._cluster, chief.name, INTERRUPT)
         limit = (chief.content.spec.termination_grace_period_seconds or 0) + REMOVAL_SECS
 
         def is_gone() -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,8 @@ HEADER = """\
 #   {command}
 # Change the job file and render again.
 """
-ASKED_TO_STOP = SIGNAL_BASE + 15
-"""Exit code of a process that SIGTERM ended: its pod was deleted, evicted or suspended."""
+ASKED_TO_STOP = [SIGNAL_BASE + int(signal.SIGINT), SIGNAL_BASE + int(signal.SIGTERM)]
+"""Exit codes of processes of a run that `psfleet down` ended, or whose pods were deleted, evicted or suspended."""
 DNS_PORT = 53
 
 
@@ -143,7 +144,7 @@ def _job_spec(job: Job, pods: int) -> Object:
     rules = [
         {"action": "FailJob", "onExitCodes": {"operator": "In", "values": sorted(PERMANENT_CODES)}},
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        {"action": "Ignore", "onExitCodes": {"operator": "In", "values": [ASKED_TO_STOP]}},
+        {"action": "Ignore", "onExitCodes": {"operator": "In", "values": ASKED_TO_STOP}},
     ]
     return {
         "completionMode": "Indexed",

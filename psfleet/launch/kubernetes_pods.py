@@ -127,10 +127,13 @@ def _environment(job: Job, role: str) -> list[Object]:
     told = {settings.JOB: container.JOB, **container.environment(job, job.name, ps_addresses(job))}
     index = {"fieldRef": {"fieldPath": f"metadata.labels['{COMPLETION_INDEX}']"}}
     address = f"{member(job.name, role)}-$({settings.INDEX}).{job.name}:{DATA_PORT}"
+    # Whoever deletes a pod, evicts it or drains its node: the Job makes it again. A ps never does anything but leave.
+    leave = [{"name": settings.ON_SIGTERM, "value": settings.LEAVE}] if role == WORKER else []
     return [
         *({"name": name, "value": value} for name, value in told.items()),
         {"name": settings.INDEX, "valueFrom": index},
         {"name": settings.ADDRESS, "value": address},
+        *leave,
     ]
 
 

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import io
-import json
 import secrets
 import tarfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-from kubernetes.stream import stream
-from kubernetes.stream.ws_client import ERROR_CHANNEL, WSClient
 
 from psfleet import errors, pages
 from psfleet.errors import DeadlineError, LostPeerError
@@ -22,6 +17,7 @@ from psfleet.job_container import Limits
 from psfleet.launch import container
 from psfleet.launch.folder import RunFolder
 from psfleet.launch.kubernetes_cluster import Cluster, answered
+from psfleet.launch.kubernetes_execution import execution
 from psfleet.launch.kubernetes_members import Pod, newest, verdict
 from psfleet.launch.kubernetes_names import PS, RESULTS, WORKER, labels
 from psfleet.launch.kubernetes_pods import container_security, pod_security, resources, together
@@ -32,8 +28,6 @@ from psfleet.waiting import wait_until
 PACK = ("tar", "-C", container.OUT, "--exclude=./lost+found", "--exclude=./.*", "-cf", "-", ".")
 READER_SECS = 3600
 """After which a reader ends by itself, whatever became of who made it."""
-SILENT_SECS = 120.0
-"""How long a copy may stand still."""
 
 
 def collect(cluster: Cluster, jobs: Sequence[Any], found: Sequence[Pod], job: Job, folder: RunFolder) -> Report:
@@ -115,61 +109,17 @@ def _reader_pod(job: Job, name: str) -> dict[str, Any]:
 
 def _copy(cluster: Cluster, pod: str, folder: Path, started: float) -> None:
     """Unpacks what the reader packs; files that tell of one start only if they are of this one."""
-    with answered("run a command in the pod that reads the results"):
-        reply = stream(
-            cluster.core.connect_get_namespaced_pod_exec, pod, cluster.namespace, command=list(PACK),
-            stdout=True, stderr=True, stdin=False, tty=False, _preload_content=False, binary=True,
-        )  # fmt: skip
-    output = _Output(reply)
-    try:
-        with tarfile.open(fileobj=io.BufferedReader(output), mode="r|") as archive:
-            for entry in archive:
-                top = Path(entry.name).parts[:1]
-                if top and (top[0] in ALWAYS or (top[0] in OF_THIS_START and entry.mtime >= started)):
-                    archive.extract(entry, folder, filter="data")
-    except tarfile.TarError as error:
-        raise LostPeerError(f"the copy of the results broke off: {error}; {output.problem()}") from error
-    finally:
-        reply.close()
-    if output.problem():
-        raise LostPeerError(f"the results could not be copied: {output.problem()}")
-
-
-class _Output(io.RawIOBase):
-    """A file over the standard output of a command in a pod."""
-
-    def __init__(self, reply: WSClient) -> None:
-        self._reply = reply
-        self._rest = b""
-        self._told = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """See io.RawIOBase."""
-        deadline = time.monotonic() + SILENT_SECS
-        while not self._rest:
-            self._reply.update(timeout=1)
-            if self._reply.peek_stderr():
-                self._told += self._reply.read_stderr()
-            if self._reply.peek_stdout():
-                self._rest = self._reply.read_stdout()
-            elif not self._reply.is_open():
-                return 0
-            elif time.monotonic() > deadline:
-                raise LostPeerError(f"the copy of the results stood still for {SILENT_SECS:g} s")
-        count = min(len(buffer), len(self._rest))
-        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
-        return count
-
-    def problem(self) -> str:
-        """What the command failed of; empty if it did not."""
-        told = self._reply.read_channel(ERROR_CHANNEL)
-        result = json.loads(told) if told else {"status": "Success"}
-        if result.get("status") == "Success":
-            return ""
-        return " ".join(self._told.decode(errors="replace").split()) or str(result.get("message", "no message"))
+    with execution(cluster, pod, PACK) as output:
+        try:
+            with tarfile.open(fileobj=io.BufferedReader(output), mode="r|") as archive:
+                for entry in archive:
+                    top = Path(entry.name).parts[:1]
+                    if top and (top[0] in ALWAYS or (top[0] in OF_THIS_START and entry.mtime >= started)):
+                        archive.extract(entry, folder, filter="data")
+        except tarfile.TarError as error:
+            raise LostPeerError(f"the copy of the results broke off: {error}; {output.problem()}") from error
+        if output.problem():
+            raise LostPeerError(f"the results could not be copied: {output.problem()}")
 
 
 def _cause(jobs: Sequence[Any], found: Sequence[Pod], folder: RunFolder) -> tuple[int, str]:

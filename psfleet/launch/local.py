@@ -123,6 +123,8 @@ class _Launch:
             settings.PS: ",".join(address.data for address in ps),
             # All processes of this machine cannot have the one port that its own environment may name.
             settings.METRICS_PORT: "0",
+            # Nor is any of them a pod, though the launcher may be in one.
+            settings.ON_SIGTERM: "",
         }
 
         def task(role: str, index: int, address: Address) -> Task:

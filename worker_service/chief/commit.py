@@ -56,7 +56,7 @@ class Committer:
         self._commit(together)
         every_secs = self._job.checkpoint.every_secs
         generation = together[0].generation
-        must_stop = self._stop.event.is_set() and self._stop_planned_in != generation
+        must_stop = self._stop.must_save() and self._stop_planned_in != generation
         is_due = every_secs is not None and time.monotonic() - self._last_cut >= every_secs
         if must_stop and self._cut(together, stop=True):
             self._stop_planned_in = generation
