@@ -115,8 +115,10 @@ def test_a_deleted_ps_comes_back_with_another_address_and_costs_steps_since_the_
 def test_a_deleted_chief_is_replaced_and_costs_no_step(fleet: Space) -> None:
     before = fleet.step(NAME)
     lost = sum(event["steps_lost"] for event in events(fleet))
+    rest = others(fleet, "worker", 0)
     delete(fleet, "worker", 0)
     fleet.await_step(NAME, before + STEPS_ON)
+    assert others(fleet, "worker", 0) == rest, "nobody else was started again"
     assert sum(event["steps_lost"] for event in events(fleet)) == lost
 
 
