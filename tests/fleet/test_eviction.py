@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
-from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -25,18 +25,34 @@ RUN = "evicted"
 STEPS = 120
 
 
+@dataclass(frozen=True)
+class Processes:
+    """A ps, a worker and the chief, and the way to start another."""
+
+    ps: Service
+    worker: Service
+    chief: Service
+    start: Callable[..., Service]
+
+
 @pytest.fixture
-def start(tmp_path: Path) -> Callable[..., AbstractContextManager[Service]]:
-    """Starts a process of the run by its role and index."""
+def fleet(tmp_path: Path) -> Iterator[Processes]:
+    """Trains at an even pace, each process started by itself."""
     gates = tmp_path / "gates"
     gates.mkdir()
     (gates / "pace").touch()
     shutil.copy(PROGRAM, tmp_path)
     options = {"gates": str(gates), "step_secs": 0.05}
     job = parse_job({**JOB, "options": options, "train": {**JOB["train"], "steps": STEPS}}).model_dump_json()
-    return partial(
-        running, folder=tmp_path, JOB=job, RUN=RUN, PROGRAM_FOLDER=str(tmp_path), ON_SIGTERM=LEAVE, METRICS_PORT="0"
-    )
+    told = {"JOB": job, "RUN": RUN, "PROGRAM_FOLDER": str(tmp_path), "ON_SIGTERM": LEAVE}
+    with ExitStack() as stack:
+        ps = stack.enter_context(running("ps", tmp_path, INDEX="0", **told)).serving()
+
+        def start(index: int, **more: str) -> Service:
+            worker = running("worker", tmp_path, INDEX=str(index), PS=ps.address.data, **told, **more)
+            return stack.enter_context(worker)
+
+        yield Processes(ps, start(1), start(0), start)
 
 
 def state(ps: Service) -> pb.ShardState:
@@ -48,44 +64,29 @@ def await_step(ps: Service, step: int) -> pb.ShardState:
     return wait_until(partial(state, ps), START_SECS, f"step {step}", done=lambda found: found.step >= step)
 
 
-def test_a_chief_that_is_evicted_stops_nobody(
-    start: Callable[..., AbstractContextManager[Service]], tmp_path: Path
-) -> None:
-    with ExitStack() as stack:
-        ps = stack.enter_context(start("ps", INDEX="0")).serving()
-        told = {"PS": ps.address.data}
-        worker = stack.enter_context(start("worker", INDEX="1", **told))
-        chief = stack.enter_context(start("worker", INDEX="0", **told))
-        before = await_step(ps, 5)
-        chief.process.send_signal(signal.SIGTERM)
-        assert chief.exit_code(END_SECS) == 128 + signal.SIGTERM
-        between = state(ps)
-        assert (between.phase, between.generation) == (pb.RUNNING, before.generation)
-        assert not (tmp_path / Report.FILE_NAME).exists(), "the run has not ended"
+def test_a_chief_that_is_evicted_stops_nobody(fleet: Processes, tmp_path: Path) -> None:
+    before = await_step(fleet.ps, 5)
+    fleet.chief.process.send_signal(signal.SIGTERM)
+    assert fleet.chief.exit_code(END_SECS) == 128 + signal.SIGTERM
+    between = state(fleet.ps)
+    assert (between.phase, between.generation) == (pb.RUNNING, before.generation)
+    assert not (tmp_path / Report.FILE_NAME).exists(), "the run has not ended"
 
-        successor = stack.enter_context(start("worker", INDEX="0", CAUSE="evicted", **told))
-        assert [each.exit_code(START_SECS) for each in (successor, worker, ps)] == [0, 0, 0]
+    successor = fleet.start(0, CAUSE="evicted")
+    assert [each.exit_code(START_SECS) for each in (successor, fleet.worker, fleet.ps)] == [0, 0, 0]
     report = Report.read(tmp_path)
     assert (report.status, report.final_step, report.generation) == ("done", STEPS, before.generation)
     assert sum(event.steps_lost for event in report.events) == 0
     assert report.gradients.pushed == report.gradients.used + report.gradients.dropped
 
 
-def test_a_chief_that_is_interrupted_saves_and_ends_the_run(
-    start: Callable[..., AbstractContextManager[Service]], tmp_path: Path
-) -> None:
-    with ExitStack() as stack:
-        ps = stack.enter_context(start("ps", INDEX="0")).serving()
-        told = {"PS": ps.address.data}
-        worker = stack.enter_context(start("worker", INDEX="1", **told))
-        chief = stack.enter_context(start("worker", INDEX="0", **told))
-        await_step(ps, 5)
-        chief.process.send_signal(signal.SIGINT)
-        codes = [each.exit_code(START_SECS) for each in (chief, worker, ps)]
-        assert codes == [128 + signal.SIGINT] * 3
+def test_a_chief_that_is_interrupted_saves_and_ends_the_run(fleet: Processes, tmp_path: Path) -> None:
+    await_step(fleet.ps, 5)
+    fleet.chief.process.send_signal(signal.SIGINT)
+    codes = [each.exit_code(START_SECS) for each in (fleet.chief, fleet.worker, fleet.ps)]
+    assert codes == [128 + signal.SIGINT] * 3
     report = Report.read(tmp_path)
     saved = checkpoint.newest(tmp_path / "checkpoints")
     assert saved is not None
     assert (report.status, report.final_step) == ("stopped", saved.step)
     assert 5 <= saved.step < STEPS
-    assert json.loads((saved.folder / "manifest.json").read_text())["step"] == saved.step
