@@ -13,7 +13,7 @@ from program_samples import sample_job
 from psfleet.errors import ProgramError
 from psfleet.job import Job
 from psfleet.program import GraphProgram
-from worker_service.inputs import batches, evaluation_batches
+from worker_service.inputs import batches, evaluation_batches, read
 
 
 def known(num_examples: int) -> Callable[[int, int], tf.data.Dataset]:
@@ -37,8 +37,8 @@ def program(train: Callable[[int, int], tf.data.Dataset], evaluate: object = Non
 
 
 def first(count: int, train: object, job: Job, shard: int = 0, shards: int = 1, start: int = 0) -> list[list[int]]:
-    read = batches(program(train), job, shard, shards, start)
-    return [batch.tolist() for (batch,) in itertools.islice(read, count)]
+    found = batches(program(train), job, shard, shards, start)
+    return [batch.tolist() for (batch,) in itertools.islice(found, count)]
 
 
 @pytest.mark.parametrize("train", [known(10), unknown(10)])
@@ -164,3 +164,24 @@ def test_a_program_without_evaluation_has_none() -> None:
 def test_evaluation_data_that_cannot_be_read_are_told(evaluate: object, message: str) -> None:
     with pytest.raises(ProgramError, match=message):
         evaluation_batches(program(known(8), evaluate), sample_job())
+
+
+def test_an_evaluation_set_of_other_tensors_is_refused_in_one_line() -> None:
+    ragged = tf.data.Dataset.from_tensors(tf.ragged.constant([[1], [1, 2]]))
+    with pytest.raises(ProgramError, match="evaluating: a RaggedTensorSpec is there, expected dense tensors"):
+        next(read(ragged, sample_job(), "evaluating"))
+
+
+def test_every_dense_type_is_read_as_it_is() -> None:
+    values = {
+        "bytes": np.array([b"x", b"yy", b"z"], object),
+        "flags": np.array([True, False, True]),
+        "half": np.arange(3, dtype=np.float16),
+        "pixels": np.arange(12, dtype=np.uint8).reshape(3, 2, 2),
+    }
+    found = list(read(tf.data.Dataset.from_tensor_slices(values).batch(2), sample_job(), "reading"))
+    assert [len(batch[0]) for batch in found] == [2, 1]
+    for at, name in enumerate(sorted(values)):
+        whole = np.concatenate([batch[at] for batch in found])
+        assert whole.dtype == values[name].dtype
+        assert np.array_equal(whole, values[name])
