@@ -106,6 +106,7 @@ def test_the_projects_own_variables_come_before_those_of_the_platform(job: Job) 
         ("PSFLEET_ADDRESS", "ps-0", "'ps-0': expected host:port"),
         ("TF_CONFIG", "{", "not JSON with cluster.ps and task"),
         ("TF_CONFIG", '{"cluster": {"ps": ["ps-0"]}}', "'ps-0': expected host:port"),
+        ("PSFLEET_ON_SIGTERM", "stay", "'stay', expected leave or nothing"),
         ("PSFLEET_RUN", "my_run", "'my_run'"),
     ],
 )
