@@ -94,7 +94,7 @@ for folder in /var/lib/apt/lists /var/cache/apt /root /home /tmp /program /out /
     find $folder -type f ! -name .bashrc ! -name .profile || true
 done
 find / -xdev -name .git -o -name .env -o -path '*/pip/http*'
-find /opt/psfleet/app /usr/lib/psfleet -name '*.lock' -o -name 'test_*' -o -name '*.pem' -o -name '*.key'
+find /opt/psfleet/app -name '*.lock' -o -name 'test_*' -o -name '*.pem' -o -name '*.key'
 """
     assert shell(image, script, "--user", "0") == ""
 
