@@ -85,6 +85,8 @@ def engine() -> Iterator[Engine]:
         yield second
     finally:
         second.stop()
+        # An engine mounts its folder onto itself, and does not always take that back; mostly there is nothing to do.
+        subprocess.run(["umount", "--lazy", root / "data"], check=False, capture_output=True, timeout=ENGINE_SECS)
         shutil.rmtree(root)
 
 
