@@ -13,7 +13,6 @@ class Meter:
     Attributes:
         step_secs: From the end of one step to the end of the next.
         recovery_secs: From the loss of a peer to the end of the next step.
-        pushes: Gradients pushed by this process.
         pulls: How often parameters were fetched, with a step or without one.
         attachments: How often state and frozen weights were fetched: once for each session.
     """
@@ -21,7 +20,6 @@ class Meter:
     def __init__(self) -> None:
         self.step_secs = Times(STEP_BOUNDS)
         self.recovery_secs = Times(RECOVERY_BOUNDS)
-        self.pushes = 0
         self.pulls = 0
         self.attachments = 0
         self._lost_at: float | None = None
@@ -37,7 +35,6 @@ class Meter:
 
     def step(self, secs: float) -> None:
         """A step is done."""
-        self.pushes += 1
         self.pulls += 1
         self.step_secs.add(secs)
         if self._lost_at is not None:

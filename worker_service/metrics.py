@@ -16,7 +16,6 @@ from psfleet.metrics import Reading, Readings
 from worker_service.chief.commit import Committer
 from worker_service.chief.events import Events
 from worker_service.chief.record import Recorder
-from worker_service.meter import Meter
 from worker_service.pulse import Pulse
 
 WIRE_BYTES = {"float32": 4, "bfloat16": 2}
@@ -85,15 +84,16 @@ class WorkerMetrics:
             Reading(metrics.RECOVERY_SECONDS, pulse.meter.recovery_secs.read()),
         ]
         if self.layout is not None:
-            told += _traffic(pulse.meter, Payload.of(self._job, self.layout, pulse.index))
+            told += _traffic(pulse, Payload.of(self._job, self.layout, pulse.index))
         if self.duties is not None:
             told += _duties(self.duties)
         yield Readings(self._run, self._job.fleet.role(pulse.index), pulse.index, told)
 
 
-def _traffic(meter: Meter, payload: Payload) -> list[Reading]:
+def _traffic(pulse: Pulse, payload: Payload) -> list[Reading]:
+    meter = pulse.meter
     return [
-        Reading(metrics.PUSHED_BYTES, meter.pushes * payload.push),
+        Reading(metrics.PUSHED_BYTES, pulse.pushed * payload.push),
         Reading(metrics.PULLED_BYTES, meter.pulls * payload.pull + meter.attachments * payload.attach),
     ]
 
