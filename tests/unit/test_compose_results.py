@@ -8,9 +8,9 @@ import tarfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import compose_samples
 import pytest
 from checkpoint_samples import save
 from docker.errors import NotFound
@@ -55,27 +55,8 @@ def member(role: str, volume: Path, log: str = "", **state: Any) -> Member:
         chunks = iter([packed.getvalue()[at : at + 1000] for at in range(0, len(packed.getvalue()), 1000)])
         return chunks, {"mtime": text(source.stat().st_mtime)}
 
-    def logs(tail: object = "all", stream: bool = False) -> Any:
-        return (chunk for chunk in [log.encode()]) if stream else log.encode()
-
-    service = "ps-0" if role == "ps" else role
-    container = SimpleNamespace(
-        name=f"psfleet-small-{service}-1",
-        labels={
-            "psfleet.role": role,
-            "com.docker.compose.service": service,
-            "com.docker.compose.container-number": "1",
-        },
-        attrs={
-            "State": {"Status": "exited", "ExitCode": 0, "OOMKilled": False, "Error": "", **state},
-            "Config": {"Hostname": f"host-{role}"},
-            "HostConfig": {"Memory": 1 << 30},
-            "Created": text(CREATED),
-        },
-        logs=logs,
-        get_archive=get_archive,
-    )
-    return Member(container)
+    ended = {"Status": "exited", **state}
+    return compose_samples.member(role, log, get_archive, State=ended, Created=text(CREATED))
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+import compose_samples
 import pytest
 from rich.console import Console
 
@@ -14,7 +15,6 @@ from psfleet.launch.compose_status import statuses
 from psfleet.launch.platform import TaskStatus
 from psfleet.launch.status_table import show
 
-NAMES = {"ps": "ps-0", "chief": "chief", "worker": "worker", "tensorboard": "tensorboard"}
 TABLE = {
     "event": "fleet",
     "step": 40,
@@ -29,29 +29,8 @@ TABLE = {
 
 
 def member(role: str, log: str = "", **state: Any) -> Member:
-    """A container of fleet `small`."""
-    service = NAMES[role]
-    labels = {
-        "psfleet.role": role,
-        "com.docker.compose.project": "psfleet-small",
-        "com.docker.compose.service": service,
-        "com.docker.compose.container-number": "1",
-    }
-    attrs = {
-        "State": {"Status": "running", "ExitCode": 0, "OOMKilled": False, "Error": "", **state},
-        "Config": {"Hostname": f"host-{role}"},
-        "HostConfig": {"Memory": 1 << 30},
-        "RestartCount": 0,
-    }
-
-    def logs(tail: object = "all", stream: bool = False) -> Any:
-        return (chunk for chunk in [log.encode()]) if stream else log.encode()
-
-    container = SimpleNamespace(
-        id=f"id-{role}", name=f"psfleet-small-{service}-1", labels=labels, attrs=attrs, logs=logs,
-        status=attrs["State"]["Status"],
-    )  # fmt: skip
-    return Member(container)
+    """A container in a state."""
+    return compose_samples.member(role, log, State=state)
 
 
 def rows(*found: Member, oom: tuple[str, ...] = ()) -> dict[str, TaskStatus]:

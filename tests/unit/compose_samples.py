@@ -1,0 +1,46 @@
+"""Containers of fleet `small`, as an engine would show them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from psfleet.launch.compose_members import Member
+
+
+def member(role: str, log: str = "", get_archive: Callable[[str], Any] | None = None, **attributes: Any) -> Member:
+    """The first container of a role.
+
+    Args:
+        log: All that it has logged.
+        get_archive: Stands for the container's method of this name.
+        attributes: Of the container, `State` among them; beside those that all have.
+    """
+    service = "ps-0" if role == "ps" else role
+    state = {"Status": "running", "ExitCode": 0, "OOMKilled": False, "Error": "", **attributes.pop("State", {})}
+
+    def logs(tail: object = "all", stream: bool = False) -> Any:
+        return (chunk for chunk in [log.encode()]) if stream else log.encode()
+
+    container = SimpleNamespace(
+        id=f"id-{role}",
+        name=f"psfleet-small-{service}-1",
+        status=state["Status"],
+        labels={
+            "psfleet.role": role,
+            "com.docker.compose.project": "psfleet-small",
+            "com.docker.compose.service": service,
+            "com.docker.compose.container-number": "1",
+        },
+        attrs={
+            "State": state,
+            "Config": {"Hostname": f"host-{role}"},
+            "HostConfig": {"Memory": 1 << 30},
+            "RestartCount": 0,
+            **attributes,
+        },
+        logs=logs,
+        get_archive=get_archive,
+    )
+    return Member(container)
