@@ -18,6 +18,13 @@ PERMANENT_CODES = frozenset({USAGE, NO_CHECKPOINT, PROGRAM_FAILED, BAD_JOB})
 """Exit codes that a supervisor never answers with a restart."""
 
 
+def innermost(error: BaseException) -> str:
+    """The innermost cause of an error, in one line."""
+    while isinstance(cause := error.__cause__ or error.__context__, Exception):
+        error = cause
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 class PsfleetError(Exception):
     """Base of every error that psfleet raises on purpose; its text is one line for the user."""
 

@@ -21,14 +21,14 @@ from psfleet.launch.compose_members import (
     chief,
     members,
     need,
-    newest_table,
     split,
+    table_of,
     worker_index,
 )
 from psfleet.launch.compose_watch import Watch
 from psfleet.launch.folder import claimed
 from psfleet.launch.follow import merged
-from psfleet.launch.platform import Listener, Request, TaskStatus
+from psfleet.launch.platform import Listener, Request, TaskStatus, check_rejoin, check_scale
 from psfleet.report import Report
 from psfleet.waiting import wait_until
 
@@ -90,7 +90,7 @@ class Compose:
     def logs(self, name: str, task: str | None, follow: bool) -> Iterator[str]:
         """See `Platform`. With all tasks, each line begins with the task's."""
         found = need(members(self._client, name), name)
-        table = newest_table(chief(found))
+        table = table_of(chief(found))
         tasks = {_task(member, table): member for member in found if member.role in TRAINING}
         tasks |= {"worker-0": tasks["chief"]} if "chief" in tasks and task == "worker-0" else {}
         if task is not None and task not in tasks:
@@ -109,12 +109,7 @@ class Compose:
         if leader is None or leader.is_over:
             raise UsageError(f"fleet {name} does not run, expected one that trains")
         job = leader.job()
-        least = job.quorum if job.update.mode == "sync" else 1
-        if not least <= workers <= job.fleet.slots:
-            raise UsageError(
-                f"--workers {workers}: expected {least} to {job.fleet.slots}, the least that make a step and "
-                "fleet.max_workers"
-            )
+        check_scale(job, workers)
         engine.need_plugin()
         home = Path(leader.container.labels[WORKING_DIR])
         text = compose_file.file_text(job, home / "job.yaml", None, "psfleet scale")
@@ -174,15 +169,12 @@ def _is_there(found: list[Member], request: Request) -> bool:
     leader = chief(found)
     if leader is None:
         return False
-    name, is_same = request.job.name, leader.job() == request.job
+    is_same = leader.job() == request.job
     if leader.is_over:
         return is_same and not request.fresh and leader.exit_code in {DONE, *PERMANENT_CODES}
     if leader.status == "created":
         return False
-    if request.fresh:
-        raise UsageError(f"--fresh: fleet {name} runs, expected one that was ended by `psfleet down {name}`")
-    if not is_same:
-        raise UsageError(f"fleet {name} runs with another version of the job: end it by `psfleet down {name}` first")
+    check_rejoin(request, is_same)
     return True
 
 

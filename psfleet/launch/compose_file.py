@@ -12,6 +12,7 @@ from psfleet.cluster import Address, container_addresses
 from psfleet.job import Job
 from psfleet.job_container import Limits
 from psfleet.launch import compose_monitoring, compose_tls, container
+from psfleet.launch.compose_mounts import bind
 from psfleet.launch.yaml_text import dump, job_text
 
 ROLE = "psfleet.role"
@@ -170,16 +171,7 @@ class _Paths:
         """The program's folder and the job's own mounts; all read only."""
         pairs = [(".", container.PROGRAM)] if job.container.program == "mount" else []
         pairs += [tuple(mount.rsplit(":", 1)) for mount in job.container.mounts]  # type: ignore[misc]
-        return [
-            {
-                "type": "bind",
-                "source": self.source(source),
-                "target": target,
-                "read_only": True,
-                "bind": {"create_host_path": False},
-            }
-            for source, target in pairs
-        ]
+        return [bind(self.source(source), target) for source, target in pairs]
 
     def source(self, source: str) -> str:
         """A host path, relative to the job file or absolute, as the compose file has it."""

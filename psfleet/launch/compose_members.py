@@ -16,6 +16,7 @@ from psfleet import settings
 from psfleet.errors import PERMANENT_CODES, SIGNAL_BASE, UsageError
 from psfleet.job import Job, parse_job
 from psfleet.launch.compose_file import ROLE, project
+from psfleet.launch.follow import TABLE_LINES, newest_table
 from psfleet.launch.process import parse_line
 
 PROJECT = "com.docker.compose.project"
@@ -25,8 +26,6 @@ SERVICE = "com.docker.compose.service"
 TRAINING = ("ps", "chief", "worker")
 """Roles without which there is no fleet."""
 KILLED = SIGNAL_BASE + 9
-TABLE_LINES = 400
-"""Of the chief's log, in which the newest table of the fleet is looked for; it writes four a second."""
 
 
 @dataclass(frozen=True)
@@ -136,10 +135,9 @@ def chief(found: Iterable[Member]) -> Member | None:
     return next((member for member in found if member.role == "chief"), None)
 
 
-def newest_table(leader: Member | None) -> dict[str, Any]:
+def table_of(leader: Member | None) -> dict[str, Any]:
     """The newest table of the fleet that a chief logged; empty if there is none."""
-    entries = reversed(leader.entries(TABLE_LINES)) if leader is not None else ()
-    return next((entry for entry in entries if entry.get("event") == "fleet"), {})
+    return {} if leader is None else newest_table(leader.container.logs(tail=TABLE_LINES).splitlines())
 
 
 def worker_index(member: Member, table: Mapping[str, Any]) -> int | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import psfleet
+from psfleet.launch.compose_mounts import bind
 
 PROFILE = "monitoring"
 ALIAS = "fleet-metrics"
@@ -61,15 +62,15 @@ def services(fleet: str, outside: str, closed: Service, source: Callable[[Path],
                 f"--web.listen-address=:{PROMETHEUS_PORT}",
             ],
             **_watcher("prometheus", PROMETHEUS_PORT, [fleet, outside], closed, "/prometheus:mode=1777,size=512m"),
-            "volumes": [_mount(FOLDER / "prometheus.yml", "/etc/prometheus/prometheus.yml", source)],
+            "volumes": [bind(source(FOLDER / "prometheus.yml"), "/etc/prometheus/prometheus.yml")],
         },
         "grafana": {
             "image": GRAFANA_IMAGE,
             "environment": dict(_CLOSED_GRAFANA),
             **_watcher("grafana", GRAFANA_PORT, [outside], closed, "/var/lib/grafana:mode=1777,size=256m"),
             "volumes": [
-                _mount(FOLDER / "grafana" / "provisioning", "/etc/grafana/provisioning", source),
-                _mount(FOLDER / "grafana" / "dashboards", "/etc/grafana/dashboards", source),
+                bind(source(FOLDER / "grafana" / "provisioning"), "/etc/grafana/provisioning"),
+                bind(source(FOLDER / "grafana" / "dashboards"), "/etc/grafana/dashboards"),
             ],
         },
     }
@@ -89,14 +90,4 @@ def _watcher(role: str, port: int, networks: list[str], closed: Service, tmpfs: 
         "mem_limit": "1g",
         "memswap_limit": "1g",
         "pids_limit": 256,
-    }
-
-
-def _mount(path: Path, target: str, source: Callable[[Path], str]) -> Service:
-    return {
-        "type": "bind",
-        "source": source(path),
-        "target": target,
-        "read_only": True,
-        "bind": {"create_host_path": False},
     }

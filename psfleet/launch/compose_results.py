@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import signal
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,10 @@ from docker.errors import NotFound
 from psfleet import errors, pages
 from psfleet.job import Job
 from psfleet.launch import container
-from psfleet.launch.compose_members import KILLED, TRAINING, Member, newest_table, seconds, worker_index
+from psfleet.launch.chunks import Chunks
+from psfleet.launch.compose_members import KILLED, TRAINING, Member, seconds, table_of, worker_index
 from psfleet.launch.folder import RunFolder
-from psfleet.launch.proof import ALWAYS, OF_THIS_START, STOPPED, checked, failures, unreported
+from psfleet.launch.proof import ALWAYS, OF_THIS_START, STOPPED, checked, first_failure, unreported
 from psfleet.report import Report
 
 FINE = (errors.DONE, *STOPPED)
@@ -59,35 +60,13 @@ def _copy(member: Member, name: str, folder: Path, since: float) -> bool:
     # Directories are as old as their last change, and always taken.
     if since and seconds(stat["mtime"]) < since:
         return False
-    with tarfile.open(fileobj=io.BufferedReader(_Chunks(chunks)), mode="r|") as archive:
+    with tarfile.open(fileobj=io.BufferedReader(Chunks(filter(None, chunks))), mode="r|") as archive:
         archive.extractall(folder, filter="data")
     return True
 
 
-class _Chunks(io.RawIOBase):
-    """A file over the chunks of a download."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = chunks
-        self._rest = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """See io.RawIOBase."""
-        while not self._rest:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                return 0
-            self._rest = chunk
-        count = min(len(buffer), len(self._rest))
-        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
-        return count
-
-
 def _save_logs(found: Sequence[Member], leader: Member, folder: RunFolder) -> None:
-    table = newest_table(leader)
+    table = table_of(leader)
     for member in found:
         if member.role not in TRAINING:
             continue
@@ -120,10 +99,8 @@ def _blamed(report: Report, found: Sequence[Member]) -> Report:
 def _cause(leader: Member, folder: RunFolder) -> tuple[int, str]:
     """Exit code and message of a run without a report."""
     code = leader.exit_code
-    of_code = [entry for entry in failures(folder) if entry["exit_code"] == code]
-    if of_code:
-        first = min(of_code, key=lambda entry: entry["time"])
-        return code, f"{first['role']} {first.get('index', '')}: {first['message']}"
+    if (told := first_failure(folder, code)) is not None:
+        return code, told
     if code == errors.DONE:
         return errors.BUG, "the chief left no report"
     if code in STOPPED:

@@ -9,7 +9,7 @@ from typing import Any
 import docker
 
 from psfleet.launch.compose_file import ROLE
-from psfleet.launch.compose_members import KILLED, TRAINING, Member, chief, newest_table, worker_index
+from psfleet.launch.compose_members import KILLED, TRAINING, Member, chief, table_of, worker_index
 from psfleet.launch.compose_results import ending
 from psfleet.launch.platform import TaskStatus
 
@@ -24,7 +24,7 @@ def statuses(client: docker.DockerClient, found: Sequence[Member]) -> list[TaskS
     rows = []
     for fleet in dict.fromkeys(member.fleet for member in found):
         own = [member for member in found if member.fleet == fleet]
-        table = newest_table(chief(own))
+        table = table_of(chief(own))
         rows += [_status(member, table, killed.get(member.container.id)) for member in own]
     return rows
 

@@ -7,6 +7,7 @@ from typing import Any
 from psfleet.job import Job
 from psfleet.launch import container
 from psfleet.launch.certificates_folder import certificates_folder
+from psfleet.launch.compose_mounts import bind
 
 
 def prepare(job: Job) -> None:
@@ -30,12 +31,4 @@ def mounts(job: Job, role: str) -> list[dict[str, Any]]:
     if not job.tls:
         return []
     source = certificates_folder(job.name) / ("ps" if role == "ps" else "worker")
-    return [
-        {
-            "type": "bind",
-            "source": str(source).replace("$", "$$"),
-            "target": container.TLS,
-            "read_only": True,
-            "bind": {"create_host_path": False},
-        }
-    ]
+    return [bind(str(source).replace("$", "$$"), container.TLS)]

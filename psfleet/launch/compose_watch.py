@@ -13,10 +13,10 @@ from typing import Any
 import docker
 from docker.errors import NotFound
 
-from psfleet.errors import DONE, PERMANENT_CODES, DeadlineError, LostPeerError, StoppedError
+from psfleet.errors import DONE, DeadlineError, LostPeerError, StoppedError
 from psfleet.launch import engine
 from psfleet.launch.compose_members import TRAINING, Member, chief, members, need, split
-from psfleet.launch.follow import Tail
+from psfleet.launch.follow import Tail, tell_traceback
 from psfleet.launch.platform import Listener
 from psfleet.launch.proof import STOPPED
 from psfleet.waiting import wait_until
@@ -65,7 +65,7 @@ class Watch:
 
         Raises:
             UsageError: There is no such fleet.
-        TakenDownError: It was taken down meanwhile.
+            TakenDownError: It was taken down meanwhile.
             LostPeerError: The engine is away for too long.
         """
         need(members(self._client, self._name), self._name)
@@ -182,9 +182,7 @@ class Watch:
         if tail is not None:
             self._wait(lambda: self._tell() or tail.is_over, "the rest of the chief's log")
         self._wait(self._have_all_ended, "every container to end")
-        details = self._failure.get("details")
-        if details and self._failure.get("exit_code") in PERMANENT_CODES:
-            self._listener({"event": "traceback", "message": str(details).rstrip()})
+        tell_traceback(self._failure, self._listener)
 
     def _have_all_ended(self) -> bool:
         found = members(self._client, self._name)

@@ -11,7 +11,7 @@ import docker
 import requests
 from docker.errors import DockerException, ImageNotFound
 
-from psfleet.errors import LostPeerError, UsageError
+from psfleet.errors import LostPeerError, UsageError, innermost
 
 ENGINE_VERSION = (20, 10)
 PLUGIN_VERSION = (2, 20)
@@ -31,7 +31,7 @@ def talking() -> Iterator[None]:
     try:
         yield
     except ERRORS as error:
-        raise LostPeerError(f"the Docker engine: {_short(error)}") from error
+        raise LostPeerError(f"the Docker engine: {innermost(error)}") from error
 
 
 def connect() -> docker.DockerClient:
@@ -44,7 +44,7 @@ def connect() -> docker.DockerClient:
         client = docker.from_env(timeout=ANSWER_SECS)
         text = client.version()["Version"]
     except DockerException as error:
-        raise UsageError(f"no Docker engine can be reached ({_short(error)}): start one; {WITHOUT}") from error
+        raise UsageError(f"no Docker engine can be reached ({innermost(error)}): start one; {WITHOUT}") from error
     if _version(text) < ENGINE_VERSION:
         raise UsageError(f"the Docker engine is {text}, expected {_dotted(ENGINE_VERSION)} or later; {WITHOUT}")
     return client
@@ -105,13 +105,3 @@ def _version(text: str) -> tuple[int, ...]:
 
 def _dotted(version: tuple[int, ...]) -> str:
     return ".".join(map(str, version))
-
-
-def _short(error: Exception) -> str:
-    """The innermost cause of an error, in one line."""
-    while error.__cause__ is not None or error.__context__ is not None:
-        cause = error.__cause__ or error.__context__
-        if not isinstance(cause, Exception):
-            break
-        error = cause
-    return " ".join(str(error).split()) or type(error).__name__

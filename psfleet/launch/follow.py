@@ -8,10 +8,28 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from psfleet.errors import PERMANENT_CODES
 from psfleet.launch.process import parse_line
 
 Line = TypeVar("Line", str, bytes)
 """Of a log, without its end."""
+
+
+TABLE_LINES = 400
+"""Of the chief's log, in which the newest table of the fleet is looked for; it writes four a second at most."""
+
+
+def newest_table(lines: Iterable[str] | Iterable[bytes]) -> dict[str, Any]:
+    """The newest table of the fleet among lines of its chief's log; empty if there is none."""
+    tables = [entry for entry in map(parse_line, lines) if entry is not None and entry.get("event") == "fleet"]
+    return tables[-1] if tables else {}
+
+
+def tell_traceback(failure: Mapping[str, Any], listener: Callable[[Mapping[str, Any]], None]) -> None:
+    """Passes on the training program's own traceback, if a chief's last words say that this is what ended the run."""
+    details = failure.get("details")
+    if details and failure.get("exit_code") in PERMANENT_CODES:
+        listener({"event": "traceback", "message": str(details).rstrip()})
 
 
 class Follower:

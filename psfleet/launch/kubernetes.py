@@ -18,7 +18,7 @@ from psfleet.launch.kubernetes_logs import log_lines
 from psfleet.launch.kubernetes_members import Pod, job_of, members, newest, verdict
 from psfleet.launch.kubernetes_names import JOB_KEY, WORKER, member
 from psfleet.launch.kubernetes_watch import Follower
-from psfleet.launch.platform import Listener, Request, TaskStatus
+from psfleet.launch.platform import Listener, Request, TaskStatus, check_rejoin, check_scale
 from psfleet.report import Report
 from psfleet.waiting import wait_until
 
@@ -101,12 +101,7 @@ class Kubernetes:
         if content is None or verdict(content) is not None:
             raise UsageError(f"fleet {name} does not run, expected one that trains")
         job = self._job(name)
-        least = job.quorum if job.update.mode == "sync" else 1
-        if not least <= workers <= job.fleet.slots:
-            raise UsageError(
-                f"--workers {workers}: expected {least} to {job.fleet.slots}, the least that make a step and "
-                "fleet.max_workers"
-            )
+        check_scale(job, workers)
         patch = {"spec": {"completions": workers, "parallelism": workers}}
         with answered(f"scale Job {content.metadata.name}"):
             self._cluster.batch.patch_namespaced_job(content.metadata.name, self._cluster.namespace, patch)
@@ -165,12 +160,7 @@ class Kubernetes:
         if ended is not None:
             permanent = any(pod.exit_code in PERMANENT_CODES for pod in self._members(name))
             return is_same and not request.fresh and (ended.type == "Complete" or permanent)
-        if request.fresh:
-            raise UsageError(f"--fresh: fleet {name} runs, expected one that was ended by `psfleet down {name}`")
-        if not is_same:
-            raise UsageError(
-                f"fleet {name} runs with another version of the job: end it by `psfleet down {name}` first"
-            )
+        check_rejoin(request, is_same)
         return True
 
     def _stop(self, chief: Pod) -> None:

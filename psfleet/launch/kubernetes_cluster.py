@@ -15,7 +15,7 @@ from kubernetes.dynamic import DynamicClient
 from kubernetes.dynamic.exceptions import ResourceNotFoundError
 from urllib3.exceptions import HTTPError
 
-from psfleet.errors import LostPeerError, UsageError
+from psfleet.errors import LostPeerError, UsageError, innermost
 from psfleet.launch.kubernetes_names import MANAGED_BY, selector, text
 
 OLDEST = (1, 33)
@@ -46,7 +46,7 @@ def answered(what: str) -> Iterator[None]:
     except ApiException as error:
         raise UsageError(f"Kubernetes refuses to {what}: {_reason(error)}") from error
     except (HTTPError, OSError) as error:
-        raise LostPeerError(f"Kubernetes does not answer ({what}): {_short(error)}") from error
+        raise LostPeerError(f"Kubernetes does not answer ({what}): {innermost(error)}") from error
 
 
 class Cluster:
@@ -63,7 +63,7 @@ class Cluster:
             _, context = config.list_kube_config_contexts()
         except (ConfigException, OSError, TypeError) as error:
             raise UsageError(
-                f"no Kubernetes cluster is configured ({_short(error)}): set KUBECONFIG; {WITHOUT}"
+                f"no Kubernetes cluster is configured ({innermost(error)}): set KUBECONFIG; {WITHOUT}"
             ) from error
         settings = client.Configuration.get_default_copy()
         settings.retries = False
@@ -77,7 +77,7 @@ class Cluster:
         try:
             found = client.VersionApi(self.api).get_code(_request_timeout=ANSWER_SECS)
         except API_ERRORS as error:
-            told = _reason(error) if isinstance(error, ApiException) else _short(error)
+            told = _reason(error) if isinstance(error, ApiException) else innermost(error)
             raise UsageError(f"no Kubernetes cluster can be reached ({told}): look at KUBECONFIG; {WITHOUT}") from error
         version = (int(found.major), int(re.sub(r"\D.*", "", found.minor)))
         if version < OLDEST:
@@ -195,7 +195,7 @@ class Mirror:
                 self.error = ""
             except API_ERRORS as error:
                 # Also 410, which asks for a new list.
-                self.error = _reason(error) if isinstance(error, ApiException) else _short(error)
+                self.error = _reason(error) if isinstance(error, ApiException) else innermost(error)
                 self._changed.set()
                 self._closing.wait(RETRY_SECS)
 
@@ -240,10 +240,3 @@ def _reason(error: ApiException) -> str:
     """What the API says in one line."""
     found = re.search(r'"message":"((?:[^"\\]|\\.)*)"', str(error.body or ""))
     return found[1].replace('\\"', '"') if found else f"{error.status} {error.reason}"
-
-
-def _short(error: Exception) -> str:
-    """The innermost cause of an error, in one line."""
-    while isinstance(error.__cause__ or error.__context__, Exception):
-        error = error.__cause__ or error.__context__  # type: ignore[assignment]
-    return " ".join(str(error).split()) or type(error).__name__

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 from kubernetes.stream import stream
 from kubernetes.stream.ws_client import ERROR_CHANNEL, WSClient
@@ -19,34 +17,31 @@ SILENT_SECS = 120.0
 """How long a command may print nothing."""
 
 
-class Output(io.RawIOBase):
-    """A file over the standard output of a command in a pod."""
+class Output:
+    """What a command in a pod prints."""
 
     def __init__(self, reply: WSClient) -> None:
         self._reply = reply
-        self._rest = b""
         self._told = b""
 
-    def readable(self) -> bool:
-        """See io.RawIOBase."""
-        return True
+    def chunks(self) -> Iterator[bytes]:
+        """Its standard output as it comes, to its end.
 
-    def readinto(self, buffer: Any) -> int:
-        """See io.RawIOBase."""
+        Raises:
+            LostPeerError: Nothing came for too long.
+        """
         deadline = time.monotonic() + SILENT_SECS
-        while not self._rest:
+        while True:
             self._reply.update(timeout=1)
             if self._reply.peek_stderr():
                 self._told += self._reply.read_stderr()
             if self._reply.peek_stdout():
-                self._rest = self._reply.read_stdout()
+                yield self._reply.read_stdout()
+                deadline = time.monotonic() + SILENT_SECS
             elif not self._reply.is_open():
-                return 0
+                return
             elif time.monotonic() > deadline:
                 raise LostPeerError(f"a command in a pod said nothing for {SILENT_SECS:g} s")
-        count = min(len(buffer), len(self._rest))
-        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
-        return count
 
     def problem(self) -> str:
         """What the command failed of; empty if it did not."""
@@ -84,6 +79,7 @@ def execute(cluster: Cluster, pod: str, command: Sequence[str]) -> None:
         LostPeerError: The API does not answer, or the command failed.
     """
     with execution(cluster, pod, command) as output:
-        io.BufferedReader(output).read()
+        for _ in output.chunks():
+            continue
         if output.problem():
             raise LostPeerError(f"{' '.join(command)} in pod {pod}: {output.problem()}")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Any
 
-from psfleet.errors import PERMANENT_CODES, SIGNAL_BASE
+from psfleet.errors import PERMANENT_CODES
 from psfleet.job import Job
 from psfleet.launch.kubernetes_names import JOB_KEY, PS, WORKER, labels, member, selector
 from psfleet.launch.kubernetes_pods import Object, ports, template
 from psfleet.launch.kubernetes_program import Files
+from psfleet.launch.proof import STOPPED
 from psfleet.launch.yaml_text import dump, job_text
 
 HEADER = """\
@@ -18,8 +18,6 @@ HEADER = """\
 #   {command}
 # Change the job file and render again.
 """
-ASKED_TO_STOP = [SIGNAL_BASE + int(signal.SIGINT), SIGNAL_BASE + int(signal.SIGTERM)]
-"""Exit codes of processes of a run that `psfleet down` ended, or whose pods were deleted, evicted or suspended."""
 DNS_PORT = 53
 
 
@@ -139,12 +137,12 @@ def _job_spec(job: Job, pods: int) -> Object:
 
     A pod that is gone is made again, after it has ended: there are never two of an index. The Job alone restarts, not
     the kubelet, since only it tells exit codes apart: permanent ones end the Job, and what came from outside is not
-    counted against the limit.
+    counted against the limit: `psfleet down`, and a pod that is deleted, evicted or suspended.
     """
     rules = [
         {"action": "FailJob", "onExitCodes": {"operator": "In", "values": sorted(PERMANENT_CODES)}},
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        {"action": "Ignore", "onExitCodes": {"operator": "In", "values": ASKED_TO_STOP}},
+        {"action": "Ignore", "onExitCodes": {"operator": "In", "values": sorted(STOPPED)}},
     ]
     return {
         "completionMode": "Indexed",

@@ -15,13 +15,14 @@ from psfleet.errors import DeadlineError, LostPeerError
 from psfleet.job import Job
 from psfleet.job_container import Limits
 from psfleet.launch import container
+from psfleet.launch.chunks import Chunks
 from psfleet.launch.folder import RunFolder
 from psfleet.launch.kubernetes_cluster import Cluster, answered
 from psfleet.launch.kubernetes_execution import execution
 from psfleet.launch.kubernetes_members import Pod, newest, verdict
 from psfleet.launch.kubernetes_names import PS, RESULTS, WORKER, labels
 from psfleet.launch.kubernetes_pods import container_security, pod_security, resources, together
-from psfleet.launch.proof import ALWAYS, OF_THIS_START, checked, failures, unreported
+from psfleet.launch.proof import ALWAYS, OF_THIS_START, checked, first_failure, unreported
 from psfleet.report import Report
 from psfleet.waiting import wait_until
 
@@ -111,7 +112,7 @@ def _copy(cluster: Cluster, pod: str, folder: Path, started: float) -> None:
     """Unpacks what the reader packs; files that tell of one start only if they are of this one."""
     with execution(cluster, pod, PACK) as output:
         try:
-            with tarfile.open(fileobj=io.BufferedReader(output), mode="r|") as archive:
+            with tarfile.open(fileobj=io.BufferedReader(Chunks(output.chunks())), mode="r|") as archive:
                 for entry in archive:
                     top = Path(entry.name).parts[:1]
                     if top and (top[0] in ALWAYS or (top[0] in OF_THIS_START and entry.mtime >= started)):
@@ -127,10 +128,8 @@ def _cause(jobs: Sequence[Any], found: Sequence[Pod], folder: RunFolder) -> tupl
     chief = newest(found, WORKER, 0)
     codes = [pod.exit_code for pod in found if pod.exit_code in errors.PERMANENT_CODES]
     code = codes[0] if codes else chief.exit_code if chief is not None else None
-    told = [entry for entry in failures(folder) if entry["exit_code"] == code]
-    if code and told:
-        first = min(told, key=lambda entry: entry["time"])
-        return code, f"{first['role']} {first.get('index', '')}: {first['message']}"
+    if code and (told := first_failure(folder, code)) is not None:
+        return code, told
     failed = next((pod for pod in found if pod.cause() and pod.exit_code == code), None)
     if code and failed is not None:
         killed = code > errors.SIGNAL_BASE

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from psfleet.launch.follow import TABLE_LINES, newest_table
 from psfleet.launch.kubernetes_cluster import Cluster
 from psfleet.launch.kubernetes_members import OUT_OF_MEMORY, Pod, job_of, newest, verdict
 from psfleet.launch.kubernetes_names import INSTANCE, PS, WORKER, member
 from psfleet.launch.platform import TaskStatus
-from psfleet.launch.process import parse_line
-
-TABLE_LINES = 400
-"""Of the chief's log, in which the newest table of the fleet is looked for; it writes four a second at most."""
 
 Row = Mapping[str, Any]
 
@@ -22,7 +19,7 @@ def statuses(cluster: Cluster, jobs: Sequence[Any], found: Sequence[Pod]) -> lis
     rows = []
     for name in sorted({job.metadata.labels[INSTANCE] for job in jobs}):
         own = [pod for pod in found if pod.fleet == name]
-        table = newest_table(cluster, own)
+        table = table_of(cluster, own)
         for component in (PS, WORKER):
             job = job_of(jobs, name, component)
             for index in range(job.spec.completions if job is not None else 0):
@@ -30,13 +27,12 @@ def statuses(cluster: Cluster, jobs: Sequence[Any], found: Sequence[Pod]) -> lis
     return rows
 
 
-def newest_table(cluster: Cluster, found: Sequence[Pod]) -> Row:
+def table_of(cluster: Cluster, found: Sequence[Pod]) -> Row:
     """The newest table of a fleet that its chief logged; empty if there is none."""
     chief = newest(found, WORKER, 0)
     if chief is None or not chief.has_log:
         return {}
-    entries = [entry for entry in map(parse_line, cluster.log(chief.name, tail=TABLE_LINES)) if entry is not None]
-    return next((entry for entry in reversed(entries) if entry.get("event") == "fleet"), {})
+    return newest_table(cluster.log(chief.name, tail=TABLE_LINES))
 
 
 def _status(name: str, component: str, index: int, job: Any, found: Sequence[Pod], table: Row) -> TaskStatus:

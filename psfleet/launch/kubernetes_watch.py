@@ -8,8 +8,8 @@ from typing import Any
 
 from kubernetes import watch
 
-from psfleet.errors import PERMANENT_CODES, DeadlineError, LostPeerError, UsageError
-from psfleet.launch.follow import Tail
+from psfleet.errors import DeadlineError, LostPeerError, UsageError
+from psfleet.launch.follow import Tail, tell_traceback
 from psfleet.launch.kubernetes_cluster import CLOSE_SECS, Cluster, Mirror
 from psfleet.launch.kubernetes_members import Pod, job_of, members, newest, verdict
 from psfleet.launch.kubernetes_names import PS, WORKER, member
@@ -157,6 +157,4 @@ class Follower:
         while self._tail is not None and not self._tail.is_over and time.monotonic() < deadline:
             self._tell(None)
             self._changed.wait(0.1)
-        details = self._failure.get("details")
-        if details and self._failure.get("exit_code") in PERMANENT_CODES:
-            self._listener({"event": "traceback", "message": str(details).rstrip()})
+        tell_traceback(self._failure, self._listener)

@@ -105,6 +105,36 @@ class Platform(Protocol):
         """Ends a fleet and removes all that it made; with `results`, checkpoints and reports there, too."""
 
 
+def check_scale(job: Job, workers: int) -> None:
+    """Checks a number of workers and spares together.
+
+    Raises:
+        UsageError: A step could not be made of so few, or there are no slots for so many.
+    """
+    least = job.quorum if job.update.mode == "sync" else 1
+    if not least <= workers <= job.fleet.slots:
+        raise UsageError(
+            f"--workers {workers}: expected {least} to {job.fleet.slots}, the least that make a step and "
+            "fleet.max_workers"
+        )
+
+
+def check_rejoin(request: Request, is_same: bool) -> None:
+    """Checks that a run that is wanted is the one that goes on already.
+
+    Args:
+        is_same: Whether that one trains the very job.
+
+    Raises:
+        UsageError: It trains another version of the job, or a fresh one is wanted.
+    """
+    name = request.job.name
+    if request.fresh:
+        raise UsageError(f"--fresh: fleet {name} runs, expected one that was ended by `psfleet down {name}`")
+    if not is_same:
+        raise UsageError(f"fleet {name} runs with another version of the job: end it by `psfleet down {name}` first")
+
+
 def platform(name: str) -> Platform:
     """The platform of a name.
 

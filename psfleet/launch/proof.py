@@ -55,13 +55,22 @@ def unreported(job: Job, folder: RunFolder, code: int, error: str) -> Report:
     )
 
 
-def failures(folder: RunFolder) -> Iterator[dict[str, Any]]:
+def _failures(folder: RunFolder) -> Iterator[dict[str, Any]]:
     """The last words of the processes that failed, out of the logs in the folder."""
     for path in sorted((folder.path / "logs").glob("*.log")):
         for line in path.read_bytes().splitlines():
             entry = parse_line(line)
             if entry is not None and entry.get("event") == "failed":
                 yield entry
+
+
+def first_failure(folder: RunFolder, code: int | None) -> str | None:
+    """Who failed first with an exit code, and of what, by the logs in the folder: others end alike when they hear."""
+    told = [entry for entry in _failures(folder) if entry["exit_code"] == code]
+    if not told:
+        return None
+    first = min(told, key=lambda entry: entry["time"])
+    return f"{first['role']} {first.get('index', '')}: {first['message']}"
 
 
 def _failed(report: Report, error: str) -> Report:
