@@ -39,11 +39,11 @@ def up(job: JobFile, on: On = COMPOSE, overrides: Overrides = None, out: Out = N
         with progress(console, loaded) as listener:
             place.follow(loaded.name, listener)
         report = place.collect(loaded.name, folder)
+        summary(console, report, folder)
         place.down(loaded.name, results=False)
     except KeyboardInterrupt:
         _say_how_to_return(console, job, on)
         raise typer.Exit(errors.SIGNAL_BASE + 2) from None
-    summary(console, report, folder)
     raise typer.Exit(report.exit_code)
 
 

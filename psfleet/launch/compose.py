@@ -66,6 +66,7 @@ class Compose:
         engine.compose(compose_file.project(job.name), text, "--project-directory", home, "up", "--no-start")
         self._start(job.name)
 
+    @engine.talking()
     def follow(self, name: str, listener: Listener) -> None:
         """See `Platform`."""
         Watch(self._client, name, listener).run()

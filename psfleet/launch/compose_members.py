@@ -147,7 +147,7 @@ def worker_index(member: Member, table: Mapping[str, Any]) -> int | None:
     for row in table.get("workers", ()):
         if str(row["address"]).rpartition(":")[0] == member.host:
             return int(row["index"])
-    with closing(member.container.logs(stream=True)) as chunks:
+    with closing(member.container.logs(stream=True, follow=False)) as chunks:
         entries = (parse_line(line) for line in split(chunks))
         return next((entry["index"] for entry in entries if entry and entry.get("index", -1) >= 0), None)
 

@@ -72,7 +72,7 @@ def _save_logs(found: Sequence[Member], leader: Member, folder: RunFolder) -> No
             continue
         path = _log(folder, member, table)
         with path.open("ab") as file:
-            file.writelines(member.container.logs(stream=True))
+            file.writelines(member.container.logs(stream=True, follow=False))
 
 
 def _log(folder: RunFolder, member: Member, table: dict[str, Any]) -> Path:

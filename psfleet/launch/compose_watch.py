@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import operator
 import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import docker
 from docker.errors import NotFound
@@ -22,6 +23,8 @@ from psfleet.launch.proof import STOPPED
 from psfleet.waiting import wait_until
 
 logger = logging.getLogger("psfleet.launch")
+
+T = TypeVar("T")
 
 POLL_SECS = 0.1
 LOOK_SECS = 1.0
@@ -180,20 +183,24 @@ class Watch:
         """What the chief said last, and the training program's own traceback if that is what ended the run."""
         tail = self._tail
         if tail is not None:
-            self._wait(lambda: self._tell() or tail.is_over, "the rest of the chief's log")
-        self._wait(self._have_all_ended, "every container to end")
+            _wait(lambda: self._tell() or tail.is_over, "the rest of the chief's log", done=bool)
+        _wait(self._left, "every container to end", done=operator.not_)
         tell_traceback(self._failure, self._listener)
 
-    def _have_all_ended(self) -> bool:
+    def _left(self) -> str:
+        """The containers that have not ended, with their states."""
         found = members(self._client, self._name)
         _end_restarts(found)
-        return all(member.is_over for member in found if member.role in TRAINING)
+        left = [member for member in found if member.role in TRAINING and not member.is_over]
+        return ", ".join(f"{member.container.name} ({member.status})" for member in left)
 
-    def _wait(self, probe: Callable[[], bool], what: str) -> None:
-        try:
-            wait_until(probe, LEAVE_SECS, what, poll_secs=0.2)
-        except DeadlineError as error:
-            logger.warning("%s", error)
+
+def _wait(probe: Callable[[], T], what: str, done: Callable[[T], bool]) -> None:
+    """Waits for what the end of a run does not depend on."""
+    try:
+        wait_until(probe, LEAVE_SECS, what, done=done, poll_secs=0.2)
+    except DeadlineError as error:
+        logger.warning("%s", error)
 
 
 def _lines(member: Member, since: float) -> Iterator[bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,10 +18,21 @@ def member(role: str, log: str = "", get_archive: Callable[[str], Any] | None = 
         attributes: Of the container, `State` among them; beside those that all have.
     """
     service = "ps-0" if role == "ps" else role
-    state = {"Status": "running", "ExitCode": 0, "OOMKilled": False, "Error": "", **attributes.pop("State", {})}
+    state = {
+        "Status": "running",
+        "ExitCode": 0,
+        "OOMKilled": False,
+        "Error": "",
+        "StartedAt": "2026-11-20T10:00:00Z",
+        **attributes.pop("State", {}),
+    }
 
-    def logs(tail: object = "all", stream: bool = False) -> Any:
-        return (chunk for chunk in [log.encode()]) if stream else log.encode()
+    def logs(
+        tail: object = "all", stream: bool = False, follow: bool | None = None, since: float = 0.0
+    ) -> bytes | Iterator[bytes]:
+        # docker's own default, by which a log that is streamed has no end while its container runs.
+        follows = stream if follow is None else follow
+        return _chunks(log, follows and state["Status"] == "running") if stream else log.encode()
 
     container = SimpleNamespace(
         id=f"id-{role}",
@@ -44,3 +55,8 @@ def member(role: str, log: str = "", get_archive: Callable[[str], Any] | None = 
         get_archive=get_archive,
     )
     return Member(container)
+
+
+def _chunks(log: str, is_endless: bool) -> Iterator[bytes]:
+    yield log.encode()
+    assert not is_endless, "waits for the end of a container that runs"

@@ -90,6 +90,12 @@ def test_a_done_run_is_done_and_its_checkpoint_is_the_copy(tmp_path: Path, volum
     assert (tmp_path / "out" / "logs" / "ps-0.log").read_text() == "served\n"
 
 
+def test_the_log_of_a_container_that_still_runs_is_taken_as_it_is(tmp_path: Path, volume: Path) -> None:
+    running = member("worker", volume, log='{"index": 1, "message": "joined"}\n', Status="running")
+    assert results(tmp_path, member("chief", volume), running).status == "done"
+    assert "joined" in (tmp_path / "out" / "logs" / "worker-1.log").read_text()
+
+
 def test_a_copy_that_is_not_whole_is_no_success(tmp_path: Path, volume: Path) -> None:
     part = next((volume / "checkpoints" / f"{STEPS:08}-g1").glob("*.safetensors"))
     part.write_bytes(part.read_bytes()[:-1])
