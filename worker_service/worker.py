@@ -123,7 +123,7 @@ class Worker:
         finally:
             self._pulse.generation = -1
             self._pulse.interrupt = _nothing
-            self._pulse.beat_now()
+            self._pulse.listen_afresh()
         self._last_progress = time.monotonic()
         return True
 
