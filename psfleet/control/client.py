@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import operator
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -14,14 +16,19 @@ from psfleet.cluster import Address
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
 from psfleet.control.credentials import channel
-from psfleet.errors import BadJobError, LostPeerError
+from psfleet.errors import BadJobError, DeadlineError, LostPeerError
 from psfleet.layout import Layout
+from psfleet.waiting import wait_until
 
 if TYPE_CHECKING:
     from psfleet.identity import Identity
 
+logger = logging.getLogger("psfleet.control")
+
 CALL_SECS = 5.0
 """Deadline of a call that only looks something up."""
+FINISH_SECS = 3.0
+"""How long a ps that does not answer is told again how the run ended: it would wait for workers otherwise."""
 REFUSALS = (
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -149,12 +156,21 @@ class FleetClient:
         return states
 
     def finish(self, outcome: pb.Outcome) -> int:
-        """Tells every ps how the run ended; the number of ps that heard it."""
-        heard = 0
-        for client in self.ps:
-            try:
-                client.finish(outcome)
-            except LostPeerError:
-                continue
-            heard += 1
-        return heard
+        """Tells every ps how the run ended, for a while again where one does not answer; how many have heard it."""
+        left = list(self.ps)
+
+        def tell() -> list[str]:
+            for client in list(left):
+                try:
+                    client.finish(outcome)
+                except LostPeerError as error:
+                    logger.debug("not told of the end: %s", error)
+                else:
+                    left.remove(client)
+            return [client.address.control for client in left]
+
+        try:
+            wait_until(tell, FINISH_SECS, "every ps to hear of the end", done=operator.not_)
+        except DeadlineError as error:
+            logger.warning("%s", error)
+        return len(self.ps) - len(left)
