@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import CancelledError, Future, InvalidStateError
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -88,11 +89,11 @@ class Attachment:
         config = session_config(job.device)
         config.cluster_def.CopyFrom(cluster.as_cluster_def())
         config.experimental.share_session_state_in_clusterspec_propagation = True
-        # Opening a session waits for every task of the ClusterSpec; this is the only limit that it has.
-        config.operation_timeout_in_ms = int(job.deadlines.step_secs * 1000)
         self._step = step
         self._layout = layout
-        self._options = v1.RunOptions(timeout_in_ms=int(job.deadlines.step_secs * 1000))
+        self._step_secs = job.deadlines.step_secs
+        self._options = v1.RunOptions(timeout_in_ms=int(self._step_secs * 1000))
+        self._opened: Future[None] = Future()
         self._session = v1.Session(f"grpc://{own.data}", graph=step.graph, config=config)
         self._closing = threading.Lock()
         self._closed = False
@@ -107,16 +108,35 @@ class Attachment:
         self.close(wait_secs=0.0 if isinstance(error, LostPeerError) else CLOSE_SECS)
 
     def start(self) -> Start:
-        """Copies state and parameters from the ps."""
+        """Opens the session, and copies state and parameters from the ps."""
+        threading.Thread(target=self._open, name="open-session", daemon=True).start()
         with _translated():
-            self._session.run(self._step.initializer)
-            self._step.load_state(self._session, self._layout)
+            try:
+                self._opened.result(self._step_secs)
+            except (CancelledError, TimeoutError) as error:
+                raise LostPeerError("a ps went away while a session was opened") from error
+            self._step.load_state(self._session, self._layout, self._options)
             labels = self._session.run(self._step.look, options=self._options)[:, 1]
             progress = self._session.run(self._step.pull, options=self._options)
         step = self._step
         self._train = _Call(self._session, step.step, [*step.feeds, step.label], self._options)
         self._await = _Call(self._session, [step.await_step], [step.label], self._options)
         return Start(progress, labels)
+
+    def _open(self) -> None:
+        """Makes the first call of the session, which opens it.
+
+        TensorFlow waits then for every task of the ClusterSpec until it answers, and heeds neither the deadline of the
+        call, nor `ConfigProto.operation_timeout_in_ms`, nor that the session is closed: a thread that waits for a ps
+        which is gone is left behind, and ends when another takes its address.
+        """
+        with suppress(InvalidStateError):
+            try:
+                self._session.run(self._step.initializer)
+            except Exception as error:
+                self._opened.set_exception(error)
+            else:
+                self._opened.set_result(None)
 
     def train(self, batch: Sequence[np.ndarray], label: int) -> tuple[float, np.ndarray]:
         """One step: the loss of the batch; version and target of each shard afterwards, int64 `[num_ps, 2]`."""
@@ -163,6 +183,7 @@ class Attachment:
             if self._closed:
                 return
             self._closed = True
+        self._opened.cancel()
         # Closing waits for the peers, without limit after one died: it is left behind then.
         closer = threading.Thread(target=self._session.close, name="close-session", daemon=True)
         closer.start()

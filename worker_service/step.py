@@ -76,9 +76,9 @@ class StepGraph:
             )
             self.graph.finalize()
 
-    def load_state(self, session: v1.Session, layout: Layout) -> None:
+    def load_state(self, session: v1.Session, layout: Layout, options: v1.RunOptions) -> None:
         """Copies the state that the ps hold into this worker."""
-        vectors = session.run(self.remote_state)
+        vectors = session.run(self.remote_state, options=options)
         values: list[np.ndarray] = []
         for flat, vector in zip((layout.state, layout.frozen), vectors, strict=True):
             named = flat.unpack(vector)

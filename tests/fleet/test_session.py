@@ -1,0 +1,88 @@
+"""A worker's session with a ps that is gone is given up, whatever TensorFlow waits for; servers are in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from psfleet.cluster import Address
+from psfleet.errors import LostPeerError
+from psfleet.job import Job, parse_job
+from psfleet.launch.ports import free_addresses
+from psfleet.runtime.server import boot
+from worker_service.session import Attachment
+
+SECS = 60.0
+"""Far more than anything here takes."""
+RUN = "gone"
+
+
+def job(step_secs: float) -> Job:
+    """One whose steps have a deadline."""
+    return parse_job(
+        {
+            "name": RUN,
+            "program": "program:build",
+            "optimizer": {"name": "sgd", "learning_rate": 0.1},
+            "train": {"steps": 10, "batch_size": 1},
+            "deadlines": {"step_secs": step_secs},
+        }
+    )
+
+
+@pytest.fixture
+def addresses() -> Iterator[tuple[Address, Address]]:
+    """Of this worker, whose server runs, and of a ps that is not there; it comes back when the test is over."""
+    own, ps = free_addresses(2)
+    boot(own, None)
+    yield own, ps
+    # What still waits for it ends then, and with it its threads.
+    boot(ps, None)
+    for thread in threading.enumerate():
+        if thread.name in ("open-session", "close-session"):
+            thread.join(SECS)
+            assert not thread.is_alive(), f"{thread.name} still waits"
+
+
+def attachment(step_secs: float, own: Address, ps: Address) -> Attachment:
+    """A session that needs the ps."""
+    graph = tf.Graph()
+    with graph.as_default():
+        initializer = tf.no_op()
+    step: Any = SimpleNamespace(graph=graph, initializer=initializer, worker_job="worker")
+    layout: Any = None
+    return Attachment(step, job(step_secs), layout, [ps], own, 0)
+
+
+def test_a_session_with_a_ps_that_is_gone_is_given_up_at_the_deadline_of_a_step(
+    addresses: tuple[Address, Address],
+) -> None:
+    opened = attachment(0.5, *addresses)
+    with pytest.raises(LostPeerError, match="a ps went away while a session was opened"):
+        opened.start()
+    opened.close(wait_secs=0.0)
+
+
+def test_a_session_that_is_closed_while_it_waits_for_a_ps_ends_its_start_at_once(
+    addresses: tuple[Address, Address],
+) -> None:
+    opened = attachment(10 * SECS, *addresses)
+    failures: list[Exception] = []
+
+    def start() -> None:
+        try:
+            opened.start()
+        except LostPeerError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=start, daemon=True)
+    thread.start()
+    opened.close(wait_secs=0.0)
+    thread.join(SECS)
+    assert not thread.is_alive()
+    assert len(failures) == 1
