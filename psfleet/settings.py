@@ -39,6 +39,7 @@ _CHANNEL_OPTIONS = ",".join(
         "grpc.http2.lookahead_bytes=8388608",
         "grpc.http2.max_frame_size=1048576",
         "grpc.dns_min_time_between_resolutions_ms=500",
+        "grpc.min_reconnect_backoff_ms=5000",
         "grpc.max_reconnect_backoff_ms=1000",
     )
 )
