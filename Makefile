@@ -12,6 +12,8 @@ STAMP := .venv/.stamp
 PACKAGES := psfleet ps_service worker_service
 PROTO := psfleet/control/control.proto
 PROTOC := $(BIN)/python -m grpc_tools.protoc --proto_path=.
+# Test files, one in each of two processes: fleets spend much of their time in the start of processes on one core.
+TWO_AT_ONCE := --numprocesses 2 --dist loadfile
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --no-config --universal --python-version 3.11 --extra cpu \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
@@ -49,13 +51,13 @@ down: venv ## Saves and ends JOB's fleet; ARGS go to `psfleet down`
 	@$(BIN)/psfleet down $(JOB) $(ARGS)
 
 test: venv ## Unit tests, and fleet tests with real processes; ARGS go to pytest
-	$(BIN)/pytest tests/unit tests/fleet $(ARGS)
+	$(BIN)/pytest $(TWO_AT_ONCE) tests/unit tests/fleet $(ARGS)
 
 test-unit: venv ## Unit tests
-	$(BIN)/pytest tests/unit $(ARGS)
+	$(BIN)/pytest $(TWO_AT_ONCE) tests/unit $(ARGS)
 
 test-fleet: venv ## Fleet tests
-	$(BIN)/pytest tests/fleet $(ARGS)
+	$(BIN)/pytest $(TWO_AT_ONCE) tests/fleet $(ARGS)
 
 test-compose: venv images ## Tests of the images and of fleets in containers, on a Docker engine; ARGS go to pytest
 	$(BIN)/pytest tests/compose $(ARGS)
