@@ -115,11 +115,14 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         return pb.ResetReply(found=shard is not None)
 
     def drop_finished(self) -> None:
-        """Drops each run that is over and of which every worker knows, on a ps that serves other runs too."""
+        """Drops each run that is over and of which every worker knows, on a ps that serves other runs too.
+
+        Also what a call after that has left of it.
+        """
         if self._only_run:
             return
         with self._lock:
-            over = [run for run in self._runs.values() if run.is_over()]
+            over = [run for run in self._runs.values() if run.is_over() or run.is_forgotten()]
             for run in over:
                 del self._runs[run.name]
         for run in over:
@@ -128,7 +131,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             try:
                 run.shard.close()
             except tf.errors.OpError as error:
-                logger.error("run %s was not dropped whole: %s", run.name, error.message)
+                logger.error("not dropped whole: %s", error.message, extra={"run": run.name})
 
     def _meet(self, request: pb.HeartbeatRequest, context: grpc.ServicerContext) -> None:
         """Before the answer: a worker that has heard from this ps may open a session at once."""
@@ -146,7 +149,8 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
 
     def _finish(self, run: Run, outcome: pb.Outcome) -> None:
         if run.finish(outcome):
-            logger.info("the run is over: %s", outcome.message, extra={"exit_code": outcome.exit_code})
+            extra = {"run": run.name, "exit_code": outcome.exit_code}
+            logger.info("the run is over: %s", outcome.message, extra=extra)
         if self._only_run:
             self.finished.set()
 
@@ -187,7 +191,8 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         )
         with run.lock:
             run.shard = shard
-        logger.info("shard %d starts", plan.shard, extra={"step": shard.step, "generation": plan.generation})
+        extra = {"run": run.name, "step": shard.step, "generation": plan.generation}
+        logger.info("shard %d starts", plan.shard, extra=extra)
 
 
 def _refuse(context: grpc.ServicerContext, message: str) -> NoReturn:

@@ -19,6 +19,10 @@ LINGER_SECS = 5.0
 """How long a ps remembers a run that is over, so that each worker hears of it."""
 
 
+FORGET_SECS = 60.0
+"""How long a shared ps remembers a run without a shard of which nobody speaks."""
+
+
 @dataclass
 class Worker:
     """A worker as this ps knows it."""
@@ -106,6 +110,12 @@ class Run:
                 return False
             return self.everybody_knows() or time.monotonic() - self._finished_at > LINGER_SECS
 
+    def is_forgotten(self) -> bool:
+        """Whether nothing was ever trained, and nobody speaks who would: what a call after the end of a run leaves."""
+        with self.lock:
+            is_empty = self.shard is None and self.outcome is None and not self.building.locked()
+            return is_empty and time.monotonic() - self.last_heard > FORGET_SECS
+
     def everybody_knows(self) -> bool:
         """Whether each living worker has heard how the run ended, and closed its session.
 
@@ -135,7 +145,7 @@ class Run:
                 for index, worker in sorted(self.workers.items())
                 if labels[index] < shard.step
             ]
-        extra = {"event": "slow_step", "step": shard.step, "secs": round(waited, 1)}
+        extra = {"run": self.name, "event": "slow_step", "step": shard.step, "secs": round(waited, 1)}
         logger.warning("step %d waits for %s", shard.step, ", ".join(missing) or "workers to join", extra=extra)
 
     def state(self) -> pb.ShardState:

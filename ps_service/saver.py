@@ -67,7 +67,8 @@ class Saver:
         else:
             saved = SavedPart(step, None, f"weights at step {step} are NaN or infinite")
         if saved.error:
-            logger.error("no checkpoint at step %d: %s", step, saved.error, extra={"step": step})
+            extra = {"run": self._run, "step": step}
+            logger.error("no checkpoint at step %d: %s", step, saved.error, extra=extra)
         with self._lock:
             self._parts = [*self._parts, saved][-REMEMBERED:]
 

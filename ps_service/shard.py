@@ -55,9 +55,8 @@ class Shard:
         self._on_failure = on_failure
         content = read_shard(checkpoint, plan.layout, plan.shard)
         if checkpoint.optimizer != plan.job.optimizer.name:
-            logger.warning(
-                "optimizer %s starts afresh: the checkpoint has %s", plan.job.optimizer.name, checkpoint.optimizer
-            )
+            message = f"optimizer {plan.job.optimizer.name} starts afresh: the checkpoint has {checkpoint.optimizer}"
+            logger.warning("%s", message, extra={"run": plan.run})
             content = replace(content, slots={}, scalars={})
         container = container_name(plan.run, plan.generation)
         self._graph = ShardGraph(server, plan.job, plan.layout, plan.shard, container, checkpoint.step, content)
@@ -119,17 +118,21 @@ class Shard:
         self._graph.close()
         self._thread.join(CLOSE_SECS)
         if self._thread.is_alive():
-            logger.warning("the update loop of generation %d is still busy", self.plan.generation)
+            extra = {"run": self.plan.run}
+            logger.warning("the update loop of generation %d is still busy", self.plan.generation, extra=extra)
         self.saver.close()
 
     def _loop(self) -> None:
         try:
             while not self._closing.is_set():
                 self._advance()
-        except tf.errors.OpError as error:
+        except Exception as error:
+            # Whatever it is: with this thread gone the fleet would wait for a step that never comes.
             if not self._closing.is_set():
-                logger.exception("update %d failed", self.step + 1, extra={"step": self.step})
-                self._on_failure(f"ps {self.plan.shard}: update {self.step + 1} failed: {error.message}")
+                extra = {"run": self.plan.run, "step": self.step}
+                logger.exception("update %d failed", self.step + 1, extra=extra)
+                reason = error.message if isinstance(error, tf.errors.OpError) else f"{type(error).__name__}: {error}"
+                self._on_failure(f"ps {self.plan.shard}: update {self.step + 1} failed: {reason}")
 
     def _advance(self) -> None:
         """One update, or in async mode one gradient that was dropped."""
