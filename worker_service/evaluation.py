@@ -8,7 +8,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from psfleet.job_sections import Device
 from psfleet.layout import Layout
+from psfleet.runtime.server import session_config
 from worker_service.programs.interface import FrontEnd
 
 
@@ -18,7 +20,8 @@ class Evaluator:
     A graph program's loss needs a graph: it is built at the first use, in a session without a cluster.
     """
 
-    def __init__(self, front_end: FrontEnd, layout: Layout) -> None:
+    def __init__(self, front_end: FrontEnd, layout: Layout, device: Device) -> None:
+        self._device = device
         self._front_end = front_end
         self._layout = layout
         self._session: v1.Session | None = None
@@ -55,6 +58,6 @@ class Evaluator:
             training = self._front_end.build(layout, self._parameters, state, frozen)
             self._feeds, self._loss = training.feeds, training.loss
             initializer = tf.group(v1.global_variables_initializer(), v1.local_variables_initializer())
-        self._session = v1.Session(graph=graph)
+        self._session = v1.Session(graph=graph, config=session_config(self._device))
         self._session.run(initializer)
         return self._session

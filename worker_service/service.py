@@ -147,7 +147,7 @@ def _lead(settings: Settings, job: Job, layout: Layout, parts: dict[str, Any], m
     if settings.records is not None and not settings.cause:
         clear(out, OF_ONE_START)
     events = Events(out, job)
-    recorder = Recorder(out, job, layout, Evaluator(front, layout))
+    recorder = Recorder(out, job, layout, Evaluator(front, layout, job.device))
     root = out / "checkpoints"
     extra = {
         "job": job.model_dump(mode="json"),
