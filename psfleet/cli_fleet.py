@@ -14,7 +14,8 @@ from psfleet.cli_arguments import Fresh, JobFile, Out, Overrides
 from psfleet.errors import UsageError
 from psfleet.job import load_job
 from psfleet.launch.folder import claimed
-from psfleet.launch.platform import COMPOSE, Platform, Request, platform
+from psfleet.launch.platform import Platform, Request
+from psfleet.launch.platforms import COMPOSE, platform
 from psfleet.launch.status_table import show
 from psfleet.progress import progress, summary
 

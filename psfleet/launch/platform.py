@@ -11,9 +11,6 @@ from psfleet.errors import UsageError
 from psfleet.job import Job
 from psfleet.report import Report
 
-COMPOSE, KUBERNETES = "compose", "kubernetes"
-NAMES = (COMPOSE, KUBERNETES)
-
 Listener = Callable[[Mapping[str, Any]], None]
 
 
@@ -133,20 +130,3 @@ def check_rejoin(request: Request, is_same: bool) -> None:
         raise UsageError(f"--fresh: fleet {name} runs, expected one that was ended by `psfleet down {name}`")
     if not is_same:
         raise UsageError(f"fleet {name} runs with another version of the job: end it by `psfleet down {name}` first")
-
-
-def platform(name: str) -> Platform:
-    """The platform of a name.
-
-    Raises:
-        UsageError: There is none of this name.
-    """
-    if name == COMPOSE:
-        from psfleet.launch.compose import Compose
-
-        return Compose()
-    if name == KUBERNETES:
-        from psfleet.launch.kubernetes import Kubernetes
-
-        return Kubernetes()
-    raise UsageError(f"--on {name!r}: expected one of {', '.join(NAMES)}")
