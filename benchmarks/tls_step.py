@@ -22,8 +22,8 @@ from benchmarks.figures import TARGETS, machine_facts
 from benchmarks.workload import OPTIMIZERS, Workload
 from psfleet import certificates
 from psfleet.job import Job, load_job
-from psfleet.launch import compose_file
 from psfleet.launch.certificates_folder import certificates_folder
+from psfleet.launch.compose import file as compose_file
 
 COMMAND_SECS = 120.0
 RUN_SECS = 600.0

@@ -16,11 +16,11 @@ def platform(name: str) -> Platform:
         UsageError: There is none of this name.
     """
     if name == COMPOSE:
-        from psfleet.launch.compose import Compose
+        from psfleet.launch.compose.fleets import Compose
 
         return Compose()
     if name == KUBERNETES:
-        from psfleet.launch.kubernetes import Kubernetes
+        from psfleet.launch.kubernetes.fleets import Kubernetes
 
         return Kubernetes()
     raise UsageError(f"--on {name!r}: expected one of {', '.join(NAMES)}")

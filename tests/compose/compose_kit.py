@@ -20,7 +20,7 @@ import yaml
 from images import docker, said
 
 from psfleet.errors import DeadlineError
-from psfleet.launch.compose_file import project
+from psfleet.launch.compose.file import project
 from psfleet.launch.process import parse_line
 from psfleet.report import Report
 from psfleet.waiting import wait_until

@@ -13,7 +13,7 @@ from compose_kit import START_SECS, Fleet, fleet
 from images import WORKER_IMAGE, docker, unique
 
 from psfleet.errors import PROGRAM_FAILED
-from psfleet.launch.compose_file import FLEET
+from psfleet.launch.compose.file import FLEET
 from psfleet.report import Event, Report
 
 STEPS = 1500

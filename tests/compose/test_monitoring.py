@@ -23,8 +23,8 @@ from images import built, docker
 
 from psfleet.errors import DeadlineError
 from psfleet.job import load_job
-from psfleet.launch import compose_monitoring
-from psfleet.launch.compose_file import project, render
+from psfleet.launch.compose import monitoring
+from psfleet.launch.compose.file import project, render
 from psfleet.waiting import wait_until
 
 IMAGE = """\
@@ -33,7 +33,7 @@ RUN apt-get update && apt-get install --yes --no-install-recommends prometheus &
 USER 65534
 ENTRYPOINT ["prometheus"]
 """
-DASHBOARD = compose_monitoring.FOLDER / "grafana/dashboards/psfleet.json"
+DASHBOARD = monitoring.FOLDER / "grafana/dashboards/psfleet.json"
 RATE_INTERVAL = "20s"
 """What Grafana makes of $__rate_interval at a scrape interval of 5 s."""
 SCRAPE_SECS = 60.0
@@ -111,7 +111,7 @@ def up(started: Fleet, image: str) -> Iterator[None]:
         del content["services"][name]
     path = started.folder / "compose.yaml"
     path.write_text(yaml.safe_dump(content))
-    compose = ("compose", "--file", str(path), "--profile", compose_monitoring.PROFILE)
+    compose = ("compose", "--file", str(path), "--profile", monitoring.PROFILE)
     docker(*compose, "up", "--detach", timeout_secs=START_SECS)
     try:
         yield
@@ -120,7 +120,7 @@ def up(started: Fleet, image: str) -> Iterator[None]:
 
 
 def test_the_configuration_is_valid(image: str) -> None:
-    source = compose_monitoring.FOLDER / "prometheus.yml"
+    source = monitoring.FOLDER / "prometheus.yml"
     mount = ("--volume", f"{source}:/etc/prometheus/prometheus.yml:ro", "--entrypoint", "promtool")
     done = docker("run", "--rm", *mount, image, "check", "config", "/etc/prometheus/prometheus.yml")
     assert "SUCCESS" in done.stdout + done.stderr
@@ -181,5 +181,5 @@ def test_what_prometheus_has_counted_adds_up(watched: Watched) -> None:
 
 
 def test_the_profile_needs_nothing_of_a_machine_but_its_files() -> None:
-    for path in Path(compose_monitoring.FOLDER).rglob("*"):
+    for path in Path(monitoring.FOLDER).rglob("*"):
         assert path.stat().st_mode & 0o004, f"{path}: another user reads it in the container"

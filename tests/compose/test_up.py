@@ -14,7 +14,7 @@ from images import WORKER_IMAGE, docker
 
 from psfleet.checkpoint import newest, read_manifest, verify
 from psfleet.errors import USAGE
-from psfleet.launch.compose_file import FLEET
+from psfleet.launch.compose.file import FLEET
 from psfleet.launch.process import parse_line
 from psfleet.report import Report
 

@@ -17,8 +17,8 @@ from images import COMMAND_SECS, WORKER_IMAGE, docker, unique
 from psfleet import certificates
 from psfleet.errors import DeadlineError
 from psfleet.job import load_job
-from psfleet.launch import compose_file
 from psfleet.launch.certificates_folder import certificates_folder
+from psfleet.launch.compose import file as compose_file
 from psfleet.waiting import wait_until
 
 HERE = Path(__file__).parent

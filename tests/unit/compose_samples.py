@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from psfleet.launch.compose_members import Member
+from psfleet.launch.compose.members import Member
 
 
 def member(role: str, log: str = "", get_archive: Callable[[str], Any] | None = None, **attributes: Any) -> Member:

@@ -14,7 +14,7 @@ import pytest
 from docker.errors import ImageNotFound
 
 from psfleet.errors import USAGE, UsageError
-from psfleet.launch import engine
+from psfleet.launch.compose import engine
 
 JOB = Path(__file__).parents[2] / "examples" / "linear" / "job.yaml"
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from psfleet.job import Job, load_job, parse_job
-from psfleet.launch.compose_file import file_text, render
+from psfleet.launch.compose.file import file_text, render
 
 ROOT = Path(__file__).parents[2]
 JOB: dict[str, Any] = {

@@ -17,8 +17,8 @@ from docker.errors import NotFound
 
 from psfleet.errors import DONE, LOST_PEERS, NO_CHECKPOINT, PROGRAM_FAILED
 from psfleet.job import parse_job
-from psfleet.launch.compose_members import Member
-from psfleet.launch.compose_results import collect
+from psfleet.launch.compose.members import Member
+from psfleet.launch.compose.results import collect
 from psfleet.launch.folder import claimed
 from psfleet.report import CheckpointInfo, Report
 

@@ -10,8 +10,8 @@ import compose_samples
 import pytest
 from rich.console import Console
 
-from psfleet.launch.compose_members import Member, chief, seconds, split, worker_index
-from psfleet.launch.compose_status import statuses
+from psfleet.launch.compose.members import Member, chief, seconds, split, worker_index
+from psfleet.launch.compose.status import statuses
 from psfleet.launch.platform import TaskStatus
 from psfleet.launch.status_table import show
 

@@ -9,7 +9,8 @@ import pytest
 
 from psfleet import settings
 from psfleet.job import Job, parse_job
-from psfleet.launch import compose_file, compose_tls
+from psfleet.launch.compose import file as compose_file
+from psfleet.launch.compose import tls as compose_tls
 from psfleet.launch.container import TLS
 
 

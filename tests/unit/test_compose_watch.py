@@ -13,10 +13,10 @@ from compose_samples import member
 from docker.errors import APIError
 
 from psfleet.errors import LostPeerError
-from psfleet.launch import compose_watch
-from psfleet.launch.compose import Compose
-from psfleet.launch.compose_members import Member
-from psfleet.launch.compose_watch import Watch
+from psfleet.launch.compose import watch
+from psfleet.launch.compose.fleets import Compose
+from psfleet.launch.compose.members import Member
+from psfleet.launch.compose.watch import Watch
 
 
 def client(*found: Member) -> Any:
@@ -27,7 +27,7 @@ def client(*found: Member) -> Any:
 def test_a_container_that_outlives_the_run_is_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(compose_watch, "LEAVE_SECS", 0.3)
+    monkeypatch.setattr(watch, "LEAVE_SECS", 0.3)
     caplog.set_level(logging.WARNING)
     told: list[Mapping[str, Any]] = []
     log = json.dumps({"event": "progress", "step": 9, "time": 1.0}) + "\n"

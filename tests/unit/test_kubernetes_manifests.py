@@ -13,8 +13,8 @@ from json_patch import with_component
 from kubernetes_schema import problem, versions
 
 from psfleet.job import Job, load_job, parse_job
-from psfleet.launch.kubernetes_manifests import manifests_text, render
-from psfleet.launch.kubernetes_names import ps_addresses
+from psfleet.launch.kubernetes.manifests import manifests_text, render
+from psfleet.launch.kubernetes.names import ps_addresses
 
 ROOT = Path(__file__).parents[2]
 K8S = ROOT / "k8s"

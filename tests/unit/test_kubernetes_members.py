@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from psfleet.launch.kubernetes_members import Pod, members, newest, verdict
+from psfleet.launch.kubernetes.members import Pod, members, newest, verdict
 
 LABELS = {
     "app.kubernetes.io/part-of": "psfleet",

@@ -12,13 +12,14 @@ import pytest
 import yaml
 
 from psfleet.job import load_job
-from psfleet.launch import compose_monitoring, container
-from psfleet.launch.compose_file import render
+from psfleet.launch import container
+from psfleet.launch.compose import monitoring
+from psfleet.launch.compose.file import render
 from psfleet.metrics import COMMON_LABELS, METRICS, PREFIX
 
 ROOT = Path(__file__).parents[2]
 JOB = ROOT / "examples/lenet/job.yaml"
-DASHBOARD = compose_monitoring.FOLDER / "grafana/dashboards/psfleet.json"
+DASHBOARD = monitoring.FOLDER / "grafana/dashboards/psfleet.json"
 ROWS = ["Progress", "Gradients", "Staleness", "Times", "Checkpoints", "Restarts and recovery", "Resources"]
 EXPOSED = {
     f"{metric.exposed_name}{end}": metric
@@ -68,21 +69,21 @@ def test_every_metric_is_on_the_dashboard(dashboard: dict[str, Any]) -> None:
 
 
 def test_the_dashboard_and_grafana_speak_of_the_same_prometheus(dashboard: dict[str, Any]) -> None:
-    folder = compose_monitoring.FOLDER / "grafana/provisioning"
+    folder = monitoring.FOLDER / "grafana/provisioning"
     (source,) = yaml.safe_load((folder / "datasources/prometheus.yaml").read_text())["datasources"]
     asked = {panel["datasource"]["uid"] for panel in dashboard["panels"] if panel["type"] != "row"}
     assert asked == {source["uid"]}
-    assert source["url"] == f"http://prometheus:{compose_monitoring.PROMETHEUS_PORT}"
+    assert source["url"] == f"http://prometheus:{monitoring.PROMETHEUS_PORT}"
     (provider,) = yaml.safe_load((folder / "dashboards/psfleet.yaml").read_text())["providers"]
     mounted = {mount["target"] for mount in render(load_job(JOB), JOB)["services"]["grafana"]["volumes"]}
     assert provider["options"]["path"] in mounted
 
 
 def test_prometheus_looks_up_the_name_that_all_of_the_fleet_share() -> None:
-    content = yaml.safe_load((compose_monitoring.FOLDER / "prometheus.yml").read_text())
+    content = yaml.safe_load((monitoring.FOLDER / "prometheus.yml").read_text())
     ((lookup,),) = [job["dns_sd_configs"] for job in content["scrape_configs"]]
     assert (lookup["names"], lookup["type"], lookup["port"]) == (
-        [compose_monitoring.ALIAS], "A", container.METRICS_PORT,
+        [monitoring.ALIAS], "A", container.METRICS_PORT,
     )  # fmt: skip
     services = render(load_job(JOB), JOB)["services"]
     sharing = {
@@ -99,5 +100,5 @@ def test_the_profile_starts_only_when_it_is_asked_for() -> None:
 
 
 def test_without_the_checkout_there_is_no_profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(compose_monitoring, "FOLDER", tmp_path / "nowhere")
+    monkeypatch.setattr(monitoring, "FOLDER", tmp_path / "nowhere")
     assert not {"prometheus", "grafana"} & set(render(load_job(JOB), JOB)["services"])

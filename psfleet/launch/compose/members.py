@@ -15,7 +15,7 @@ from docker.models.containers import Container
 from psfleet import settings
 from psfleet.errors import PERMANENT_CODES, SIGNAL_BASE, UsageError
 from psfleet.job import Job, parse_job
-from psfleet.launch.compose_file import ROLE, project
+from psfleet.launch.compose.file import ROLE, project
 from psfleet.launch.follow import TABLE_LINES, newest_table
 from psfleet.launch.process import parse_line
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from psfleet.errors import PERMANENT_CODES
 from psfleet.job import Job
-from psfleet.launch.kubernetes_names import JOB_KEY, PS, WORKER, labels, member, selector
-from psfleet.launch.kubernetes_pods import Object, ports, template
-from psfleet.launch.kubernetes_program import Files
+from psfleet.launch.kubernetes.names import JOB_KEY, PS, WORKER, labels, member, selector
+from psfleet.launch.kubernetes.pods import Object, ports, template
+from psfleet.launch.kubernetes.program import Files
 from psfleet.launch.proof import STOPPED
 from psfleet.launch.yaml_text import dump, job_text
 

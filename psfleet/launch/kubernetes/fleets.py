@@ -10,14 +10,17 @@ from typing import Any
 
 from psfleet.errors import PERMANENT_CODES, UsageError
 from psfleet.job import Job, parse_job
-from psfleet.launch import kubernetes_manifests, kubernetes_results, kubernetes_status, kubernetes_tls
 from psfleet.launch.folder import claimed
-from psfleet.launch.kubernetes_cluster import Cluster, answered
-from psfleet.launch.kubernetes_execution import execute
-from psfleet.launch.kubernetes_logs import log_lines
-from psfleet.launch.kubernetes_members import Pod, job_of, members, newest, verdict
-from psfleet.launch.kubernetes_names import JOB_KEY, WORKER, member
-from psfleet.launch.kubernetes_watch import Follower
+from psfleet.launch.kubernetes.cluster import Cluster, answered
+from psfleet.launch.kubernetes.execution import execute
+from psfleet.launch.kubernetes.logs import log_lines
+from psfleet.launch.kubernetes.manifests import manifests_text, render
+from psfleet.launch.kubernetes.members import Pod, job_of, members, newest, verdict
+from psfleet.launch.kubernetes.names import JOB_KEY, WORKER, member
+from psfleet.launch.kubernetes.results import collect
+from psfleet.launch.kubernetes.status import statuses
+from psfleet.launch.kubernetes.tls import secrets
+from psfleet.launch.kubernetes.watch import Follower
 from psfleet.launch.platform import Listener, Request, TaskStatus, check_rejoin, check_scale
 from psfleet.report import Report
 from psfleet.waiting import wait_until
@@ -45,12 +48,12 @@ class Kubernetes:
 
     def render(self, request: Request, out: Path | None, command: str) -> str:
         """See `Platform`."""
-        return kubernetes_manifests.manifests_text(request.job, request.job_file, command)
+        return manifests_text(request.job, request.job_file, command)
 
     def up(self, request: Request) -> None:
         """See `Platform`. A fleet that has ended and was not collected yet is left, too."""
         job = request.job
-        objects = kubernetes_manifests.render(job, request.job_file) + kubernetes_tls.secrets(job)
+        objects = render(job, request.job_file) + secrets(job)
         jobs = self._cluster.jobs(job.name)
         if jobs and self._is_there(request, jobs):
             return
@@ -76,12 +79,12 @@ class Kubernetes:
         job = self._job(name)
         jobs, found = self._cluster.jobs(name), self._members(name)
         with claimed(folder, job, fresh=False) as run_folder:
-            return kubernetes_results.collect(self._cluster, jobs, found, job, run_folder)
+            return collect(self._cluster, jobs, found, job, run_folder)
 
     def status(self, name: str | None) -> list[TaskStatus]:
         """See `Platform`."""
         jobs = self._need(name) if name is not None else self._cluster.jobs(None)
-        return kubernetes_status.statuses(self._cluster, jobs, self._members(name))
+        return statuses(self._cluster, jobs, self._members(name))
 
     def logs(self, name: str, task: str | None, follow: bool) -> Iterator[str]:
         """See `Platform`. With all tasks, each line begins with the task's."""

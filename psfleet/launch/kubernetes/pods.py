@@ -10,7 +10,7 @@ from psfleet.cluster import DATA_PORT
 from psfleet.job import Job
 from psfleet.job_container import Limits
 from psfleet.launch import container
-from psfleet.launch.kubernetes_names import (
+from psfleet.launch.kubernetes.names import (
     COMPLETION_INDEX,
     JOB_KEY,
     PS,
@@ -22,7 +22,7 @@ from psfleet.launch.kubernetes_names import (
     selector,
     tls_secret,
 )
-from psfleet.launch.kubernetes_program import Files
+from psfleet.launch.kubernetes.program import Files
 
 Object = dict[str, Any]
 

@@ -11,7 +11,7 @@ from kubernetes.stream import stream
 from kubernetes.stream.ws_client import ERROR_CHANNEL, WSClient
 
 from psfleet.errors import LostPeerError
-from psfleet.launch.kubernetes_cluster import Cluster, answered
+from psfleet.launch.kubernetes.cluster import Cluster, answered
 
 SILENT_SECS = 120.0
 """How long a command may print nothing."""

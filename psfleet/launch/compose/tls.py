@@ -7,7 +7,7 @@ from typing import Any
 from psfleet.job import Job
 from psfleet.launch import container
 from psfleet.launch.certificates_folder import certificates_folder
-from psfleet.launch.compose_mounts import bind
+from psfleet.launch.compose.mounts import bind
 
 
 def prepare(job: Job) -> None:

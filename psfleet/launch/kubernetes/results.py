@@ -17,11 +17,11 @@ from psfleet.job_container import Limits
 from psfleet.launch import container
 from psfleet.launch.chunks import Chunks
 from psfleet.launch.folder import RunFolder
-from psfleet.launch.kubernetes_cluster import Cluster, answered
-from psfleet.launch.kubernetes_execution import execution
-from psfleet.launch.kubernetes_members import Pod, newest, verdict
-from psfleet.launch.kubernetes_names import PS, RESULTS, WORKER, labels
-from psfleet.launch.kubernetes_pods import container_security, pod_security, resources, together
+from psfleet.launch.kubernetes.cluster import Cluster, answered
+from psfleet.launch.kubernetes.execution import execution
+from psfleet.launch.kubernetes.members import Pod, newest, verdict
+from psfleet.launch.kubernetes.names import PS, RESULTS, WORKER, labels
+from psfleet.launch.kubernetes.pods import container_security, pod_security, resources, together
 from psfleet.launch.proof import ALWAYS, OF_THIS_START, checked, first_failure, unreported
 from psfleet.report import Report
 from psfleet.waiting import wait_until

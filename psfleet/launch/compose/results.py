@@ -15,7 +15,7 @@ from psfleet import errors, pages
 from psfleet.job import Job
 from psfleet.launch import container
 from psfleet.launch.chunks import Chunks
-from psfleet.launch.compose_members import KILLED, TRAINING, Member, seconds, table_of, worker_index
+from psfleet.launch.compose.members import KILLED, TRAINING, Member, seconds, table_of, worker_index
 from psfleet.launch.folder import RunFolder
 from psfleet.launch.proof import ALWAYS, OF_THIS_START, STOPPED, checked, first_failure, unreported
 from psfleet.report import Report

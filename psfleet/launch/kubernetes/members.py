@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from psfleet.errors import SIGNAL_BASE
-from psfleet.launch.kubernetes_names import COMPLETION_INDEX, COMPONENT, INSTANCE, PS, WORKER, member
+from psfleet.launch.kubernetes.names import COMPLETION_INDEX, COMPONENT, INSTANCE, PS, WORKER, member
 from psfleet.launch.process import parse_line
 
 FAILURE_COUNTS = ("batch.kubernetes.io/job-index-failure-count", "batch.kubernetes.io/job-index-ignored-failure-count")

@@ -11,8 +11,9 @@ from psfleet import settings
 from psfleet.cluster import Address, container_addresses
 from psfleet.job import Job
 from psfleet.job_container import Limits
-from psfleet.launch import compose_monitoring, compose_tls, container
-from psfleet.launch.compose_mounts import bind
+from psfleet.launch import container
+from psfleet.launch.compose import monitoring, tls
+from psfleet.launch.compose.mounts import bind
 from psfleet.launch.yaml_text import dump, job_text
 
 ROLE = "psfleet.role"
@@ -63,7 +64,7 @@ def render(job: Job, job_file: Path, folder: Path | None = None) -> dict[str, An
     services["worker"] = _worker(job, ps, paths, own_ps)
     services["chief"] = _chief(job, ps, paths, own_ps)
     services["tensorboard"] = _tensorboard(job)
-    services |= compose_monitoring.services(FLEET, OUTSIDE, closed(), lambda path: paths.source(str(path)))
+    services |= monitoring.services(FLEET, OUTSIDE, closed(), lambda path: paths.source(str(path)))
     return {
         "name": project(job.name),
         "services": services,
@@ -124,8 +125,8 @@ def _member(job: Job, ps: list[Address], role: str, image: str, limits: Limits, 
         "environment": {**told, **container.environment(job, job.name, ps), **own},
         "restart": f"on-failure:{restarts}" if restarts else "no",
         "stop_grace_period": f"{job.deadlines.stop_secs:g}s",
-        "networks": {FLEET: {"aliases": [compose_monitoring.ALIAS]}, **outside},
-        "volumes": [{"type": "volume", "source": RESULTS, "target": container.OUT}, *compose_tls.mounts(job, role)],
+        "networks": {FLEET: {"aliases": [monitoring.ALIAS]}, **outside},
+        "volumes": [{"type": "volume", "source": RESULTS, "target": container.OUT}, *tls.mounts(job, role)],
         "healthcheck": {
             "test": ["CMD", "python", "-m", "psfleet.health"],
             "interval": f"{HEALTH_SECS}s",

@@ -12,8 +12,10 @@ import docker
 from docker.errors import NotFound
 
 from psfleet.errors import DONE, PERMANENT_CODES, UsageError
-from psfleet.launch import compose_file, compose_results, compose_status, compose_tls, container, engine
-from psfleet.launch.compose_members import (
+from psfleet.launch import container
+from psfleet.launch.compose import engine
+from psfleet.launch.compose.file import file_text, project
+from psfleet.launch.compose.members import (
     PROJECT,
     TRAINING,
     WORKING_DIR,
@@ -25,7 +27,10 @@ from psfleet.launch.compose_members import (
     table_of,
     worker_index,
 )
-from psfleet.launch.compose_watch import Watch
+from psfleet.launch.compose.results import collect
+from psfleet.launch.compose.status import statuses
+from psfleet.launch.compose.tls import prepare
+from psfleet.launch.compose.watch import Watch
 from psfleet.launch.folder import claimed
 from psfleet.launch.follow import merged
 from psfleet.launch.platform import Listener, Request, TaskStatus, check_rejoin, check_scale
@@ -47,7 +52,7 @@ class Compose:
     def render(self, request: Request, out: Path | None, command: str) -> str:
         """See `Platform`."""
         folder = out.parent if out is not None else None
-        return compose_file.file_text(request.job, request.job_file, folder, command)
+        return file_text(request.job, request.job_file, folder, command)
 
     @engine.talking()
     def up(self, request: Request) -> None:
@@ -60,10 +65,10 @@ class Compose:
         engine.need_images(self._client, [job.container.ps_image, job.container.worker_image])
         _need_readable(request)
         self._remove(job.name, found, results=request.fresh)
-        compose_tls.prepare(job)
-        text = compose_file.file_text(job, request.job_file, None, "psfleet up")
+        prepare(job)
+        text = file_text(job, request.job_file, None, "psfleet up")
         home = str(request.job_file.resolve().parent)
-        engine.compose(compose_file.project(job.name), text, "--project-directory", home, "up", "--no-start")
+        engine.compose(project(job.name), text, "--project-directory", home, "up", "--no-start")
         self._start(job.name)
 
     @engine.talking()
@@ -80,13 +85,13 @@ class Compose:
             raise UsageError(f"fleet {name} has no chief, whose results could be copied")
         job = leader.job()
         with claimed(folder, job, fresh=False) as run_folder:
-            return compose_results.collect(found, leader, job, run_folder)
+            return collect(found, leader, job, run_folder)
 
     @engine.talking()
     def status(self, name: str | None) -> list[TaskStatus]:
         """See `Platform`."""
         found = members(self._client, name)
-        return compose_status.statuses(self._client, found if name is None else need(found, name))
+        return statuses(self._client, found if name is None else need(found, name))
 
     def logs(self, name: str, task: str | None, follow: bool) -> Iterator[str]:
         """See `Platform`. With all tasks, each line begins with the task's."""
@@ -113,9 +118,9 @@ class Compose:
         check_scale(job, workers)
         engine.need_plugin()
         home = Path(leader.container.labels[WORKING_DIR])
-        text = compose_file.file_text(job, home / "job.yaml", None, "psfleet scale")
+        text = file_text(job, home / "job.yaml", None, "psfleet scale")
         arguments = ["up", "-d", "--no-recreate", "--no-deps", "--scale", f"worker={workers - 1}", "worker"]
-        engine.compose(compose_file.project(name), text, "--project-directory", str(home), *arguments)
+        engine.compose(project(name), text, "--project-directory", str(home), *arguments)
 
     @engine.talking()
     def down(self, name: str, results: bool) -> None:
@@ -151,14 +156,14 @@ class Compose:
         with ThreadPoolExecutor(STARTS_AT_ONCE) as pool:
             for call in [pool.submit(_end, member) for member in found]:
                 call.result()
-        label = {"label": f"{PROJECT}={compose_file.project(name)}"}
+        label = {"label": f"{PROJECT}={project(name)}"}
         for network in self._client.networks.list(filters=label):
             network.remove()
         for volume in self._volumes(name) if results else ():
             volume.remove()
 
     def _volumes(self, name: str) -> list[docker.models.volumes.Volume]:
-        return list(self._client.volumes.list(filters={"label": f"{PROJECT}={compose_file.project(name)}"}))
+        return list(self._client.volumes.list(filters={"label": f"{PROJECT}={project(name)}"}))
 
 
 def _is_there(found: list[Member], request: Request) -> bool:

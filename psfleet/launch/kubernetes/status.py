@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from psfleet.launch.follow import TABLE_LINES, newest_table
-from psfleet.launch.kubernetes_cluster import Cluster
-from psfleet.launch.kubernetes_members import OUT_OF_MEMORY, Pod, job_of, newest, verdict
-from psfleet.launch.kubernetes_names import INSTANCE, PS, WORKER, member
+from psfleet.launch.kubernetes.cluster import Cluster
+from psfleet.launch.kubernetes.members import OUT_OF_MEMORY, Pod, job_of, newest, verdict
+from psfleet.launch.kubernetes.names import INSTANCE, PS, WORKER, member
 from psfleet.launch.platform import TaskStatus
 
 Row = Mapping[str, Any]

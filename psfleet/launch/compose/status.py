@@ -8,9 +8,9 @@ from typing import Any
 
 import docker
 
-from psfleet.launch.compose_file import ROLE
-from psfleet.launch.compose_members import KILLED, TRAINING, Member, chief, table_of, worker_index
-from psfleet.launch.compose_results import ending
+from psfleet.launch.compose.file import ROLE
+from psfleet.launch.compose.members import KILLED, TRAINING, Member, chief, table_of, worker_index
+from psfleet.launch.compose.results import ending
 from psfleet.launch.platform import TaskStatus
 
 REMEMBERED_SECS = 3600

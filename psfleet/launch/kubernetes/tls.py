@@ -9,7 +9,7 @@ from psfleet.errors import UsageError
 from psfleet.identity import AUTHORITY, CERTIFICATE, KEY
 from psfleet.job import Job
 from psfleet.launch.certificates_folder import certificates_folder
-from psfleet.launch.kubernetes_names import PS, WORKER, labels, tls_secret
+from psfleet.launch.kubernetes.names import PS, WORKER, labels, tls_secret
 
 
 def secrets(job: Job) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import psfleet
-from psfleet.launch.compose_mounts import bind
+from psfleet.launch.compose.mounts import bind
 
 PROFILE = "monitoring"
 ALIAS = "fleet-metrics"

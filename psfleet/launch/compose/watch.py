@@ -15,8 +15,8 @@ import docker
 from docker.errors import NotFound
 
 from psfleet.errors import DONE, DeadlineError, LostPeerError, StoppedError
-from psfleet.launch import engine
-from psfleet.launch.compose_members import TRAINING, Member, chief, members, need, split
+from psfleet.launch.compose import engine
+from psfleet.launch.compose.members import TRAINING, Member, chief, members, need, split
 from psfleet.launch.follow import Tail, tell_traceback
 from psfleet.launch.platform import Listener
 from psfleet.launch.proof import STOPPED

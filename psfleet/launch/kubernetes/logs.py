@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from kubernetes import watch
 
 from psfleet.launch.follow import merged
-from psfleet.launch.kubernetes_cluster import CLOSE_SECS, Cluster
-from psfleet.launch.kubernetes_members import Pod
+from psfleet.launch.kubernetes.cluster import CLOSE_SECS, Cluster
+from psfleet.launch.kubernetes.members import Pod
 
 
 def log_lines(cluster: Cluster, tasks: Mapping[str, Pod], follow: bool, named: bool) -> Iterator[str]:

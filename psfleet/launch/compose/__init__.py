@@ -1,0 +1,1 @@
+"""Fleets on a Docker engine, made by docker compose."""

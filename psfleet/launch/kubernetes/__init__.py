@@ -1,0 +1,1 @@
+"""Fleets as Jobs in a Kubernetes cluster."""
