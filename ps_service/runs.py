@@ -160,6 +160,7 @@ class Run:
             plan = shard.plan
             state.generation, state.step, state.target = plan.generation, shard.step, shard.target
             state.layout_digest = plan.layout.digest()
+            state.first_step = shard.first_step
             state.optimizer = plan.job.optimizer.name
             state.slots[:] = shard.slot_names
             state.model_bytes = shard.model_bytes

@@ -86,6 +86,7 @@ def _headline(report: Report) -> str:
 def _key_numbers(report: Report) -> list[tuple[str, str]]:
     """Name and value of what a reader looks for first."""
     gradients = report.gradients
+    since = f" since step {gradients.since_step:,}" if gradients.since_step else ""
     return [
         *((f"evaluation: {name}", _number(value)) for name, value in report.eval.items()),
         ("last training loss", _number(report.loss)),
@@ -94,7 +95,7 @@ def _key_numbers(report: Report) -> list[tuple[str, str]]:
         ("median step", _duration(report.step_secs.p50)),
         ("95 % of the steps within", _duration(report.step_secs.p95)),
         ("mode", report.mode),
-        ("gradients pushed, each counted on each ps", _whole(gradients.pushed)),
+        (f"gradients pushed{since}, each counted on each ps", _whole(gradients.pushed)),
         ("of these used", f"{_whole(gradients.used)}{_share(gradients.used, gradients.pushed)}"),
         ("of these dropped", f"{_whole(gradients.dropped)}{_share(gradients.dropped, gradients.pushed)}"),
         ("generation", _whole(report.generation)),

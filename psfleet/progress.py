@@ -54,6 +54,7 @@ def progress(console: Console, job: Job) -> Iterator[Listener]:
 def summary(console: Console, report: Report, out: Path) -> None:
     """Says how a run ended and where its results lie."""
     counts = report.gradients
+    since = f" since step {counts.since_step}" if counts.since_step else ""
     rows = {
         "status": report.status + (f" (exit code {report.exit_code})" if report.exit_code else ""),
         "error": report.error,
@@ -61,7 +62,7 @@ def summary(console: Console, report: Report, out: Path) -> None:
         "time": f"{report.seconds:.1f} s, {report.examples_per_sec:,.0f} examples/s",
         **{f"test {name}": f"{value:.4f}" for name, value in report.eval.items()},
         **{name: f"{value:.4f}" for name, value in _few_weights(report).items()},
-        "gradients": f"{counts.pushed} pushed, {counts.used} used, {counts.dropped} dropped",
+        "gradients": f"{counts.pushed} pushed, {counts.used} used, {counts.dropped} dropped{since}",
         "restarts": str(report.restarts) if report.restarts else None,
         "checkpoint": _from_here(report.checkpoint.path) if report.checkpoint else None,
         "report": str(out / "report.html"),

@@ -55,6 +55,9 @@ class Gradients(Record):
     pushed: Count = Field(0, description="Gradients that workers pushed.")
     used: Count = Field(0, description="Gradients that became part of an update.")
     dropped: Count = Field(0, description="Gradients that were thrown away: pushed - used.")
+    since_step: Count = Field(
+        0, description="The step from which all these are counted: where this run went on, or after the loss of a ps."
+    )
     per_worker: dict[str, WorkerGradients] = Field(default_factory=dict, description="The same by worker index.")
     per_ps: list[PsGradients] = Field(
         default_factory=list, description="The same by ps, in the order of their indices."

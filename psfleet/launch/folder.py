@@ -13,10 +13,12 @@ from psfleet.errors import UsageError
 from psfleet.job import Job
 from psfleet.report import EventLog, History, Report
 
-OWN = ("checkpoints", "tensorboard", "logs", History.FILE_NAME, EventLog.FILE_NAME, Report.FILE_NAME, "report.html")
-"""All that a run leaves in its folder; nothing else there is ever touched."""
-OF_ONE_START = (Report.FILE_NAME, "report.html", EventLog.FILE_NAME, "logs")
+STARTED = ".started"
+"""When the first chief of this start of the run began."""
+OF_ONE_START = (Report.FILE_NAME, "report.html", EventLog.FILE_NAME, "logs", STARTED)
 """What a resumed run writes anew."""
+OWN = ("checkpoints", "tensorboard", History.FILE_NAME, *OF_ONE_START)
+"""All that a run leaves in its folder; nothing else there is ever touched."""
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,8 @@ def test_a_killed_ps_costs_the_steps_since_the_last_checkpoint(tmp_path: Path) -
         assert saved[-1] < resumed["step"] <= saved[-1] + BEAT_STEPS
         made = fleet.steps - saved[-1]
         assert [(ps.used, ps.dropped) for ps in report.gradients.per_ps] == [(2 * made, 0)] * 2
+        assert report.gradients.since_step == saved[-1]
+        assert f"{2 * made} used, 0 dropped since step {saved[-1]}" in fleet.screen.read_text()
 
 
 def test_a_ps_that_is_killed_before_the_first_checkpoint_costs_all_steps(tmp_path: Path) -> None:
@@ -41,7 +43,7 @@ def test_a_ps_that_is_killed_before_the_first_checkpoint_costs_all_steps(tmp_pat
         fleet.wait_for_step(20)
         report, event = killed_ps(fleet, index=0)
         assert event.steps_lost == last_step_before(fleet) > 0
-        assert report.gradients.used == 2 * fleet.steps
+        assert (report.gradients.used, report.gradients.since_step) == (2 * fleet.steps, 0)
 
 
 def test_a_killed_worker_and_a_killed_chief_cost_no_step(tmp_path: Path) -> None:
@@ -68,6 +70,8 @@ def test_a_killed_worker_and_a_killed_chief_cost_no_step(tmp_path: Path) -> None
         ]
         assert all("SIGKILL" in event.cause for event in report.events)
         assert report.restarts == 2
+        steps = fleet.entries("progress")
+        assert report.seconds > steps[-1]["time"] - steps[0]["time"], "of the chief that was killed, too"
         used = {index: gradients.used for index, gradients in report.gradients.per_worker.items()}
         assert used == {"0": fleet.steps, "1": fleet.steps}, "each step is made of one gradient of each worker"
         assert report.gradients.dropped <= 1, "the gradient that the chief had under way may be pushed twice"

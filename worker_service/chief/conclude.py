@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from psfleet.control.client import FleetClient
 from psfleet.control.heartbeat import is_alive
 from psfleet.errors import DONE, LostPeerError, ProgramError, PsfleetError, StoppedError, StorageError
 from psfleet.job import Job
+from psfleet.launch.folder import STARTED
 from psfleet.report import (
     CheckpointInfo,
     Gradients,
@@ -56,7 +58,7 @@ class Conclusion:
         self._recorder = recorder
         self._committer = committer
         self._events = events
-        self._started = time.time()
+        self._started = _first_start(out)
 
     def commit_last(self, generation: int) -> tuple[Checkpoint, States]:
         """Waits until every ps has written its part of the last step, and verifies the checkpoint.
@@ -143,6 +145,18 @@ def versions() -> dict[str, str]:
     return found
 
 
+def _first_start(out: Path) -> float:
+    """When the first chief of this start began, in seconds since 1970; noted for those that take its place."""
+    path = out / STARTED
+    try:
+        return float(path.read_text())
+    except (OSError, ValueError):
+        now = time.time()
+    with suppress(OSError):
+        path.write_text(str(now))
+    return now
+
+
 def _is_complete(states: States) -> bool:
     return all(state is None or state.phase != pb.RUNNING for state in states)
 
@@ -165,7 +179,8 @@ def _gradients(states: Sequence[pb.ShardState]) -> Gradients:
         for index in sorted(joined)
         if index < len(states[0].pushed)
     }
-    return Gradients(**per_ps[0].model_dump(), per_worker=per_worker, per_ps=per_ps)
+    since = states[0].first_step
+    return Gradients(**per_ps[0].model_dump(), since_step=since, per_worker=per_worker, per_ps=per_ps)
 
 
 def _placement(states: Sequence[pb.ShardState]) -> Placement:
