@@ -28,6 +28,7 @@ METRICS_PORT = "PSFLEET_METRICS_PORT"
 TLS = "PSFLEET_TLS"
 RECORDS = "PSFLEET_RECORDS"
 ON_SIGTERM = "PSFLEET_ON_SIGTERM"
+START = "PSFLEET_START"
 LEAVE = "leave"
 
 _CHANNEL_OPTIONS = ",".join(
@@ -78,6 +79,7 @@ class Settings:
             who starts processes again knows it (see `psfleet.records`).
         leaves_on_sigterm: Whether SIGTERM asks the chief, too, to make room for a process that takes its place
             (Kubernetes evicts pods and drains nodes), rather than to save and end the run.
+        start: A name for this start of the run, the same in each process that takes another's place; empty: none.
     """
 
     job: Job | None
@@ -93,6 +95,7 @@ class Settings:
     tls: Path | None = None
     records: Path | None = None
     leaves_on_sigterm: bool = False
+    start: str = ""
 
 
 def read(environ: Mapping[str, str] | None = None) -> Settings:
@@ -124,6 +127,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         tls=Path(env[TLS]) if env.get(TLS) else None,
         records=Path(env[RECORDS]) if env.get(RECORDS) else None,
         leaves_on_sigterm=_leaves(env.get(ON_SIGTERM, "")),
+        start=env.get(START, ""),
     )
 
 

@@ -16,7 +16,6 @@ from psfleet.control.server import serving
 from psfleet.dataplane import DataPlane, data_plane
 from psfleet.errors import BadJobError, LostPeerError, PermanentError, ProgramError, PsfleetError, StoppedError
 from psfleet.job import Job
-from psfleet.launch.folder import OF_ONE_START, clear
 from psfleet.layout import Layout
 from psfleet.logs import log_json
 from psfleet.metrics_server import exposing
@@ -31,6 +30,7 @@ from worker_service.chief.conclude import Conclusion, versions
 from worker_service.chief.events import Events
 from worker_service.chief.record import Recorder
 from worker_service.chief.settle import Settler
+from worker_service.chief.start import begin
 from worker_service.evaluation import Evaluator
 from worker_service.inputs import batches
 from worker_service.loop import Batches
@@ -144,8 +144,7 @@ def _work(
 def _lead(settings: Settings, job: Job, layout: Layout, parts: dict[str, Any], measured: WorkerMetrics) -> int:
     """The chief's work, and the report at its end, whatever the end is."""
     out, fleet, front, run = settings.out, parts["fleet"], parts["front_end"], settings.run
-    if settings.records is not None and not settings.cause:
-        clear(out, OF_ONE_START)
+    started = begin(settings)
     events = Events(out, job)
     recorder = Recorder(out, job, layout, Evaluator(front, layout, job.device))
     root = out / "checkpoints"
@@ -156,7 +155,7 @@ def _lead(settings: Settings, job: Job, layout: Layout, parts: dict[str, Any], m
     }
     committer = Committer(fleet, job, layout, run, root, extra, parts["stop"])
     measured.duties = Duties(committer, events, recorder)
-    conclusion = Conclusion(fleet, job, run, out, recorder, committer, events)
+    conclusion = Conclusion(fleet, job, run, out, recorder, committer, events, started)
     settler = Settler(fleet, job, layout, run, root, front.initial_values, extra, events)
     chief = Chief(settler, committer, conclusion, recorder, events, **parts)
     try:

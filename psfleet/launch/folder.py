@@ -14,9 +14,11 @@ from psfleet.job import Job
 from psfleet.report import EventLog, History, Report
 
 STARTED = ".started"
-"""When the first chief of this start of the run began."""
-OF_ONE_START = (Report.FILE_NAME, "report.html", EventLog.FILE_NAME, "logs", STARTED)
-"""What a resumed run writes anew."""
+"""Which start of the run this is, and when its first chief began."""
+RECORDED = (Report.FILE_NAME, "report.html", EventLog.FILE_NAME, STARTED)
+"""What the chief writes for each start of the run anew."""
+OF_ONE_START = (*RECORDED, "logs")
+"""What a resumed run leaves anew."""
 OWN = ("checkpoints", "tensorboard", History.FILE_NAME, *OF_ONE_START)
 """All that a run leaves in its folder; nothing else there is ever touched."""
 

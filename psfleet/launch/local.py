@@ -125,6 +125,7 @@ class _Launch:
             settings.METRICS_PORT: "0",
             # Nor is any of them a pod, though the launcher may be in one.
             settings.ON_SIGTERM: "",
+            settings.START: "",
         }
 
         def task(role: str, index: int, address: Address) -> Task:

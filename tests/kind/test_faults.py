@@ -182,4 +182,6 @@ def test_after_all_that_the_run_reaches_its_target(fleet: Space) -> None:
     assert "suspended" in fleet.said(up)
     report = Report.read(fleet.folder / "runs" / NAME)
     assert (report.status, report.final_step) == ("done", STEPS)
+    assert "ps" in {event.role for event in report.events}, "of before the chief was replaced"
+    assert report.seconds > report.events[-1].time - report.events[0].time
     assert report.gradients.dropped == report.gradients.pushed - report.gradients.used

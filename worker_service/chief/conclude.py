@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from psfleet.control.client import FleetClient
 from psfleet.control.heartbeat import is_alive
 from psfleet.errors import DONE, LostPeerError, ProgramError, PsfleetError, StoppedError, StorageError
 from psfleet.job import Job
-from psfleet.launch.folder import STARTED
 from psfleet.report import (
     CheckpointInfo,
     Gradients,
@@ -39,7 +37,11 @@ LEAVE_SECS = 2.0
 
 
 class Conclusion:
-    """The end of a run as the chief brings it about."""
+    """The end of a run as the chief brings it about.
+
+    Args of the constructor:
+        started: When this start of the run began, in seconds since 1970.
+    """
 
     def __init__(
         self,
@@ -50,6 +52,7 @@ class Conclusion:
         recorder: Recorder,
         committer: Committer,
         events: Events,
+        started: float,
     ) -> None:
         self._fleet = fleet
         self._job = job
@@ -58,7 +61,7 @@ class Conclusion:
         self._recorder = recorder
         self._committer = committer
         self._events = events
-        self._started = _first_start(out)
+        self._started = started
 
     def commit_last(self, generation: int) -> tuple[Checkpoint, States]:
         """Waits until every ps has written its part of the last step, and verifies the checkpoint.
@@ -143,18 +146,6 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
-
-
-def _first_start(out: Path) -> float:
-    """When the first chief of this start began, in seconds since 1970; noted for those that take its place."""
-    path = out / STARTED
-    try:
-        return float(path.read_text())
-    except (OSError, ValueError):
-        now = time.time()
-    with suppress(OSError):
-        path.write_text(str(now))
-    return now
 
 
 def _is_complete(states: States) -> bool:

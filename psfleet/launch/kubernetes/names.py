@@ -10,6 +10,7 @@ COMPONENT = "app.kubernetes.io/component"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 OF_PSFLEET = {"app.kubernetes.io/name": "psfleet", "app.kubernetes.io/part-of": "psfleet", MANAGED_BY: "psfleet"}
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
+CONTROLLER_UID = "batch.kubernetes.io/controller-uid"
 """Label of the pods of an Indexed Job."""
 PS, WORKER, RESULTS = "ps", "worker", "results"
 """Components: the two Jobs, and the pod that reads the volume."""

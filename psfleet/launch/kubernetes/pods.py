@@ -12,6 +12,7 @@ from psfleet.job_container import Limits
 from psfleet.launch import container
 from psfleet.launch.kubernetes.names import (
     COMPLETION_INDEX,
+    CONTROLLER_UID,
     JOB_KEY,
     PS,
     WORKER,
@@ -127,13 +128,15 @@ def _environment(job: Job, role: str) -> list[Object]:
     told = {settings.JOB: container.JOB, **container.environment(job, job.name, ps_addresses(job))}
     index = {"fieldRef": {"fieldPath": f"metadata.labels['{COMPLETION_INDEX}']"}}
     address = f"{member(job.name, role)}-$({settings.INDEX}).{job.name}:{DATA_PORT}"
+    start = {"fieldRef": {"fieldPath": f"metadata.labels['{CONTROLLER_UID}']"}}
     # Whoever deletes a pod, evicts it or drains its node: the Job makes it again. A ps never does anything but leave.
-    leave = [{"name": settings.ON_SIGTERM, "value": settings.LEAVE}] if role == WORKER else []
+    leave = {"name": settings.ON_SIGTERM, "value": settings.LEAVE}
+    of_workers: list[Object] = [leave, {"name": settings.START, "valueFrom": start}]
     return [
         *({"name": name, "value": value} for name, value in told.items()),
         {"name": settings.INDEX, "valueFrom": index},
         {"name": settings.ADDRESS, "value": address},
-        *leave,
+        *(of_workers if role == WORKER else []),
     ]
 
 
