@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import logging
+import math
 import os
 import threading
 import time
@@ -21,8 +22,8 @@ from worker_service.meter import Meter
 logger = logging.getLogger("psfleet.worker")
 
 BEAT_SECS = 1.0
-CALLS_AT_ONCE = 3
-"""To one ps: a sign of life of before a loss and one of after it may both wait for it, and the goodbye."""
+CALLS_AT_ONCE = 1 + math.ceil(CALL_SECS / BEAT_SECS)
+"""To a ps that does not answer: it is asked again after each loss, while calls of before wait for their deadline."""
 UNWIND_SECS = 3.0
 """How long a worker may take to leave a step when its run is over; then the process ends without it."""
 
