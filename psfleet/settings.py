@@ -31,6 +31,14 @@ ON_SIGTERM = "PSFLEET_ON_SIGTERM"
 START = "PSFLEET_START"
 LEAVE = "leave"
 
+RECONNECT = (
+    ("grpc.min_reconnect_backoff_ms", 5000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.dns_min_time_between_resolutions_ms", 500),
+)
+"""Of every channel between two processes: a peer that comes back, at another address too, is found within a second or
+two. By itself gRPC waits 20 s for a connection, and 30 s until it looks up a name again."""
+
 _CHANNEL_OPTIONS = ",".join(
     (
         "grpc.keepalive_time_ms=10000",
@@ -39,9 +47,7 @@ _CHANNEL_OPTIONS = ",".join(
         "grpc.http2.bdp_probe=0",
         "grpc.http2.lookahead_bytes=8388608",
         "grpc.http2.max_frame_size=1048576",
-        "grpc.dns_min_time_between_resolutions_ms=500",
-        "grpc.min_reconnect_backoff_ms=5000",
-        "grpc.max_reconnect_backoff_ms=1000",
+        *(f"{name}={value}" for name, value in RECONNECT),
     )
 )
 """Of the channels between TensorFlow's servers.

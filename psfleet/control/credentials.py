@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from psfleet.errors import BadJobError
+from psfleet.settings import RECONNECT
 
 if TYPE_CHECKING:
     # Not loaded by a fleet without TLS: it takes 80 ms.
@@ -18,9 +19,7 @@ CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", 64 * 1024 * 1024),
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 5000),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.dns_min_time_between_resolutions_ms", 500),
+    *RECONNECT,
     ("grpc.enable_http_proxy", 0),
 )
 
