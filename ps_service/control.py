@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from pathlib import Path
 from typing import NoReturn
@@ -22,8 +21,6 @@ from psfleet.dataplane import DataPlane
 from psfleet.errors import LostPeerError, PsfleetError
 from psfleet.job import parse_job
 from psfleet.layout import Layout
-
-logger = logging.getLogger("psfleet.ps")
 
 
 class ControlServicer(control_pb2_grpc.ShardControlServicer):
@@ -131,7 +128,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             try:
                 run.shard.close()
             except tf.errors.OpError as error:
-                logger.error("not dropped whole: %s", error.message, extra={"run": run.name})
+                run.logger.error("not dropped whole: %s", error.message)
 
     def _meet(self, request: pb.HeartbeatRequest, context: grpc.ServicerContext) -> None:
         """Before the answer: a worker that has heard from this ps may open a session at once."""
@@ -149,8 +146,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
 
     def _finish(self, run: Run, outcome: pb.Outcome) -> None:
         if run.finish(outcome):
-            extra = {"run": run.name, "exit_code": outcome.exit_code}
-            logger.info("the run is over: %s", outcome.message, extra=extra)
+            run.logger.info("the run is over: %s", outcome.message, extra={"exit_code": outcome.exit_code})
         if self._only_run:
             self.finished.set()
 
@@ -191,8 +187,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         )
         with run.lock:
             run.shard = shard
-        extra = {"run": run.name, "step": shard.step, "generation": plan.generation}
-        logger.info("shard %d starts", plan.shard, extra=extra)
+        run.logger.info("shard %d starts", plan.shard, extra={"step": shard.step, "generation": plan.generation})
 
 
 def _refuse(context: grpc.ServicerContext, message: str) -> NoReturn:

@@ -12,13 +12,12 @@ import tensorflow as tf
 from ps_service.shard import Shard
 from psfleet.control import control_pb2 as pb
 from psfleet.control.heartbeat import ALIVE_SECS
+from psfleet.logs import RunLogger
 
-logger = logging.getLogger("psfleet.ps")
+_logger = logging.getLogger("psfleet.ps")
 
 LINGER_SECS = 5.0
 """How long a ps remembers a run that is over, so that each worker hears of it."""
-
-
 FORGET_SECS = 60.0
 """How long a shared ps remembers a run without a shard of which nobody speaks."""
 
@@ -48,6 +47,7 @@ class Run:
 
     def __init__(self, name: str, cause: str) -> None:
         self.name = name
+        self.logger = RunLogger(_logger, name)
         self._cause = cause
         self.lock = threading.RLock()
         self.building = threading.Lock()
@@ -145,8 +145,8 @@ class Run:
                 for index, worker in sorted(self.workers.items())
                 if labels[index] < shard.step
             ]
-        extra = {"run": self.name, "event": "slow_step", "step": shard.step, "secs": round(waited, 1)}
-        logger.warning("step %d waits for %s", shard.step, ", ".join(missing) or "workers to join", extra=extra)
+        extra = {"event": "slow_step", "step": shard.step, "secs": round(waited, 1)}
+        self.logger.warning("step %d waits for %s", shard.step, ", ".join(missing) or "workers to join", extra=extra)
 
     def state(self) -> pb.ShardState:
         """As the control plane tells it."""

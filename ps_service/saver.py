@@ -12,8 +12,9 @@ import numpy as np
 
 from psfleet.checkpoint import PartRecord, ShardContent, checkpoint_folder, write_part
 from psfleet.layout import Layout
+from psfleet.logs import RunLogger
 
-logger = logging.getLogger("psfleet.ps")
+_logger = logging.getLogger("psfleet.ps")
 
 REMEMBERED = 16
 """How many of its newest parts a ps tells the chief about."""
@@ -34,6 +35,7 @@ class Saver:
     def __init__(self, root: Path, run: str, generation: int, shard: int, layout: Layout) -> None:
         self._root = root
         self._run = run
+        self._logger = RunLogger(_logger, run)
         self._generation = generation
         self._shard = shard
         self._layout = layout
@@ -67,8 +69,7 @@ class Saver:
         else:
             saved = SavedPart(step, None, f"weights at step {step} are NaN or infinite")
         if saved.error:
-            extra = {"run": self._run, "step": step}
-            logger.error("no checkpoint at step %d: %s", step, saved.error, extra=extra)
+            self._logger.error("no checkpoint at step %d: %s", step, saved.error, extra={"step": step})
         with self._lock:
             self._parts = [*self._parts, saved][-REMEMBERED:]
 

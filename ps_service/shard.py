@@ -16,9 +16,10 @@ from ps_service.saver import Saver
 from psfleet.checkpoint import Checkpoint, read_shard
 from psfleet.job import Job
 from psfleet.layout import Layout
+from psfleet.logs import RunLogger
 from psfleet.runtime import container_name
 
-logger = logging.getLogger("psfleet.ps")
+_logger = logging.getLogger("psfleet.ps")
 
 CUT_AHEAD = 2
 """A cut must lie this many steps ahead: the next one is already under way."""
@@ -52,11 +53,13 @@ class Shard:
 
     def __init__(self, server: str, plan: ShardPlan, checkpoint: Checkpoint, on_failure: Callable[[str], None]) -> None:
         self.plan = plan
+        self._logger = RunLogger(_logger, plan.run)
         self._on_failure = on_failure
         content = read_shard(checkpoint, plan.layout, plan.shard)
         if checkpoint.optimizer != plan.job.optimizer.name:
-            message = f"optimizer {plan.job.optimizer.name} starts afresh: the checkpoint has {checkpoint.optimizer}"
-            logger.warning("%s", message, extra={"run": plan.run})
+            self._logger.warning(
+                "optimizer %s starts afresh: the checkpoint has %s", plan.job.optimizer.name, checkpoint.optimizer
+            )
             content = replace(content, slots={}, scalars={})
         container = container_name(plan.run, plan.generation)
         self._graph = ShardGraph(server, plan.job, plan.layout, plan.shard, container, checkpoint.step, content)
@@ -118,8 +121,7 @@ class Shard:
         self._graph.close()
         self._thread.join(CLOSE_SECS)
         if self._thread.is_alive():
-            extra = {"run": self.plan.run}
-            logger.warning("the update loop of generation %d is still busy", self.plan.generation, extra=extra)
+            self._logger.warning("the update loop of generation %d is still busy", self.plan.generation)
         self.saver.close()
 
     def _loop(self) -> None:
@@ -129,8 +131,7 @@ class Shard:
         except Exception as error:
             # Whatever it is: with this thread gone the fleet would wait for a step that never comes.
             if not self._closing.is_set():
-                extra = {"run": self.plan.run, "step": self.step}
-                logger.exception("update %d failed", self.step + 1, extra=extra)
+                self._logger.exception("update %d failed", self.step + 1, extra={"step": self.step})
                 reason = error.message if isinstance(error, tf.errors.OpError) else f"{type(error).__name__}: {error}"
                 self._on_failure(f"ps {self.plan.shard}: update {self.step + 1} failed: {reason}")
 

@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 import time
+from collections.abc import MutableMapping
 from typing import Any
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
@@ -26,6 +27,18 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
+
+
+class RunLogger(logging.LoggerAdapter[logging.Logger]):
+    """Names a run in each record: for a process that serves several."""
+
+    def __init__(self, logger: logging.Logger, run: str) -> None:
+        super().__init__(logger)
+        self._run = run
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """See logging.LoggerAdapter."""
+        return msg, {**kwargs, "extra": {"run": self._run, **(kwargs.get("extra") or {})}}
 
 
 def log_json(**who: Any) -> None:

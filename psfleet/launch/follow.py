@@ -13,8 +13,6 @@ from psfleet.launch.process import parse_line
 
 Line = TypeVar("Line", str, bytes)
 """Of a log, without its end."""
-
-
 TABLE_LINES = 400
 """Of the chief's log, in which the newest table of the fleet is looked for; it writes four a second at most."""
 

@@ -86,5 +86,6 @@ def test_whatever_stops_the_updates_of_a_shard_ends_the_run(
     shard, told = Shard.__new__(Shard), list[str]()
     plan: Any = SimpleNamespace(run="name", shard=1)
     shard.plan, shard.step, shard._closing, shard._on_failure = plan, 6, threading.Event(), told.append
+    shard._logger = Run("name", "").logger
     shard._loop()
     assert told == [f"ps 1: update 7 failed: {reason}"]
