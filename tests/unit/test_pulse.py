@@ -12,9 +12,7 @@ import pytest
 
 from psfleet.cluster import Address
 from psfleet.control import control_pb2 as pb
-from psfleet.control.client import FleetClient
 from psfleet.errors import LostPeerError
-from psfleet.process import Stop
 from psfleet.waiting import wait_until
 from worker_service import pulse as pulse_module
 from worker_service.fleet import States
@@ -65,8 +63,9 @@ class Ps:
 @contextmanager
 def beating(*ps: Ps) -> Iterator[tuple[Pulse, list[list[int]]]]:
     """A chief's pulse, and the step of each ps (-1: not known) at each beat; ps answer as they like in the end."""
-    stop = SimpleNamespace(must_leave=lambda index: False)
-    pulse = Pulse(_fleet(ps), 0, Address("worker", 2222), _as_stop(stop))
+    stop: Any = SimpleNamespace(must_leave=lambda index: False)
+    fleet: Any = SimpleNamespace(ps=ps)
+    pulse = Pulse(fleet, 0, Address("worker", 2222), stop)
     seen: list[list[int]] = []
     pulse.on_beat = lambda states: seen.append(_steps(states))
     pulse.start()
@@ -76,15 +75,6 @@ def beating(*ps: Ps) -> Iterator[tuple[Pulse, list[list[int]]]]:
         for one in ps:
             one.go()
         pulse.close()
-
-
-def _fleet(ps: tuple[Ps, ...]) -> FleetClient:
-    fleet: Any = SimpleNamespace(ps=list(ps))
-    return fleet  # type: ignore[no-any-return]
-
-
-def _as_stop(stop: Any) -> Stop:
-    return stop  # type: ignore[no-any-return]
 
 
 def _steps(states: States) -> list[int]:
