@@ -110,7 +110,7 @@ class Train(Section):
     shuffle: NonNegativeInt = Field(
         0, description="Size of the shuffle buffer in examples; 0: the order of the data set."
     )
-    seed: NonNegativeInt = Field(0, description="Seed of initial weights, shuffling and dropout.")
+    seed: int = Field(0, ge=0, lt=2**32, description="Seed of initial weights, shuffling and dropout.")
 
 
 class Evaluate(Section):

@@ -18,6 +18,8 @@ from psfleet.program import GraphProgram, KerasProgram, training_data
 PREFETCHED_BATCHES = 2
 EPOCH_STRIDE = 0x9E3779B97F4A7C1
 """Odd, so that each epoch of a shard has another shuffle seed (2^64 / golden ratio, cut to 60 bits)."""
+NUM_GLOBAL_SEEDS = 2**31 - 1
+"""TensorFlow takes its global seed modulo this number."""
 
 
 def batches(
@@ -27,7 +29,7 @@ def batches(
 
     Each epoch is shuffled anew (`job.train.shuffle` > 0), and examples that do not fill a batch at its end are left
     out. Whole epochs are jumped over where the data set's length is known, and read where it is not. TensorFlow's
-    global seed is set to `job.train.seed`: orders drawn by the data set would otherwise depend on what ran before.
+    global seed is set from `job.train.seed`: orders drawn by the data set would otherwise depend on what ran before.
 
     Yields:
         The arrays of one batch in `tf.nest.flatten` order, `[batch, ...]` each; read-only.
@@ -36,7 +38,7 @@ def batches(
         ProgramError: At the first batch: `train` raised or returned something else, the shard is empty or smaller than
             a batch. At any batch: the data set raised, or an epoch had no batch.
     """
-    tf.random.set_seed(job.train.seed)
+    tf.random.set_seed(_global_seed(job.train.seed))
     shard = _Shard(job, training_data(program, job, shard_index, num_shards), shard_index)
     batch_spec(shard.dataset, job, job.train.batch_size)
     num_examples = shard.num_examples()
@@ -123,6 +125,15 @@ def read(dataset: tf.data.Dataset, job: Job, what: str) -> Iterator[tuple[np.nda
             except tf.errors.OutOfRangeError:
                 return
         yield tuple(np.asarray(tensor) for tensor in batch)
+
+
+def _global_seed(seed: int) -> int:
+    """`train.seed` as a global seed of TensorFlow, which must not be 0 here.
+
+    With a global seed of 0, `tf.random.get_seed` compares the pair (0, seed of the operation) with (0, 0). The seed of
+    the shuffle inside `flat_map` is a symbolic tensor, which has no truth value: OperatorNotAllowedInGraphError.
+    """
+    return seed % NUM_GLOBAL_SEEDS or NUM_GLOBAL_SEEDS - 1
 
 
 @dataclass(frozen=True)

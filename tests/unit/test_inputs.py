@@ -72,6 +72,16 @@ def test_the_order_depends_on_the_seed_and_on_the_shard() -> None:
     assert len({str(order) for order in orders}) == 3
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2**31 - 1, 2**32 - 1])
+@pytest.mark.parametrize("train", [known(8), unknown(8)])
+def test_every_seed_shuffles(train: object, seed: int) -> None:
+    read = first(4, train, sample_job(shuffle=8, seed=seed))
+    epochs = [read[0] + read[1], read[2] + read[3]]
+    assert [sorted(epoch) for epoch in epochs] == [list(range(8))] * 2
+    assert epochs != [list(range(8))] * 2
+    assert read == first(4, train, sample_job(shuffle=8, seed=seed))
+
+
 def test_a_shard_reads_its_own_examples() -> None:
     assert first(2, known(16), sample_job(), shard=1, shards=2) == [[1, 3, 5, 7], [9, 11, 13, 15]]
 
