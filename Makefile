@@ -66,13 +66,13 @@ test-kind: venv images ## Tests on a Kubernetes cluster that kind makes (that of
 	$(BIN)/pytest tests/kind $(ARGS)
 
 kind-up: venv images ## A cluster of three nodes from KIND_NODE_IMAGE, with the images; its kubeconfig is .kind/kubeconfig
-	$(BIN)/python tests/kind/kind_cluster.py up
+	PYTHONPATH=tests $(BIN)/python -m support.kind_cluster up
 
 kind-runs: venv images ## Ten runs in that cluster, one after the other: all of them have to end well
-	PYTHONPATH=tests/kind $(BIN)/python tests/kind/ten_runs.py
+	PYTHONPATH=tests $(BIN)/python -m support.ten_runs
 
 kind-down: venv ## Removes that cluster
-	$(BIN)/python tests/kind/kind_cluster.py down
+	PYTHONPATH=tests $(BIN)/python -m support.kind_cluster down
 
 check: static test-unit ## Format, lint, types, import contracts, generated code, and unit tests (sizes are among them)
 

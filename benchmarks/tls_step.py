@@ -20,10 +20,10 @@ import yaml
 from benchmarks.contenders import JOB
 from benchmarks.figures import TARGETS, machine_facts
 from benchmarks.workload import OPTIMIZERS, Workload
-from psfleet import certificates
-from psfleet.job import Job, load_job
+from psfleet.job.job import Job, load_job
 from psfleet.launch.certificates_folder import certificates_folder
-from psfleet.launch.compose import file as compose_file
+from psfleet.launch.compose import render as compose_file
+from psfleet.tls import certificates
 
 COMMAND_SECS = 120.0
 RUN_SECS = 600.0

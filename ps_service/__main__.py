@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from psfleet.process import Service, run_service
-from psfleet.settings import prepare_tensorflow
+from psfleet.service.process import Service, run_service
+from psfleet.service.settings import prepare_tensorflow
 
 
 def _load() -> Service:

@@ -10,11 +10,11 @@ import numpy as np
 import tensorflow as tf
 
 import psfleet
-from ps_service.graph import Counters
-from ps_service.runs import Run
+from ps_service.run_state import Run
 from ps_service.shard import Shard
-from psfleet import metrics
-from psfleet.metrics import Distribution, Reading, Readings
+from ps_service.shard_graph import Counters
+from psfleet.service import metrics
+from psfleet.service.metrics import Distribution, Reading, Readings
 
 NO_RUN = ""
 """The run of a ps that nobody has called yet."""

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from psfleet import job_optimizer as schema
+from psfleet.job import optimizer as schema
 
 
 class AdamWOptimizer(v1.train.AdamOptimizer):

@@ -6,21 +6,21 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-from ps_service.control import ControlServicer
 from ps_service.metrics import PsMetrics
-from ps_service.runs import LINGER_SECS, Run
+from ps_service.run_state import LINGER_SECS, Run
+from ps_service.servicer import ControlServicer
 from psfleet.control.credentials import read_identity
 from psfleet.control.server import serving
-from psfleet.dataplane import DataPlane, data_plane
 from psfleet.errors import DeadlineError
-from psfleet.metrics_server import exposing
-from psfleet.process import Stop
-from psfleet.runtime.server import boot
-from psfleet.settings import Settings
-from psfleet.waiting import wait_until
+from psfleet.polling import wait_until
+from psfleet.service.metrics_server import exposing
+from psfleet.service.process import Stop
+from psfleet.service.settings import Settings
+from psfleet.tf.server import boot
+from psfleet.tls.data_plane import DataPlane, data_plane
 
 if TYPE_CHECKING:
-    from psfleet.identity import Identity
+    from psfleet.tls.identity import Identity
 
 logger = logging.getLogger("psfleet.ps")
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from ps_service.graph import Counters, ShardGraph
-from ps_service.saver import Saver
-from psfleet.checkpoint import Checkpoint, read_shard
-from psfleet.job import Job
+from ps_service.checkpoint_writer import Saver
+from ps_service.shard_graph import Counters, ShardGraph
+from psfleet.checkpoint.store import Checkpoint, read_shard
+from psfleet.job.job import Job
 from psfleet.layout import Layout
-from psfleet.logs import RunLogger
-from psfleet.runtime import container_name
+from psfleet.service.logs import RunLogger
+from psfleet.tf import container_name
 
 _logger = logging.getLogger("psfleet.ps")
 

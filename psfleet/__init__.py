@@ -6,24 +6,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from psfleet.job.program import GraphProgram, KerasProgram
     from psfleet.launch import train
-    from psfleet.program import GraphProgram, KerasProgram
-    from psfleet.report import Report
+    from psfleet.report.schema import Report
 
 __version__ = "0.1.0"
 
 __all__ = ["GraphProgram", "KerasProgram", "Report", "__version__", "train"]
 
 _HOMES = {
-    "GraphProgram": "psfleet.program",
-    "KerasProgram": "psfleet.program",
-    "Report": "psfleet.report",
+    "GraphProgram": "psfleet.job.program",
+    "KerasProgram": "psfleet.job.program",
+    "Report": "psfleet.report.schema",
     "train": "psfleet.launch",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what is asked for: `psfleet.health` starts every few seconds in each container and needs none of it."""
+    """Imports a public name at its first use: the health check starts every few seconds and needs none of them."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

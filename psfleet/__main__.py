@@ -1,6 +1,6 @@
 """`python -m psfleet`: the command line."""
 
-from psfleet.cli import main
+from psfleet.cli.main import main
 
 if __name__ == "__main__":
     main()

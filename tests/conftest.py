@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from psfleet.waiting import wait_until
+from psfleet.polling import wait_until
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")

@@ -8,10 +8,10 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from psfleet.job_sections import Device
+from psfleet.job.sections import Device
 from psfleet.layout import Layout
-from psfleet.runtime.server import session_config
-from worker_service.programs.interface import FrontEnd
+from psfleet.tf.server import session_config
+from worker_service.frontends.interface import FrontEnd
 
 
 class Evaluator:

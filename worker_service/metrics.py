@@ -8,15 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 import psfleet
-from psfleet import metrics
-from psfleet.checkpoint_manifest import MANIFEST
-from psfleet.job import Job
+from psfleet.checkpoint.manifest import MANIFEST
+from psfleet.job.job import Job
 from psfleet.layout import Layout, roll_call_size
-from psfleet.metrics import Reading, Readings
-from worker_service.chief.commit import Committer
+from psfleet.service import metrics
+from psfleet.service.metrics import Reading, Readings
+from worker_service.chief.checkpoints import Committer
 from worker_service.chief.events import Events
-from worker_service.chief.record import Recorder
-from worker_service.pulse import Pulse
+from worker_service.chief.recorder import Recorder
+from worker_service.heartbeat import Pulse
 
 WIRE_BYTES = {"float32": 4, "bfloat16": 2}
 """Of one element on the wire."""
@@ -34,7 +34,7 @@ class Payload:
 
     @classmethod
     def of(cls, job: Job, layout: Layout, index: int) -> Payload:
-        """As `worker_service.exchange` sends them: buckets, roll call and label, and from the chief its state."""
+        """As `worker_service.push_pull` sends them: buckets, roll call and label, and from the chief its state."""
         wire_bytes = WIRE_BYTES[job.update.wire]
         buckets = layout.parameters.size * wire_bytes
         roll_call = roll_call_size(job.fleet.slots) * wire_bytes

@@ -8,35 +8,35 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from psfleet import pages
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient
 from psfleet.control.credentials import read_identity
 from psfleet.control.server import serving
-from psfleet.dataplane import DataPlane, data_plane
 from psfleet.errors import BadJobError, LostPeerError, PermanentError, ProgramError, PsfleetError, StoppedError
-from psfleet.job import Job
+from psfleet.job.job import Job
+from psfleet.job.program import load_program
 from psfleet.layout import Layout
-from psfleet.logs import log_json
-from psfleet.metrics_server import exposing
-from psfleet.process import Stop
-from psfleet.program import load_program
-from psfleet.runtime.server import boot
-from psfleet.settings import Settings
-from psfleet.waiting import wait_until
+from psfleet.polling import wait_until
+from psfleet.report import html
+from psfleet.service.logs import log_json
+from psfleet.service.metrics_server import exposing
+from psfleet.service.process import Stop
+from psfleet.service.settings import Settings
+from psfleet.tf.server import boot
+from psfleet.tls.data_plane import DataPlane, data_plane
+from worker_service.chief.checkpoints import Committer
 from worker_service.chief.chief import Chief
-from worker_service.chief.commit import Committer
-from worker_service.chief.conclude import Conclusion, versions
 from worker_service.chief.events import Events
-from worker_service.chief.record import Recorder
-from worker_service.chief.settle import Settler
-from worker_service.chief.start import begin
+from worker_service.chief.recorder import Recorder
+from worker_service.chief.recovery import Settler
+from worker_service.chief.run_attempt import begin
+from worker_service.chief.run_finisher import Conclusion, versions
 from worker_service.evaluation import Evaluator
-from worker_service.inputs import batches
-from worker_service.loop import Batches
+from worker_service.frontends import front_end
+from worker_service.heartbeat import Pulse
+from worker_service.input_pipeline import batches
 from worker_service.metrics import Duties, WorkerMetrics
-from worker_service.programs import front_end
-from worker_service.pulse import Pulse
+from worker_service.training_loop import Batches
 from worker_service.worker import Place, Worker
 
 logger = logging.getLogger("psfleet.worker")
@@ -182,7 +182,7 @@ def _leaves(error: PsfleetError, stop: Stop) -> bool:
 
 
 def _write(conclusion: Conclusion, chief: Chief, out: Path, error: PsfleetError | None) -> None:
-    pages.publish(conclusion.report(chief.states, chief.checkpoint, error), out)
+    html.publish(conclusion.report(chief.states, chief.checkpoint, error), out)
 
 
 def _foreign(outcome: pb.Outcome) -> PsfleetError:

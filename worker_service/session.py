@@ -16,11 +16,11 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 from tensorflow.python.client import pywrap_tf_session as tf_session
 
-from psfleet.cluster import Address
+from psfleet.addresses import Address
 from psfleet.errors import LostPeerError, ProgramError
-from psfleet.job import Job
+from psfleet.job.job import Job
 from psfleet.layout import Layout
-from psfleet.runtime.server import session_config
+from psfleet.tf.server import session_config
 from worker_service.step import NAN_LOSS, StepGraph
 
 CLOSE_SECS = 2.0

@@ -8,11 +8,11 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from psfleet.job import Job
+from psfleet.job.job import Job
 from psfleet.layout import FlatLayout, Layout
-from psfleet.runtime import container_name, worker_job
-from worker_service.exchange import Exchange
-from worker_service.programs.interface import FrontEnd
+from psfleet.tf import container_name, worker_job
+from worker_service.frontends.interface import FrontEnd
+from worker_service.push_pull import Exchange
 
 
 class StepGraph:

@@ -7,20 +7,20 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from psfleet.cluster import Address
+from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient
 from psfleet.errors import DeadlineError, LostPeerError, ProgramError
-from psfleet.job import Job
+from psfleet.job.job import Job
 from psfleet.layout import Layout
-from psfleet.process import Stop
-from psfleet.waiting import wait_until
-from worker_service.fleet import States, generation_of
-from worker_service.loop import Batches, Nobody, Observer, train
-from worker_service.programs.interface import FrontEnd
-from worker_service.pulse import Pulse
+from psfleet.polling import wait_until
+from psfleet.service.process import Stop
+from worker_service.fleet_state import States, generation_of
+from worker_service.frontends.interface import FrontEnd
+from worker_service.heartbeat import Pulse
 from worker_service.session import Attachment
 from worker_service.step import StepGraph
+from worker_service.training_loop import Batches, Nobody, Observer, train
 
 logger = logging.getLogger("psfleet.worker")
 

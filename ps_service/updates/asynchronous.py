@@ -8,8 +8,8 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from ps_service.updates.interface import timed, wake
-from psfleet.job_sections import Stale
-from psfleet.runtime import STALENESS_BUCKETS, ShardHandles
+from psfleet.job.sections import Stale
+from psfleet.tf import STALENESS_BUCKETS, ShardHandles
 
 
 class StalePolicy:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from psfleet.runtime import ShardHandles
+from psfleet.tf import ShardHandles
 
 
 class Updates(Protocol):

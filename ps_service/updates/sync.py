@@ -9,7 +9,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from ps_service.updates.interface import roll_call, timed, wake
-from psfleet.runtime import ShardHandles
+from psfleet.tf import ShardHandles
 
 
 class RollCallOptimizer(v1.train.Optimizer):

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Self
 import grpc
 
 import psfleet
-from psfleet.cluster import Address
+from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
 from psfleet.control.credentials import channel
 from psfleet.errors import BadJobError, DeadlineError, LostPeerError
 from psfleet.layout import Layout
-from psfleet.waiting import wait_until
+from psfleet.polling import wait_until
 
 if TYPE_CHECKING:
-    from psfleet.identity import Identity
+    from psfleet.tls.identity import Identity
 
 logger = logging.getLogger("psfleet.control")
 

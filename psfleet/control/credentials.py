@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from psfleet.errors import BadJobError
-from psfleet.settings import RECONNECT
+from psfleet.service.settings import RECONNECT
 
 if TYPE_CHECKING:
     # Not loaded by a fleet without TLS: it takes 80 ms.
-    from psfleet.identity import Identity, Proof
+    from psfleet.tls.identity import Identity, Proof
 
 CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", 64 * 1024 * 1024),
@@ -46,7 +46,7 @@ def read_identity(folder: Path | None, *roles: str) -> Identity | None:
     """
     if folder is None:
         return None
-    from psfleet.identity import Identity
+    from psfleet.tls.identity import Identity
 
     identity = Identity(folder)
     if identity.role not in roles:

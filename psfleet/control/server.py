@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from psfleet.cluster import Address
+from psfleet.addresses import Address
 from psfleet.control import control_pb2_grpc
 from psfleet.control.credentials import CHANNEL_OPTIONS, RoleGuard, add_port
 from psfleet.errors import LostPeerError
 
 if TYPE_CHECKING:
-    from psfleet.identity import Identity
+    from psfleet.tls.identity import Identity
 
 THREADS = 16
 """Calls that are answered at the same time; each worker has one heartbeat under way at most."""

@@ -1,5 +1,5 @@
 """Launchers: a job in, a run watched to its end, a report out."""
 
-from psfleet.launch.local import train
+from psfleet.launch.local.launcher import train
 
 __all__ = ["train"]

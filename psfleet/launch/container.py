@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from psfleet import settings
-from psfleet.cluster import DATA_PORT, Address
-from psfleet.job import Job
+from psfleet.addresses import DATA_PORT, Address
+from psfleet.job.job import Job
+from psfleet.service import settings
 
 PROGRAM = "/program"
 """The training program's folder; read only."""

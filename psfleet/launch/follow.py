@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from psfleet.errors import PERMANENT_CODES
-from psfleet.launch.process import parse_line
+from psfleet.launch.local.child import parse_line
 
 Line = TypeVar("Line", str, bytes)
 """Of a log, without its end."""

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from psfleet.errors import UsageError
-from psfleet.job import Job
-from psfleet.report import Report
+from psfleet.job.job import Job
+from psfleet.report.schema import Report
 
 Listener = Callable[[Mapping[str, Any]], None]
 

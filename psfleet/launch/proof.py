@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from psfleet import errors
-from psfleet.checkpoint import read_manifest, verify
+from psfleet.checkpoint.store import read_manifest, verify
 from psfleet.errors import BadJobError, NoCheckpointError
-from psfleet.job import Job
-from psfleet.launch.folder import RunFolder
-from psfleet.launch.process import parse_line
-from psfleet.report import CheckpointInfo, EventLog, History, Report
+from psfleet.job.job import Job
+from psfleet.launch.local.child import parse_line
+from psfleet.report.schema import CheckpointInfo, EventLog, History, Report
+from psfleet.run_folder import RunFolder
 
 ALWAYS = ("checkpoints", "tensorboard", History.FILE_NAME)
 """What is copied however old it is,"""

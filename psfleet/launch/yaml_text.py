@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from psfleet.job import Job
+from psfleet.job.job import Job
 
 WIDTH = 120
 

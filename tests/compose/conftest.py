@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from images import build_images, require_engine
+from support.images import build_images, require_engine
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from compose_kit import START_SECS, fleet
-from images import PS_IMAGE, WORKER_IMAGE, docker
+from support.compose_fleet import START_SECS, fleet
+from support.images import PS_IMAGE, WORKER_IMAGE, docker
 
-from psfleet.waiting import wait_until
+from psfleet.polling import wait_until
 
 ENGINE_SECS = 90.0
 COPY_SECS = 600.0

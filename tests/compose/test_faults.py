@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compose_kit import START_SECS, Fleet, fleet
-from images import WORKER_IMAGE, docker, unique
+from support.compose_fleet import START_SECS, Fleet, fleet
+from support.images import WORKER_IMAGE, docker, unique
 
 from psfleet.errors import PROGRAM_FAILED
-from psfleet.launch.compose.file import FLEET
-from psfleet.report import Event, Report
+from psfleet.launch.compose.render import FLEET
+from psfleet.report.schema import Event, Report
 
 STEPS = 1500
 """At the pace below far more than all that is done to the run takes."""
@@ -24,7 +24,7 @@ EVERY_STEPS = 10
 STATUS_SECS = 5.0
 FAIL_SECS = 60.0
 SPARE = 2
-PROGRAM = Path(__file__).with_name("mortal_program.py")
+PROGRAM = Path(__file__).parents[1] / "support" / "programs" / "mortal_program.py"
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -8,15 +8,15 @@ import subprocess
 import time
 from pathlib import Path
 
-import images
 import pytest
-from images import LOCKED, PS_IMAGE, WORKER_IMAGE, container, docker, inspect, shell
+from support import images
+from support.images import LOCKED, PS_IMAGE, WORKER_IMAGE, container, docker, inspect, shell
 
 from psfleet import __version__
 from psfleet.errors import BadJobError
-from psfleet.job import parse_job
+from psfleet.job.job import parse_job
 from psfleet.launch.container import CONTROL_PORT, USER
-from psfleet.settings import INDEX, JOB, MEMORY, PS, RUN
+from psfleet.service.settings import INDEX, JOB, MEMORY, PS, RUN
 
 BOTH = pytest.mark.parametrize("image", [PS_IMAGE, WORKER_IMAGE])
 MAX_BYTES = 1_350_000_000

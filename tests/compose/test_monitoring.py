@@ -18,14 +18,14 @@ from typing import Any
 
 import pytest
 import yaml
-from compose_kit import START_SECS, Fleet, fleet
-from images import built, docker
+from support.compose_fleet import START_SECS, Fleet, fleet
+from support.images import built, docker
 
 from psfleet.errors import DeadlineError
-from psfleet.job import load_job
+from psfleet.job.job import load_job
 from psfleet.launch.compose import monitoring
-from psfleet.launch.compose.file import project, render
-from psfleet.waiting import wait_until
+from psfleet.launch.compose.render import project, render
+from psfleet.polling import wait_until
 
 IMAGE = """\
 FROM python:3.11-slim-bookworm

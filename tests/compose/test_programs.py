@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import yaml
-from images import LOCKED, ROOT, WORKER_IMAGE, built, docker, inspect
-from plain_fleet import TRAIN_SECS, training
+from support.images import LOCKED, ROOT, WORKER_IMAGE, built, docker, inspect
+from support.plain_fleet import TRAIN_SECS, training
 
-from psfleet.job import parse_job
+from psfleet.job.job import parse_job
 
-PROGRAM = Path(__file__).with_name("varied_program.py")
+PROGRAM = Path(__file__).parents[1] / "support" / "programs" / "varied_program.py"
 JOB: dict[str, Any] = {
     "name": "varied",
     "program": "varied_program:build",

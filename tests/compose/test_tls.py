@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import marked_program
 import numpy as np
 import pytest
-from images import docker
 from safetensors.numpy import load_file
-from tls_fleet import Fleet, fleet
+from support.images import docker
+from support.programs import marked_program
+from support.tls_fleet import Fleet, fleet
 
-from psfleet import certificates, weights
+from psfleet.checkpoint import export
 from psfleet.launch.container import CONTROL_PORT, TLS, TUNNEL_PORT
+from psfleet.tls import certificates
 
 HOSTS = ("ps-0", "ps-1", "chief", "worker")
 ENOUGH_BYTES = 500_000
@@ -47,7 +48,7 @@ def capture(fleet: Fleet, interface: str) -> dict[str, object]:
 def stranger(fleet: Fleet, folder: Path) -> dict[str, object]:
     """What a container on the fleet's own network can do with the certificates of a folder."""
     options = ("--network", fleet.network, "--volume", f"{folder}:/others:ro")
-    return fleet.run("stranger.py", "/others", fleet.name, *HOSTS, options=options)
+    return fleet.run("compose_stranger.py", "/others", fleet.name, *HOSTS, options=options)
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ def test_a_ps_that_was_killed_comes_back(secured: Fleet) -> None:
 
 def test_the_fleet_says_it_is_healthy(secured: Fleet) -> None:
     for host in HOSTS:
-        done = docker("exec", secured.container(host), "python", "-m", "psfleet.health", check=False)
+        done = docker("exec", secured.container(host), "python", "-m", "psfleet.service.health", check=False)
         assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -134,7 +135,7 @@ def test_the_fleet_trains_to_the_end_with_the_right_weights(secured: Fleet, tmp_
     (secured.folder / "go").touch()
     assert secured.exit_codes() == dict.fromkeys(("chief", "worker", "ps-0", "ps-1"), 0), secured.logs()
     docker("cp", f"{secured.container('chief')}:/out/checkpoints", str(tmp_path))
-    weights.export(tmp_path / "checkpoints", tmp_path / "w.safetensors")
+    export.export(tmp_path / "checkpoints", tmp_path / "w.safetensors")
     found = load_file(tmp_path / "w.safetensors")
     np.testing.assert_allclose(found["weights"], marked_program.ANSWER, atol=1e-4)
     assert (found["mark"] == np.float32(marked_program.MARK)).all()

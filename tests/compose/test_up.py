@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from compose_kit import START_SECS, Fleet, fleet
-from images import WORKER_IMAGE, docker
+from support.compose_fleet import START_SECS, Fleet, fleet
+from support.images import WORKER_IMAGE, docker
 
-from psfleet.checkpoint import newest, read_manifest, verify
+from psfleet.checkpoint.store import newest, read_manifest, verify
 from psfleet.errors import USAGE
-from psfleet.launch.compose.file import FLEET
-from psfleet.launch.process import parse_line
-from psfleet.report import Report
+from psfleet.launch.compose.render import FLEET
+from psfleet.launch.local.child import parse_line
+from psfleet.report.schema import Report
 
 STEPS = 1000
 """At the pace below far more than all that is done to the run takes."""

@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Iterator
 
 import pytest
-from service import Service, running
+from support.service_process import Service, running
 
 from psfleet.control.client import PsClient
 

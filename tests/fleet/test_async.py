@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import exact_graph_program
 import numpy as np
-from losses import lost_peers
-from numpy_optimizers import rule
-from replay import perceptron_gradient, replay
+from support.losses import lost_peers
+from support.numpy_optimizers import rule
+from support.programs import exact_graph_program
+from support.replay import perceptron_gradient, replay
 
 import psfleet
-from psfleet import checkpoint
+from psfleet.checkpoint import store
+
+PROGRAMS = Path(__file__).parents[1] / "support" / "programs"
 
 STEPS = 120
 BATCH_SIZE = 4
@@ -63,8 +65,8 @@ def test_the_first_steps_are_the_chiefs_alone_and_later_every_worker_counts(tmp_
         rule=lambda: rule(optimizer),
         rate=lambda step: 0.05,
     )
-    warmed_up = checkpoint.read_manifest(tmp_path / "out" / "checkpoints" / f"{WARMUP_STEPS:08}-g{report.generation}")
-    for name, value in checkpoint.read_tensors(warmed_up).items():
+    warmed_up = store.read_manifest(tmp_path / "out" / "checkpoints" / f"{WARMUP_STEPS:08}-g{report.generation}")
+    for name, value in store.read_tensors(warmed_up).items():
         np.testing.assert_allclose(value, expected[name], rtol=0, atol=MAX_DIFFERENCE, err_msg=name)
 
 
@@ -93,7 +95,7 @@ def trained(tmp_path: Path, options: dict[str, Any] | None = None, **sections: A
         "device": {"intra_op_threads": 1},
         **sections,
     }
-    report = psfleet.train(job, out=tmp_path / "out", program_folder=Path(__file__).parent)
+    report = psfleet.train(job, out=tmp_path / "out", program_folder=PROGRAMS)
     assert (report.status, report.final_step) == ("done", STEPS), report.error
     assert not lost_peers(tmp_path / "out")
     return report

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from test_bad_input_programs import JOB, PRELUDE, entries, psfleet
 
-from psfleet import checkpoint
-from psfleet.checkpoint_manifest import MANIFEST
-from psfleet.report import Report
+from psfleet.checkpoint import store
+from psfleet.checkpoint.manifest import MANIFEST
+from psfleet.report.schema import Report
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +88,6 @@ def test_a_damaged_newest_checkpoint_is_skipped_and_told(folder: Path) -> None:
     messages = [entry["message"] for entry in entries(folder / "out" / "logs" / "worker-0.log")]
     assert f"skipped a broken checkpoint: checkpoint {newest}: {part.name} has 215 bytes, expected 216" in messages
     assert "going on from step 2" in messages
-    found = checkpoint.newest(folder / "out" / "checkpoints")
+    found = store.newest(folder / "out" / "checkpoints")
     assert found is not None
     assert (found.step, found.generation) == (6, 2)

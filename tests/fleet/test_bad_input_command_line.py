@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command_line import JOB, Psfleet, commands
+from support.command_line import JOB, Psfleet, commands
 
 TRAIN = ("train", "job.yaml", "--out", "out")
 

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 import yaml
-from service import END_SECS, START_SECS, Service, running
+from support.service_process import END_SECS, START_SECS, Service, running
 from test_bad_input_programs import JOB, PRELUDE
 from test_commands_configure import configure, layout
 from test_commands_ps import join
 
-from psfleet.cluster import Address
+from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError
-from psfleet.job import parse_job
-from psfleet.launch.ports import free_addresses
-from psfleet.waiting import wait_until
+from psfleet.job.job import parse_job
+from psfleet.launch.local.ports import free_addresses
+from psfleet.polling import wait_until
 
 
 @pytest.fixture

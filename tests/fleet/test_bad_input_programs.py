@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from psfleet import checkpoint
-from psfleet.launch.process import parse_line
-from psfleet.report import Report
+from psfleet.checkpoint import store
+from psfleet.launch.local.child import parse_line
+from psfleet.report.schema import Report
 
 FAILED = 70
 END_SECS = 90.0
@@ -203,7 +203,7 @@ def check_ends(out: Path, case: Case) -> None:
 
 def check_folder(out: Path, case: Case) -> None:
     """Nothing is half-written: no checkpoint before training, and a whole one of step 0 otherwise."""
-    found = checkpoint.newest(out / "checkpoints")
+    found = store.newest(out / "checkpoints")
     if case.before_training:
         assert found is None
         assert not list((out / "checkpoints").glob("*"))

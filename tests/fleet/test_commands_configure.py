@@ -8,17 +8,17 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from service import END_SECS, Service
+from support.service_process import END_SECS, Service
 
 import psfleet
-from psfleet.checkpoint import Checkpoint, write_initial
+from psfleet.checkpoint.store import Checkpoint, write_initial
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
 from psfleet.control.client import PsClient
 from psfleet.errors import BadJobError
-from psfleet.job import parse_job
+from psfleet.job.job import parse_job
 from psfleet.layout import Layout, TensorSpec
-from psfleet.waiting import wait_until
+from psfleet.polling import wait_until
 
 BUILD_SECS = 30.0
 JOB: dict[str, Any] = {

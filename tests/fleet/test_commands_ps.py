@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from grpc_health.v1 import health_pb2
-from service import END_SECS, Service, running
+from support.service_process import END_SECS, Service, running
 
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import PsClient

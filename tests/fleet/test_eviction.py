@@ -11,15 +11,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from kit import JOB, PROGRAM
-from service import END_SECS, START_SECS, Service, running
+from support.local_fleet import JOB, PROGRAM
+from support.service_process import END_SECS, START_SECS, Service, running
 
-from psfleet import checkpoint
+from psfleet.checkpoint import store
 from psfleet.control import control_pb2 as pb
-from psfleet.job import parse_job
-from psfleet.report import Report
-from psfleet.settings import LEAVE
-from psfleet.waiting import wait_until
+from psfleet.job.job import parse_job
+from psfleet.polling import wait_until
+from psfleet.report.schema import Report
+from psfleet.service.settings import LEAVE
 
 RUN = "evicted"
 STEPS = 120
@@ -86,7 +86,7 @@ def test_a_chief_that_is_interrupted_saves_and_ends_the_run(fleet: Processes, tm
     codes = [each.exit_code(START_SECS) for each in (fleet.chief, fleet.worker, fleet.ps)]
     assert codes == [128 + signal.SIGINT] * 3
     report = Report.read(tmp_path)
-    saved = checkpoint.newest(tmp_path / "checkpoints")
+    saved = store.newest(tmp_path / "checkpoints")
     assert saved is not None
     assert (report.status, report.final_step) == ("stopped", saved.step)
     assert 5 <= saved.step < STEPS

@@ -10,18 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import exact_graph_program
-import exact_keras_program
 import numpy as np
 import pytest
-from losses import lost_peers
-from numpy_optimizers import rule
-from replay import KerasReplica, Weights, perceptron_gradient, replay
 from safetensors.numpy import load_file
-from standing_ps import standing_ps
+from support.losses import lost_peers
+from support.numpy_optimizers import rule
+from support.programs import exact_graph_program, exact_keras_program
+from support.replay import KerasReplica, Weights, perceptron_gradient, replay
+from support.standing_ps import standing_ps
 
 import psfleet
-from psfleet import checkpoint
+from psfleet.checkpoint import store
+
+PROGRAMS = Path(__file__).parents[1] / "support" / "programs"
 
 STEPS = 100
 BATCH_SIZE = 16
@@ -122,7 +123,7 @@ def trained(case: Case, ps_addresses: list[str], out: Path, wire: str = "float32
         "train": {"steps": STEPS, "batch_size": BATCH_SIZE},
         "device": {"intra_op_threads": 1},
     }
-    report = psfleet.train(job, out=out, program_folder=Path(__file__).parent)
+    report = psfleet.train(job, out=out, program_folder=PROGRAMS)
     assert (report.status, report.final_step) == ("done", STEPS), report.error
     assert not lost_peers(out)
     return report
@@ -130,15 +131,15 @@ def trained(case: Case, ps_addresses: list[str], out: Path, wire: str = "float32
 
 def weights_of(out: Path) -> Weights:
     """All tensors of the run's newest checkpoint, verified."""
-    newest = checkpoint.newest(out / "checkpoints")
+    newest = store.newest(out / "checkpoints")
     assert newest is not None
     assert newest.step == STEPS
-    return checkpoint.read_tensors(newest)
+    return store.read_tensors(newest)
 
 
 def stored_bytes(out: Path) -> list[int]:
     """Bytes of parameters in each ps's part of the newest checkpoint."""
-    newest = checkpoint.newest(out / "checkpoints")
+    newest = store.newest(out / "checkpoints")
     assert newest is not None
     parts = [load_file(newest.folder / part.file) for part in newest.parts]
     return [sum(value.nbytes for key, value in part.items() if key.startswith("parameter/")) for part in parts]

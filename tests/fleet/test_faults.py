@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import START_SECS, Fleet, processes, training
+from support.local_fleet import START_SECS, Fleet, processes, training
 
-from psfleet.report import Event, Report
+from psfleet.report.schema import Event, Report
 
 NOTICE_SECS = 2.0
 """In which every worker notices that a ps is gone: what issue 3 promises."""

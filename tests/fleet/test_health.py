@@ -11,14 +11,14 @@ from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from service import END_SECS, START_SECS, running
+from support.service_process import END_SECS, START_SECS, running
 
 from psfleet import errors
-from psfleet.cluster import Address
+from psfleet.addresses import Address
 from psfleet.control.server import serving
-from psfleet.job import parse_job
-from psfleet.launch.ports import free_addresses
-from psfleet.waiting import wait_until
+from psfleet.job.job import parse_job
+from psfleet.launch.local.ports import free_addresses
+from psfleet.polling import wait_until
 
 JOB = parse_job(
     {
@@ -61,9 +61,9 @@ def test_a_process_that_was_asked_to_stop_answers_not_serving_while_it_saves() -
 
 
 def probe(address: Address) -> tuple[int, str]:
-    """Exit code and message of `python -m psfleet.health` in the environment of a service."""
+    """Exit code and message of `python -m psfleet.service.health` in the environment of a service."""
     done = subprocess.run(
-        [sys.executable, "-m", "psfleet.health"],
+        [sys.executable, "-m", "psfleet.service.health"],
         env={**os.environ, "PSFLEET_ADDRESS": address.data},
         capture_output=True,
         text=True,

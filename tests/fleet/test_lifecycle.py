@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from kit import END_SECS, START_SECS, Fleet, processes, training
+from support.local_fleet import END_SECS, START_SECS, Fleet, processes, training
 
 from psfleet import errors
 

@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit import PROGRAM, Gates
 from prometheus_client.parser import text_string_to_metric_families
-from service import END_SECS, START_SECS, Service, running
+from support.local_fleet import PROGRAM, Gates
+from support.service_process import END_SECS, START_SECS, Service, running
 
 from psfleet import errors
-from psfleet.cluster import Address
+from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import PsClient
-from psfleet.job import Job, parse_job
-from psfleet.launch.ports import free_addresses
-from psfleet.metrics import METRICS, PREFIX, RESTARTS
-from psfleet.report import Report
-from psfleet.waiting import wait_until
+from psfleet.job.job import Job, parse_job
+from psfleet.launch.local.ports import free_addresses
+from psfleet.polling import wait_until
+from psfleet.report.schema import Report
+from psfleet.service.metrics import METRICS, PREFIX, RESTARTS
 
 RUN = "measured-1"
 TRAIN_SECS = 2 * START_SECS

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
-from kit import processes, training
+from support.local_fleet import processes, training
 
-from psfleet.cluster import Address
-from psfleet.launch.ports import free_addresses
-from psfleet.listeners import LISTEN, LOOPBACK_HOSTS, is_on_loopback_alone
-from psfleet.runtime.server import boot
+from psfleet.addresses import Address
+from psfleet.launch.local.ports import free_addresses
+from psfleet.tf.server import boot
+from psfleet.tls.listeners import LISTEN, LOOPBACK_HOSTS, is_on_loopback_alone
 
 
 def listening(pid: int) -> dict[int, str]:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from psfleet.report import Report
+from psfleet.report.schema import Report
 
 README = Path(__file__).parents[2] / "README.md"
 

@@ -19,15 +19,15 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 import psfleet
-from ps_service.graph import ShardGraph
-from psfleet.checkpoint import ShardContent
-from psfleet.cluster import Address
-from psfleet.job import Job, parse_job
-from psfleet.launch.ports import free_addresses
+from ps_service.shard_graph import ShardGraph
+from psfleet.addresses import Address
+from psfleet.checkpoint.store import ShardContent
+from psfleet.job.job import Job, parse_job
+from psfleet.launch.local.ports import free_addresses
 from psfleet.layout import Layout
-from psfleet.runtime import container_name, worker_job
-from psfleet.runtime.server import boot, session_config
-from worker_service.programs import FrontEnd, front_end
+from psfleet.tf import container_name, worker_job
+from psfleet.tf.server import boot, session_config
+from worker_service.frontends import FrontEnd, front_end
 from worker_service.step import StepGraph
 
 NUM_PARAMETERS = 7680

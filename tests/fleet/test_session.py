@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from psfleet.cluster import Address
+from psfleet.addresses import Address
 from psfleet.errors import LostPeerError
-from psfleet.job import Job, parse_job
-from psfleet.launch.ports import free_addresses
-from psfleet.runtime.server import boot
+from psfleet.job.job import Job, parse_job
+from psfleet.launch.local.ports import free_addresses
+from psfleet.tf.server import boot
 from worker_service.session import Attachment
 
 SECS = 60.0

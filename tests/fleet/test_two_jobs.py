@@ -12,14 +12,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from kit import Fleet, training
-from service import END_SECS, START_SECS, Service, running
+from support.local_fleet import Fleet, training
+from support.service_process import END_SECS, START_SECS, Service, running
 
-from psfleet.checkpoint import read_tensors
+from psfleet.checkpoint.store import read_tensors
 from psfleet.control import control_pb2 as pb
-from psfleet.report import Report
-from psfleet.settings import RUN
-from psfleet.waiting import wait_until
+from psfleet.polling import wait_until
+from psfleet.report.schema import Report
+from psfleet.service.settings import RUN
 
 NUM_PS = 2
 STEP_SECS = 0.02

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import kind_cluster
 import pytest
-from kind_kit import Space
+from support import kind_cluster
+from support.kind_fleet import Space
 
 RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
 FAILED = pytest.StashKey[bool]()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from kind_kit import START_SECS, Space
-from visitors import STRANGER, address, opens, pod_manifest
+from support.kind_fleet import START_SECS, Space
+from support.visitors import STRANGER, address, opens, pod_manifest
 
-from psfleet.waiting import wait_until
+from psfleet.polling import wait_until
 
 FLEET_PORTS = ("2222", "2223", "2224", "2225")
 OPEN_PORT = "8000"

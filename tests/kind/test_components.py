@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from kind_kit import COMMAND_SECS, START_SECS, Space
-from visitors import STRANGER, address, opens, pod_manifest
+from support.kind_fleet import COMMAND_SECS, START_SECS, Space
+from support.visitors import STRANGER, address, opens, pod_manifest
 
-from psfleet.waiting import wait_until
+from psfleet.polling import wait_until
 
 K8S = Path(__file__).parents[2] / "k8s"
 METRICS_PORT = "2224"

@@ -9,10 +9,10 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from kind_kit import COMMAND_SECS, RECOVERY_SECS, START_SECS, Object, Space, Watcher, is_alive, place
+from support.kind_fleet import COMMAND_SECS, RECOVERY_SECS, START_SECS, Object, Space, Watcher, is_alive, place
 
-from psfleet.report import Report
-from psfleet.waiting import wait_until
+from psfleet.polling import wait_until
+from psfleet.report.schema import Report
 
 NAME = "long"
 PS, WORKERS, SPARES = 2, 2, 1

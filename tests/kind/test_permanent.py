@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 import pytest
-from kind_kit import START_SECS, Object, Space
+from support.kind_fleet import START_SECS, Object, Space
 
-from psfleet.waiting import wait_until
+from psfleet.polling import wait_until
 
 END_SECS = 60.0
 """From the failure to the end of the Job."""

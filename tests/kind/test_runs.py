@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from kind_kit import COMMAND_SECS, START_SECS, Space, exit_codes
+from support.kind_fleet import COMMAND_SECS, START_SECS, Space, exit_codes
 
-from psfleet.report import Report
-from psfleet.waiting import wait_until
+from psfleet.polling import wait_until
+from psfleet.report.schema import Report
 
 ROOT = Path(__file__).parents[2]
 RUN_SECS = 900.0

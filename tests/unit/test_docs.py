@@ -11,9 +11,9 @@ import pytest
 import yaml
 from pydantic import BaseModel, Field
 
-from psfleet.job import Job, parse_job
-from psfleet.report import Point, Report
-from psfleet.schema_tables import BEGIN, DOCUMENTS, END, insert, rewrite, tables
+from docs.schema_tables import BEGIN, DOCUMENTS, END, insert, rewrite, tables
+from psfleet.job.job import Job, parse_job
+from psfleet.report.schema import Point, Report
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -84,7 +84,7 @@ def models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_the_tables_in_the_documents_are_those_of_the_schema(name: str) -> None:
     document = (DOCS / name).read_text(encoding="utf-8")
-    assert document == insert(document, DOCUMENTS[name]), "run `python -m psfleet.schema_tables`"
+    assert document == insert(document, DOCUMENTS[name]), "run `python -m docs.schema_tables`"
 
 
 @pytest.mark.parametrize(("name", "model"), [("job-file.md", Job), ("report.md", Report), ("report.md", Point)])

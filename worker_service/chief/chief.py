@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from psfleet.checkpoint import Checkpoint
+from psfleet.checkpoint.store import Checkpoint
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import DONE, LostPeerError, PsfleetError
-from worker_service.chief.commit import Committer
-from worker_service.chief.conclude import Conclusion
+from worker_service.chief.checkpoints import Committer
 from worker_service.chief.events import Events
-from worker_service.chief.record import Recorder
-from worker_service.chief.roster import Roster
-from worker_service.chief.settle import Settler
-from worker_service.fleet import States
+from worker_service.chief.fleet_status import Roster
+from worker_service.chief.recorder import Recorder
+from worker_service.chief.recovery import Settler
+from worker_service.chief.run_finisher import Conclusion
+from worker_service.fleet_state import States
 from worker_service.worker import Worker
 
 

@@ -8,9 +8,9 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from psfleet.job import Job
-from psfleet.report import Event, EventLog
-from worker_service.fleet import States
+from psfleet.job.job import Job
+from psfleet.report.schema import Event, EventLog
+from worker_service.fleet_state import States
 
 logger = logging.getLogger("psfleet.chief")
 

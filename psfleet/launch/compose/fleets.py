@@ -14,7 +14,6 @@ from docker.errors import NotFound
 from psfleet.errors import DONE, PERMANENT_CODES, UsageError
 from psfleet.launch import container
 from psfleet.launch.compose import engine
-from psfleet.launch.compose.file import file_text, project
 from psfleet.launch.compose.members import (
     PROJECT,
     TRAINING,
@@ -27,15 +26,16 @@ from psfleet.launch.compose.members import (
     table_of,
     worker_index,
 )
+from psfleet.launch.compose.render import file_text, project
 from psfleet.launch.compose.results import collect
 from psfleet.launch.compose.status import statuses
 from psfleet.launch.compose.tls import prepare
 from psfleet.launch.compose.watch import Watch
-from psfleet.launch.folder import claimed
 from psfleet.launch.follow import merged
 from psfleet.launch.platform import Listener, Request, TaskStatus, check_rejoin, check_scale
-from psfleet.report import Report
-from psfleet.waiting import wait_until
+from psfleet.polling import wait_until
+from psfleet.report.schema import Report
+from psfleet.run_folder import claimed
 
 STARTS_AT_ONCE = 16
 START_TRIES = 3

@@ -12,12 +12,12 @@ from typing import Any
 import docker
 from docker.models.containers import Container
 
-from psfleet import settings
 from psfleet.errors import PERMANENT_CODES, SIGNAL_BASE, UsageError
-from psfleet.job import Job, parse_job
-from psfleet.launch.compose.file import ROLE, project
+from psfleet.job.job import Job, parse_job
+from psfleet.launch.compose.render import ROLE, project
 from psfleet.launch.follow import TABLE_LINES, newest_table
-from psfleet.launch.process import parse_line
+from psfleet.launch.local.child import parse_line
+from psfleet.service import settings
 
 PROJECT = "com.docker.compose.project"
 NUMBER = "com.docker.compose.container-number"

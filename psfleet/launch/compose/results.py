@@ -11,14 +11,15 @@ from typing import Any
 
 from docker.errors import NotFound
 
-from psfleet import errors, pages
-from psfleet.job import Job
+from psfleet import errors
+from psfleet.job.job import Job
 from psfleet.launch import container
 from psfleet.launch.chunks import Chunks
 from psfleet.launch.compose.members import KILLED, TRAINING, Member, seconds, table_of, worker_index
-from psfleet.launch.folder import RunFolder
 from psfleet.launch.proof import ALWAYS, OF_THIS_START, STOPPED, checked, first_failure, unreported
-from psfleet.report import Report
+from psfleet.report import html
+from psfleet.report.schema import Report
+from psfleet.run_folder import RunFolder
 
 FINE = (errors.DONE, *STOPPED)
 
@@ -40,7 +41,7 @@ def collect(found: Sequence[Member], leader: Member, job: Job, folder: RunFolder
     else:
         report = checked(report, folder)
     report = _blamed(report, found)
-    pages.publish(report, folder.path)
+    html.publish(report, folder.path)
     return report
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import docker
 
-from psfleet.launch.compose.file import ROLE
 from psfleet.launch.compose.members import KILLED, TRAINING, Member, chief, table_of, worker_index
+from psfleet.launch.compose.render import ROLE
 from psfleet.launch.compose.results import ending
 from psfleet.launch.platform import TaskStatus
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from psfleet.job import Job
+from psfleet.job.job import Job
 from psfleet.launch import container
 from psfleet.launch.certificates_folder import certificates_folder
 from psfleet.launch.compose.mounts import bind
@@ -18,7 +18,7 @@ def prepare(job: Job) -> None:
     """
     if job.tls:
         # Imported here: it takes 80 ms.
-        from psfleet import certificates
+        from psfleet.tls import certificates
 
         certificates.ensure(certificates_folder(job.name))
 

@@ -20,7 +20,7 @@ from psfleet.launch.compose.members import TRAINING, Member, chief, members, nee
 from psfleet.launch.follow import Tail, tell_traceback
 from psfleet.launch.platform import Listener
 from psfleet.launch.proof import STOPPED
-from psfleet.waiting import wait_until
+from psfleet.polling import wait_until
 
 logger = logging.getLogger("psfleet.launch")
 

@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from psfleet.errors import PERMANENT_CODES, UsageError
-from psfleet.job import Job, parse_job
-from psfleet.launch.folder import claimed
-from psfleet.launch.kubernetes.cluster import Cluster, answered
-from psfleet.launch.kubernetes.execution import execute
+from psfleet.job.job import Job, parse_job
+from psfleet.launch.kubernetes.api import Cluster, answered
+from psfleet.launch.kubernetes.exec import execute
 from psfleet.launch.kubernetes.logs import log_lines
-from psfleet.launch.kubernetes.manifests import manifests_text, render
 from psfleet.launch.kubernetes.members import Pod, job_of, members, newest, verdict
 from psfleet.launch.kubernetes.names import JOB_KEY, WORKER, member
+from psfleet.launch.kubernetes.render import manifests_text, render
 from psfleet.launch.kubernetes.results import collect
 from psfleet.launch.kubernetes.status import statuses
 from psfleet.launch.kubernetes.tls import secrets
 from psfleet.launch.kubernetes.watch import Follower
 from psfleet.launch.platform import Listener, Request, TaskStatus, check_rejoin, check_scale
-from psfleet.report import Report
-from psfleet.waiting import wait_until
+from psfleet.polling import wait_until
+from psfleet.report.schema import Report
+from psfleet.run_folder import claimed
 
 REMOVAL_SECS = 60.0
 """How long the API may take to remove what was deleted, beyond the pods' own time to end."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from kubernetes import watch
 
 from psfleet.launch.follow import merged
-from psfleet.launch.kubernetes.cluster import CLOSE_SECS, Cluster
+from psfleet.launch.kubernetes.api import CLOSE_SECS, Cluster
 from psfleet.launch.kubernetes.members import Pod
 
 

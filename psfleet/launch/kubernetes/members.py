@@ -7,7 +7,7 @@ from typing import Any
 
 from psfleet.errors import SIGNAL_BASE
 from psfleet.launch.kubernetes.names import COMPLETION_INDEX, COMPONENT, INSTANCE, PS, WORKER, member
-from psfleet.launch.process import parse_line
+from psfleet.launch.local.child import parse_line
 
 FAILURE_COUNTS = ("batch.kubernetes.io/job-index-failure-count", "batch.kubernetes.io/job-index-ignored-failure-count")
 """Annotations of a pod: how many pods of its index failed before it."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from psfleet.cluster import DATA_PORT, Address
-from psfleet.job import Job
+from psfleet.addresses import DATA_PORT, Address
+from psfleet.job.job import Job
 
 INSTANCE = "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"

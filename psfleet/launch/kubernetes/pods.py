@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from psfleet import settings
-from psfleet.cluster import DATA_PORT
-from psfleet.job import Job
-from psfleet.job_container import Limits
+from psfleet.addresses import DATA_PORT
+from psfleet.job.container import Limits
+from psfleet.job.job import Job
 from psfleet.launch import container
 from psfleet.launch.kubernetes.names import (
     COMPLETION_INDEX,
@@ -23,7 +22,8 @@ from psfleet.launch.kubernetes.names import (
     selector,
     tls_secret,
 )
-from psfleet.launch.kubernetes.program import Files
+from psfleet.launch.kubernetes.program_configmap import Files
+from psfleet.service import settings
 
 Object = dict[str, Any]
 
@@ -120,7 +120,7 @@ def _container(job: Job, role: str, files: Files | None) -> Object:
 def _probe(job: Job) -> Object:
     """Asks grpc.health.v1. The kubelet has no certificate, so with TLS a command in the container asks."""
     if job.tls:
-        return {"exec": {"command": ["python", "-m", "psfleet.health"]}}
+        return {"exec": {"command": ["python", "-m", "psfleet.service.health"]}}
     return {"grpc": {"port": container.CONTROL_PORT}}
 
 

@@ -10,21 +10,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from psfleet import errors, pages
+from psfleet import errors
 from psfleet.errors import DeadlineError, LostPeerError
-from psfleet.job import Job
-from psfleet.job_container import Limits
+from psfleet.job.container import Limits
+from psfleet.job.job import Job
 from psfleet.launch import container
 from psfleet.launch.chunks import Chunks
-from psfleet.launch.folder import RunFolder
-from psfleet.launch.kubernetes.cluster import Cluster, answered
-from psfleet.launch.kubernetes.execution import execution
+from psfleet.launch.kubernetes.api import Cluster, answered
+from psfleet.launch.kubernetes.exec import execution
 from psfleet.launch.kubernetes.members import Pod, newest, verdict
 from psfleet.launch.kubernetes.names import PS, RESULTS, WORKER, labels
 from psfleet.launch.kubernetes.pods import container_security, pod_security, resources, together
 from psfleet.launch.proof import ALWAYS, OF_THIS_START, checked, first_failure, unreported
-from psfleet.report import Report
-from psfleet.waiting import wait_until
+from psfleet.polling import wait_until
+from psfleet.report import html
+from psfleet.report.schema import Report
+from psfleet.run_folder import RunFolder
 
 PACK = ("tar", "-C", container.OUT, "--exclude=./lost+found", "--exclude=./.*", "-cf", "-", ".")
 READER_SECS = 3600
@@ -49,7 +50,7 @@ def collect(cluster: Cluster, jobs: Sequence[Any], found: Sequence[Pod], job: Jo
     if report is None or (report.exit_code == errors.DONE) != has_succeeded:
         report = unreported(job, folder, *_cause(jobs, found, folder))
     report = checked(report, folder)
-    pages.publish(report, folder.path)
+    html.publish(report, folder.path)
     return report
 
 

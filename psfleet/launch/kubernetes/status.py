@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from psfleet.launch.follow import TABLE_LINES, newest_table
-from psfleet.launch.kubernetes.cluster import Cluster
+from psfleet.launch.kubernetes.api import Cluster
 from psfleet.launch.kubernetes.members import OUT_OF_MEMORY, Pod, job_of, newest, verdict
 from psfleet.launch.kubernetes.names import INSTANCE, PS, WORKER, member
 from psfleet.launch.platform import TaskStatus

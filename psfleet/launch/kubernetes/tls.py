@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from psfleet import certificates
 from psfleet.errors import UsageError
-from psfleet.identity import AUTHORITY, CERTIFICATE, KEY
-from psfleet.job import Job
+from psfleet.job.job import Job
 from psfleet.launch.certificates_folder import certificates_folder
 from psfleet.launch.kubernetes.names import PS, WORKER, labels, tls_secret
+from psfleet.tls import certificates
+from psfleet.tls.identity import AUTHORITY, CERTIFICATE, KEY
 
 
 def secrets(job: Job) -> list[dict[str, Any]]:

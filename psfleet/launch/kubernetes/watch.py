@@ -10,7 +10,7 @@ from kubernetes import watch
 
 from psfleet.errors import DeadlineError, LostPeerError, UsageError
 from psfleet.launch.follow import Tail, tell_traceback
-from psfleet.launch.kubernetes.cluster import CLOSE_SECS, Cluster, Mirror
+from psfleet.launch.kubernetes.api import CLOSE_SECS, Cluster, Mirror
 from psfleet.launch.kubernetes.members import Pod, job_of, members, newest, verdict
 from psfleet.launch.kubernetes.names import PS, WORKER, member
 from psfleet.launch.platform import Listener

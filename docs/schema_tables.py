@@ -1,0 +1,167 @@
+"""Writes a pydantic schema as Markdown tables, so that the documentation of files cannot differ from their code.
+
+`python -m docs.schema_tables` puts the tables into `docs/`, between the markers of each document.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from psfleet.job.job import Job
+from psfleet.report.schema import Point, Report
+
+BEGIN, END = "<!-- schema -->", "<!-- /schema -->"
+DOCUMENTS: Mapping[str, tuple[type[BaseModel], ...]] = {"job-file.md": (Job,), "report.md": (Report, Point)}
+"""The models of each document in `docs/`, in the order of its pairs of markers."""
+
+_TYPES = {"integer": "integer", "number": "number", "string": "text", "boolean": "true or false", "null": "null"}
+_BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+
+
+@dataclass(frozen=True)
+class Section:
+    """One table to be: a model at a dotted path of the file; `choice` selects it among the members of a union."""
+
+    path: str
+    model: type[BaseModel]
+    choice: str = ""
+
+
+def tables(model: type[BaseModel]) -> str:
+    """Markdown of all fields of a model: a table for itself and one for each model in it, in the order of the fields.
+
+    The members of a discriminated union get a table each. A model that is met at the same path again (the schedule of
+    each optimizer) is not repeated.
+    """
+    paths: set[str] = set()
+    parts: list[str] = []
+    top = Section("", model)
+    for section in (top, *_below(top, set())):
+        if section.path and section.path not in paths:
+            parts.append(f"### `{section.path}`\n")
+        if section.choice:
+            parts.append(f"#### `{section.path}` with `{section.choice}`\n")
+        paths.add(section.path)
+        parts.append(f"{' '.join((section.model.__doc__ or '').split())}\n")
+        parts.append(_table(section) + "\n")
+    return "\n".join(parts)
+
+
+def insert(document: str, models: tuple[type[BaseModel], ...]) -> str:
+    """The document with what stands between its n-th pair of markers replaced by the tables of the n-th model.
+
+    Raises:
+        ValueError: There are more or fewer pairs of markers than models.
+    """
+    head, *rest = document.split(BEGIN)
+    if len(rest) != len(models) or any(part.count(END) != 1 for part in rest):
+        raise ValueError(f"the document has {len(rest)} markers {BEGIN}, expected {len(models)}, each with its {END}")
+    texts = (f"{BEGIN}\n\n{tables(model)}\n{END}{part.split(END)[1]}" for model, part in zip(models, rest, strict=True))
+    return head + "".join(texts)
+
+
+def _below(section: Section, seen: set[tuple[str, type[BaseModel]]]) -> Iterator[Section]:
+    """The sections in a section, the members of a union before what lies in them; equal models at equal paths once."""
+    for name, field in section.model.model_fields.items():
+        members = [inner for inner in _inner(section, name, field) if (inner.path, inner.model) not in seen]
+        seen.update((member.path, member.model) for member in members)
+        yield from members
+        for member in members:
+            yield from _below(member, seen)
+
+
+def _inner(section: Section, name: str, field: FieldInfo) -> Iterator[Section]:
+    """The sections that a field opens."""
+    schema = _properties(section.model)[name]
+    path = f"{section.path}.{name}".lstrip(".") + {"array": "[]", "object": ".<key>"}.get(schema.get("type", ""), "")
+    for model in _models(field.annotation):
+        choice = ""
+        if isinstance(field.discriminator, str):
+            (value,) = get_args(model.model_fields[field.discriminator].annotation)
+            choice = f"{field.discriminator}: {value}"
+        yield Section(path, model, choice)
+
+
+def _models(annotation: object) -> Iterator[type[BaseModel]]:
+    """The models that a type is made of, outermost first."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models(argument)
+
+
+def _properties(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
+    """JSON schema of each field; what lies in other models stays a `$ref`."""
+    properties: dict[str, dict[str, Any]] = model.model_json_schema().get("properties", {})
+    return properties
+
+
+def _table(section: Section) -> str:
+    lines = ["| field | type | default | meaning |", "|---|---|---|---|"]
+    properties = _properties(section.model)
+    fields = section.model.model_fields.items()
+    for name, field in sorted(fields, key=lambda item: not section.choice.startswith(f"{item[0]}: ")):
+        cells = (f"`{name}`", _type(properties[name]), _default(field), field.description or _meaning(section, name))
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines)
+
+
+def _meaning(section: Section, name: str) -> str:
+    """The discriminator of a union is the one kind of field that has no description of its own."""
+    if section.choice.startswith(f"{name}: "):
+        return "Chooses this table."
+    raise ValueError(f"{section.model.__name__}.{name} has no description")
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    """A JSON schema in words, bounds included."""
+    if "$ref" in schema or "oneOf" in schema:
+        return "section"
+    if "anyOf" in schema:
+        return " or ".join(_type(member) for member in schema["anyOf"])
+    if "const" in schema or "enum" in schema:
+        return " or ".join(f"`{value}`" for value in schema.get("enum", [schema.get("const")]))
+    if schema.get("type") == "array":
+        return f"list of {_type(schema['items'])}" + _at_least(schema)
+    if schema.get("type") == "object":
+        patterns: dict[str, Any] = schema.get("patternProperties", {})
+        values: Any = next(iter(patterns.values()), schema.get("additionalProperties", True))
+        return "mapping of names to " + ("anything" if values is True else _type(values))
+    text = _TYPES[schema["type"]]
+    text += " and".join(f" {sign} {schema[bound]:g}" for bound, sign in _BOUNDS.items() if bound in schema)
+    text += f" matching `{schema['pattern']}`" if "pattern" in schema else ""
+    return text + (f", at most {schema['maxLength']} characters" if "maxLength" in schema else "")
+
+
+def _at_least(schema: Mapping[str, Any]) -> str:
+    return f", at least {schema['minItems']}" if "minItems" in schema else ""
+
+
+def _default(field: FieldInfo) -> str:
+    """The default as it would be written in the file."""
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True, validated_data={})
+    if not isinstance(value, BaseModel):
+        return f"`{json.dumps(value)}`" if not isinstance(value, str) else f"`{value}`"
+    if isinstance(field.discriminator, str):
+        return f"`{field.discriminator}: {getattr(value, field.discriminator)}`"
+    return "its defaults"
+
+
+def rewrite(folder: Path) -> None:
+    """Brings the documents in a folder up to date."""
+    for name, models in DOCUMENTS.items():
+        path = folder / name
+        path.write_text(insert(path.read_text(encoding="utf-8"), models), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    rewrite(Path(__file__).parent)

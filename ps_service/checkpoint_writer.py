@@ -1,0 +1,82 @@
+"""Writes this ps's part of each checkpoint, on a thread of its own so that training goes on."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from psfleet.checkpoint.store import PartRecord, ShardContent, checkpoint_folder, write_part
+from psfleet.layout import Layout
+from psfleet.service.logs import RunLogger
+
+_logger = logging.getLogger("psfleet.ps")
+
+REMEMBERED = 16
+"""How many of its newest parts a ps tells the chief about."""
+
+
+@dataclass(frozen=True)
+class SavedPart:
+    """A part that was written, or why it was not."""
+
+    step: int
+    record: PartRecord | None
+    error: str = ""
+
+
+class Saver:
+    """Writes parts one after the other; a new one waits for the one before."""
+
+    def __init__(self, root: Path, run: str, generation: int, shard: int, layout: Layout) -> None:
+        self._root = root
+        self._run = run
+        self._logger = RunLogger(_logger, run)
+        self._generation = generation
+        self._shard = shard
+        self._layout = layout
+        self._thread = ThreadPoolExecutor(1, "saver")
+        self._pending: Future[None] | None = None
+        self._parts: list[SavedPart] = []
+        self._lock = threading.Lock()
+
+    def save(self, step: int, content: ShardContent) -> None:
+        """Takes over a snapshot; returns before it is on the disk."""
+        self.wait()
+        self._pending = self._thread.submit(self._write, step, content)
+
+    def wait(self) -> None:
+        """Returns when the part under way is written."""
+        if self._pending is not None:
+            self._pending.result()
+
+    def parts(self) -> list[SavedPart]:
+        """The newest parts, oldest first."""
+        with self._lock:
+            return list(self._parts)
+
+    def close(self) -> None:
+        """Finishes the part under way and ends the thread."""
+        self._thread.shutdown(wait=True)
+
+    def _write(self, step: int, content: ShardContent) -> None:
+        if np.isfinite(content.parameters).all():
+            saved = self._write_finite(step, content)
+        else:
+            saved = SavedPart(step, None, f"weights at step {step} are NaN or infinite")
+        if saved.error:
+            self._logger.error("no checkpoint at step %d: %s", step, saved.error, extra={"step": step})
+        with self._lock:
+            self._parts = [*self._parts, saved][-REMEMBERED:]
+
+    def _write_finite(self, step: int, content: ShardContent) -> SavedPart:
+        folder = checkpoint_folder(self._root, step, self._generation)
+        try:
+            record = write_part(folder, self._shard, self._layout, content, step, self._generation, self._run)
+        except OSError as error:
+            return SavedPart(step, None, f"{folder}: {error.strerror or error}")
+        return SavedPart(step, record)

@@ -1,0 +1,230 @@
+"""One shard as a TensorFlow graph on this ps: restore, update, snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from ps_service import optimizers
+from ps_service.updates import AsyncUpdates, SyncUpdates, Updates
+from ps_service.updates.interface import slot_values
+from psfleet.checkpoint.store import ShardContent
+from psfleet.job.job import Job
+from psfleet.layout import Layout
+from psfleet.tf import ShardHandles
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What a shard counts in a generation.
+
+    Attributes:
+        pushed, used: int64 `[slots]`, gradients by worker.
+        staleness: int64 `[slots, STALENESS_BUCKETS]`.
+        waited_secs: float64 `[slots]`, see `ShardHandles`.
+        update_secs: float64 scalar, likewise.
+    """
+
+    pushed: np.ndarray
+    used: np.ndarray
+    staleness: np.ndarray
+    waited_secs: np.ndarray
+    update_secs: np.ndarray
+
+
+class ShardGraph:
+    """The variables of one shard and the operations on them, in a session on this process's own server.
+
+    Args of the constructor:
+        target: Address of this process's TensorFlow server, `grpc://host:port`.
+        container: The resource container.
+        start_step: The version that the restored content has.
+    """
+
+    def __init__(
+        self, target: str, job: Job, layout: Layout, shard: int, container: str, start_step: int, content: ShardContent
+    ) -> None:
+        self._target = target
+        self._container = container
+        # cond_v2 would build the optimizer in a graph of its own, where it cannot find its slots.
+        v1.disable_control_flow_v2()
+        with tf.Graph().as_default() as graph:
+            handles = ShardHandles(layout, shard, job.fleet.slots, container, device="")
+            self._handles = handles
+            self.updates = _updates(job, handles)
+            with v1.container(container):
+                self._slots = slot_values(self.updates.optimizer, handles.buckets)
+                self._scalars = _scalars(self.updates.optimizer, self._slots)
+                initializer = v1.variables_initializer(self._all_variables())
+            everything = self._all_variables()
+            self._feeds = {v.name: v1.placeholder(v.dtype, v.shape) for v in everything}
+            self._assigns = {v.name: v.assign(self._feeds[v.name], read_value=False) for v in everything}
+            self._values = {v.name: v.read_value() for v in everything}
+            self._close_queues = [queue.close(cancel_pending_enqueues=True) for queue in handles.tokens]
+            self._reads = self._snapshot_reads()
+            self._labels = handles.last_label.read_value()
+            self._counters = self._counter_reads()
+            self._destroy = [
+                tf.raw_ops.DestroyResourceOp(resource=resource, ignore_lookup_error=True)
+                for resource in _resources(graph, container)
+            ]
+        self._graph = graph
+        config = v1.ConfigProto(allow_soft_placement=job.device.soft_placement)
+        config.log_device_placement = job.device.log_placement
+        self._session = v1.Session(target, graph=graph, config=config)
+        self._session.run(initializer)
+        self._restore(layout, shard, content)
+        self._assign(handles.version, np.int64(start_step))
+        self._assign(handles.last_label, np.full(handles.slots, -1, np.int64))
+        self.set_target(job.train.steps)
+        self.updates.start(self._session)
+
+    def snapshot(self) -> ShardContent:
+        """Copies all that a checkpoint holds; call it from the thread that applies the updates."""
+        values = self._session.run(self._reads)
+        units = self._handles.bucket_sizes
+
+        def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+            return np.concatenate([part[:size] for part, size in zip(parts, units, strict=True)])
+
+        return ShardContent(
+            parameters=joined(values["buckets"]),
+            slots={name: joined(parts) for name, parts in values["slots"].items()},
+            scalars=values["scalars"],
+            state=values["state"],
+            frozen=values["frozen"],
+        )
+
+    def counters(self) -> Counters:
+        """What the shard has counted; `pushed` is older than the rest."""
+        return Counters(*self._session.run(self._counters))
+
+    def labels(self) -> list[int]:
+        """By worker, the version on which its newest gradient was computed; -1 before its first."""
+        labels: list[int] = self._session.run(self._labels).tolist()
+        return labels
+
+    @property
+    def slot_names(self) -> list[str]:
+        """Names of the optimizer's slots."""
+        return sorted(self._slots)
+
+    @property
+    def model_bytes(self) -> int:
+        """Bytes of the model here: its buckets without the roll call, state and frozen weights."""
+        handles = self._handles
+        return sum(handles.bucket_sizes) * 4 + int(handles.state.shape[0]) + int(handles.frozen.shape[0])
+
+    @property
+    def optimizer_bytes(self) -> int:
+        """Bytes of the optimizer's slots here."""
+        return len(self._slots) * sum(self._handles.bucket_sizes) * 4
+
+    def set_target(self, step: int) -> None:
+        """Tells workers the version at which training ends."""
+        self._assign(self._handles.target, np.int64(step))
+
+    def close(self) -> None:
+        """Frees every waiting worker and this ps's own update loop, and drops the container."""
+        self._session.run(self._close_queues)
+        self._session.close()
+        # Session.reset would drop the container too, but closes every session of this process: those of other runs.
+        with v1.Session(self._target, graph=self._graph) as session:
+            session.run(self._destroy)
+
+    def _all_variables(self) -> list[tf.Variable]:
+        handles = self._handles
+        counters = [
+            handles.version,
+            handles.target,
+            handles.last_label,
+            handles.pushed,
+            handles.used,
+            handles.staleness,
+            handles.waited_secs,
+            handles.update_secs,
+        ]
+        slots = [variable for parts in self._slots.values() for variable in parts]
+        return [*handles.buckets, *counters, handles.state, handles.frozen, *slots, *self._scalars.values()]
+
+    def _snapshot_reads(self) -> dict[str, object]:
+        return {
+            "buckets": [variable.read_value() for variable in self._handles.buckets],
+            "slots": {name: [part.read_value() for part in parts] for name, parts in self._slots.items()},
+            "scalars": {name: variable.read_value() for name, variable in self._scalars.items()},
+            "state": self._handles.state.read_value(),
+            "frozen": self._handles.frozen.read_value(),
+        }
+
+    def _counter_reads(self) -> list[tf.Tensor]:
+        """In the order of `Counters`; pushed is read first, so that a gradient on its way is never taken for lost."""
+        handles = self._handles
+        pushed = handles.pushed.read_value()
+        with tf.control_dependencies([pushed]):
+            others = [handles.used, handles.staleness, handles.waited_secs, handles.update_secs]
+            return [pushed, *[variable.read_value() for variable in others]]
+
+    def _restore(self, layout: Layout, shard: int, content: ShardContent) -> None:
+        """Gives variables the values of a checkpoint.
+
+        Only elements of tensors are set. The gaps between them keep what the optimizer put there: Adagrad with a zero
+        in its accumulator divides by it.
+        """
+        size = layout.parameters.bucket_size
+        in_use = _in_use(layout, shard)
+        vectors = [(self._handles.buckets, content.parameters)]
+        vectors += [(self._slots[name], vector) for name, vector in content.slots.items() if name in self._slots]
+        for variables, vector in vectors:
+            for index, variable in enumerate(variables):
+                chosen = slice(index * size, (index + 1) * size)
+                value = self._session.run(self._values[variable.name]).copy()
+                value[:size][in_use[chosen]] = vector[chosen][in_use[chosen]]
+                self._assign(variable, value)
+        for name, scalar in content.scalars.items():
+            if name in self._scalars:
+                self._assign(self._scalars[name], scalar)
+        self._assign(self._handles.state, content.state)
+        self._assign(self._handles.frozen, content.frozen)
+
+    def _assign(self, variable: tf.Variable, value: np.ndarray | np.generic) -> None:
+        self._session.run(self._assigns[variable.name], {self._feeds[variable.name]: value})
+
+
+def _updates(job: Job, handles: ShardHandles) -> Updates:
+    """The mode that the job names."""
+
+    def optimizer(rate_factor: tf.Tensor | float) -> v1.train.Optimizer:
+        rate = optimizers.learning_rate(job.optimizer, handles.version.read_value())
+        return optimizers.build(job.optimizer, rate * rate_factor)
+
+    if job.update.mode == "async":
+        return AsyncUpdates(handles, optimizer, job.update.stale)
+    return SyncUpdates(handles, optimizer(1.0), job.quorum, job.fleet.replicas)
+
+
+def _scalars(optimizer: v1.train.Optimizer, slots: Mapping[str, Sequence[tf.Variable]]) -> dict[str, tf.Variable]:
+    """What the optimizer keeps beside its slots, such as Adam's powers of beta."""
+    of_slots = {variable.name for parts in slots.values() for variable in parts}
+    others = [variable for variable in optimizer.variables() if variable.name not in of_slots]
+    return {variable.name.rpartition("/")[2].removesuffix(":0"): variable for variable in others}
+
+
+def _resources(graph: tf.Graph, container: str) -> list[tf.Tensor]:
+    """Handles to all that a graph keeps in a container: variables, accumulators, queues."""
+    return [
+        operation.outputs[0]
+        for operation in graph.get_operations()
+        if "container" in operation.node_def.attr and operation.get_attr("container") == container.encode()
+    ]
+
+
+def _in_use(layout: Layout, shard: int) -> np.ndarray:
+    """Which elements of a shard belong to a tensor: bool `[shard_size]`."""
+    mask = np.zeros(layout.parameters.shard_size, bool)
+    for piece in layout.parameters.pieces(shard):
+        mask[piece.at : piece.at + piece.stop - piece.start] = True
+    return mask

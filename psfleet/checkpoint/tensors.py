@@ -1,0 +1,124 @@
+"""Reads a checkpoint's tensors: whole by name, or as the shard of any number of ps."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import numpy as np
+
+from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.parts import ShardContent, StoredPiece, open_part, vector_layouts
+from psfleet.errors import BadJobError, NoCheckpointError
+from psfleet.layout import FlatLayout, Layout, TensorSpec
+
+KINDS = {"parameters": "parameter", "state": "state", "frozen": "frozen"}
+"""The fields of a layout, and the prefix of their keys."""
+
+
+def read_shard(checkpoint: Checkpoint, layout: Layout, shard: int) -> ShardContent:
+    """What ps `shard` of `layout` holds, whatever number of ps and buckets the checkpoint was written with.
+
+    Of the parts only the headers and the ranges that the shard needs are read, wherever tensors were cut; gaps between
+    tensors are zeros, in slots too. Scalars come from the ps of the same index, or from the last if there are more now.
+
+    Raises:
+        BadJobError: The tensors of `layout` are not those of the checkpoint.
+        NoCheckpointError: The parts' headers are not what the manifest promises.
+    """
+    _check_tensors(checkpoint, layout)
+    with _Parts(checkpoint) as parts:
+        return ShardContent(
+            parameters=parts.vector("parameter", layout.parameters, shard),
+            slots={slot: parts.vector(f"slot/{slot}", layout.parameters, shard) for slot in checkpoint.slots},
+            scalars=parts.scalars(min(shard, checkpoint.layout.num_ps - 1)),
+            state=parts.vector("state", layout.state, shard),
+            frozen=parts.vector("frozen", layout.frozen, shard),
+        )
+
+
+def read_tensors(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
+    """All parameters, state and frozen tensors whole, by name.
+
+    Raises:
+        NoCheckpointError: The parts' headers are not what the manifest promises.
+    """
+    tensors: dict[str, np.ndarray] = {}
+    with _Parts(checkpoint) as parts:
+        for kind, prefix in KINDS.items():
+            flat: FlatLayout = getattr(checkpoint.layout, kind)
+            whole = FlatLayout(flat.specs, 1, unit_dtype=flat.unit_dtype)
+            tensors |= whole.unpack(parts.vector(prefix, whole, 0))
+    return tensors
+
+
+class _Parts:
+    """All parts of a checkpoint, open and checked to hold each tensor exactly once; a context manager."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._checkpoint = checkpoint
+        self._stored: dict[tuple[str, str], list[StoredPiece]] = {}
+
+    def __enter__(self) -> _Parts:
+        at = self._checkpoint
+        with ExitStack() as stack:
+            self._readers = [
+                stack.enter_context(open_part(at.folder, shard, at.layout, at.slots, at.run, at.generation))
+                for shard in range(at.layout.num_ps)
+            ]
+            for prefix, flat in vector_layouts(at.layout, at.slots).items():
+                for spec in flat.specs:
+                    units = spec.num_bytes // np.dtype(flat.unit_dtype).itemsize
+                    self._stored[prefix, spec.name] = self._tiles(prefix, spec.name, units)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def scalars(self, shard: int) -> dict[str, np.ndarray]:
+        """What the part of a ps of the checkpoint says."""
+        return self._readers[shard].scalars
+
+    def vector(self, prefix: str, layout: FlatLayout, shard: int) -> np.ndarray:
+        """A vector of ps `shard` of a new layout: `[layout.shard_size]` of its `unit_dtype`."""
+        vector = np.zeros(layout.shard_size, layout.unit_dtype)
+        for wanted in layout.pieces(shard):
+            for piece in self._stored[prefix, wanted.spec.name]:
+                start, stop = max(wanted.start, piece.start), min(wanted.stop, piece.stop)
+                if start < stop:
+                    at = wanted.at + start - wanted.start
+                    vector[at : at + stop - start] = piece.read(start, stop)
+        return vector
+
+    def _tiles(self, prefix: str, name: str, units: int) -> list[StoredPiece]:
+        """The pieces of a tensor in their order, which leave no gap and do not overlap."""
+        pieces = [piece for reader in self._readers for piece in reader.pieces.get((prefix, name), [])]
+        pieces.sort(key=lambda piece: piece.start)
+        reached = 0
+        for piece in pieces:
+            if piece.start != reached:
+                break
+            reached = piece.stop
+        else:
+            if reached == units:
+                return pieces
+        raise NoCheckpointError(
+            f"checkpoint {self._checkpoint.folder}: the pieces of {prefix}/{name} do not make it whole at {reached} "
+            f"of {units}"
+        )
+
+
+def _check_tensors(checkpoint: Checkpoint, layout: Layout) -> None:
+    for kind, prefix in KINDS.items():
+        old: dict[str, TensorSpec] = {spec.name: spec for spec in getattr(checkpoint.layout, kind).specs}
+        new: dict[str, TensorSpec] = {spec.name: spec for spec in getattr(layout, kind).specs}
+        for name in sorted({*old, *new}):
+            if old.get(name) != new.get(name):
+                raise BadJobError(
+                    f"{prefix} tensor {name!r} is {_described(old.get(name))} in checkpoint {checkpoint.folder} and "
+                    f"{_described(new.get(name))} in the program; --fresh starts a new run"
+                )
+
+
+def _described(spec: TensorSpec | None) -> str:
+    return f"{spec.dtype} {list(spec.shape)}" if spec else "missing"

@@ -1,0 +1,1 @@
+"""The `psfleet` command: one module for each group of subcommands."""

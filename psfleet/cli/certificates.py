@@ -1,0 +1,26 @@
+"""`psfleet certs`: the certificates of a fleet with `tls: true`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from psfleet.tls import certificates
+
+
+def certs(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Made if it is not there.", show_default=False)],
+    days: Annotated[
+        int, typer.Option(min=1, max=certificates.AUTHORITY_DAYS, help="For how long they are valid.")
+    ] = certificates.DAYS,
+    renew: Annotated[
+        bool,
+        typer.Option("--renew", help="Make new ones under the authority in DIR; running processes take them over."),
+    ] = False,
+) -> None:
+    """Make the certificates of a fleet with `tls: true`: DIR/ps, DIR/worker, and DIR/client for this command line."""
+    ends = certificates.renew(folder, days) if renew else certificates.make(folder, days)
+    roles = ", ".join(certificates.ROLES)
+    typer.echo(f"{folder}: certificates for {roles}, valid until {ends:%Y-%m-%d %H:%M} UTC")

@@ -1,0 +1,1 @@
+"""The job file, and the training program that it names. Imports neither TensorFlow nor Keras."""

@@ -1,0 +1,160 @@
+"""The job file: what is trained, by which fleet, and how; read and validated whole before TensorFlow is imported.
+
+Every field carries its meaning and unit as its description; `docs/job-file.md` is compared with this schema by a test.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field, ValidationError, model_validator
+
+from psfleet.errors import BadJobError, UsageError
+from psfleet.job.container import Container
+from psfleet.job.fields import Section
+from psfleet.job.optimizer import Optimizer
+from psfleet.job.sections import Checkpoint, Deadlines, Device, Evaluate, Fleet, Stale, Summaries, Train, Update
+
+
+class Job(Section):
+    """One training run."""
+
+    name: str = Field(
+        pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
+        max_length=40,
+        description="Names the run: lower-case letters, digits and dashes.",
+    )
+    program: str = Field(
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
+        description="`module:callable` that returns the program; the job file's folder is searched first.",
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of the callable.")
+    fleet: Fleet = Field(default_factory=Fleet, description="Processes of each role.")
+    update: Update = Field(default_factory=Update, description="How gradients become updates.")
+    optimizer: Optimizer = Field(description="The update rule.")
+    train: Train = Field(description="How long, and on which batches.")
+    evaluate: Evaluate = Field(default_factory=Evaluate, description="When the chief evaluates.")
+    checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="When to save, and how many to keep.")
+    summaries: Summaries = Field(default_factory=Summaries, description="What goes into `tensorboard/`.")
+    device: Device = Field(default_factory=Device, description="Threads and accelerators.")
+    deadlines: Deadlines = Field(default_factory=Deadlines, description="How long each wait may take.")
+    container: Container = Field(default_factory=Container, description="Images, mounts and limits in containers.")
+    tls: bool = Field(
+        False,
+        description="Whether containers encrypt and authenticate all that they say to each other (mutual TLS); "
+        "`psfleet train` stays on this machine and does not.",
+    )
+
+    @property
+    def quorum(self) -> int:
+        """Gradients that make one sync step."""
+        return self.update.quorum or self.fleet.workers
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Job:
+        if self.update.quorum is not None:
+            if self.update.mode != "sync":
+                raise ValueError(f"update.quorum is {self.update.quorum}, expected null in mode {self.update.mode}")
+            if self.update.quorum > self.fleet.replicas:
+                raise ValueError(
+                    f"update.quorum is {self.update.quorum}, expected at most "
+                    f"fleet.workers + fleet.spares = {self.fleet.replicas}"
+                )
+        if self.update.mode == "sync":
+            if self.update.warmup_steps:
+                raise ValueError(f"update.warmup_steps is {self.update.warmup_steps}, expected 0 in mode sync")
+            if self.update.stale != Stale():
+                raise ValueError("update.stale is set, expected only in mode async")
+        return self
+
+    def digest(self) -> str:
+        """Eight hex digits that are equal for equal jobs."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
+    """Reads and validates a job file.
+
+    Args:
+        path: The YAML file.
+        overrides: `key=value` texts; a dotted key reaches into sections, the value is YAML.
+
+    Raises:
+        UsageError: The file cannot be read, or an override is not `key=value`.
+        BadJobError: The content is not a valid job; one line for each wrong field.
+    """
+    try:
+        content = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise UsageError(f"job file {path}: {error.strerror or error}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadJobError(f"job file {path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise BadJobError(f"job file {path} holds {type(content).__name__}, expected a mapping of fields")
+    for override in overrides:
+        _override(content, override)
+    return parse_job(content, source=str(path))
+
+
+def parse_job(content: Mapping[str, Any], source: str = "job") -> Job:
+    """Validates a mapping as a job.
+
+    Raises:
+        BadJobError: One line for each wrong field: its name, its value and what was expected.
+    """
+    try:
+        return Job.model_validate(dict(content))
+    except ValidationError as error:
+        problems = "; ".join(_problem(item) for item in error.errors())
+        raise BadJobError(f"{source}: {problems}") from error
+
+
+def _override(content: dict[str, Any], override: str) -> None:
+    key, separator, text = override.partition("=")
+    if not separator or not key:
+        raise UsageError(f"--set {override!r}: expected key=value")
+    *sections, last = key.split(".")
+    at = content
+    for section in sections:
+        inner = at.get(section)
+        if inner is None:
+            inner = at[section] = {}
+        if not isinstance(inner, dict):
+            raise UsageError(f"--set {override!r}: {section} is not a section")
+        at = inner
+    try:
+        at[last] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UsageError(f"--set {override!r}: the value is not YAML") from error
+
+
+def _problem(item: Mapping[str, Any]) -> str:
+    """One validation error as `field is value: expectation`."""
+    field = ".".join(_keys(item["loc"]))
+    message = str(item["msg"]).removeprefix("Value error, ")
+    if item["type"] == "extra_forbidden":
+        return f"{field}: unknown key"
+    if item["type"] == "missing":
+        return f"{field}: missing, expected a value"
+    if item["type"] == "value_error":
+        return f"{field}: {message}" if field else message
+    return f"{field} is {item['input']!r}: {message}"
+
+
+def _keys(location: Sequence[str | int]) -> list[str]:
+    """The keys of the file that lead to an error: pydantic adds the chosen member of a union behind its field."""
+    keys: list[str] = []
+    of_union = False
+    for part in location:
+        if of_union:
+            of_union = False
+            continue
+        keys.append(str(part))
+        of_union = part in ("optimizer", "schedule")
+    return keys

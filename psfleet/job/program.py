@@ -1,0 +1,147 @@
+"""The training program: what a user's callable returns, how it is imported, and how its failures are told."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from psfleet.errors import ProgramError
+from psfleet.job.job import Job
+from psfleet.job.user_code import failure, user_code
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+_KEPT = frozenset({"psfleet", "worker_service", "ps_service"})
+"""Packages that are never forgotten, wherever they lie."""
+
+_folders: list[str] = []
+"""The folder that `load_program` last put on sys.path, if it was not there before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KerasProgram:
+    """A Keras 3 model, its loss and its data.
+
+    Attributes:
+        model: Returns the model, built or not.
+        loss: As `keras.Model.compile` takes it: an object, a name, a function, or a list or dict of them by output.
+        train: `(shard_index, num_shards)` to a `tf.data.Dataset` of single `(x, y)` examples; the same examples in the
+            same order each time it is read. psfleet shuffles, batches, repeats and prefetches.
+        metrics: As `keras.Model.compile` takes them.
+        evaluate: Returns a finite `tf.data.Dataset` of single `(x, y)` examples; None: no evaluation.
+    """
+
+    model: Callable[[], keras.Model]
+    loss: Any
+    train: Callable[[int, int], tf.data.Dataset]
+    metrics: Any = None
+    evaluate: Callable[[], tf.data.Dataset] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ProgramError if a field that has to be a function is none."""
+        _check_callables(self, ("model", "train", "evaluate"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphProgram:
+    """A TensorFlow 1 style function that builds a loss, and its data.
+
+    Attributes:
+        loss: `(batch)` to a scalar tensor of a floating type, built from `tf.compat.v1.get_variable`. `batch` has the
+            structure of the data set's examples, `[batch, ...]` each. It is called more than once, each time in a new
+            graph, so it must not depend on what an earlier call left behind.
+        train: As in `KerasProgram`, with examples of any structure.
+        evaluate: Returns a finite `tf.data.Dataset` of single examples; None: no evaluation.
+    """
+
+    loss: Callable[[Any], tf.Tensor]
+    train: Callable[[int, int], tf.data.Dataset]
+    evaluate: Callable[[], tf.data.Dataset] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises ProgramError if a field that has to be a function is none."""
+        _check_callables(self, ("loss", "train", "evaluate"))
+
+
+def load_program(job: Job, folder: Path) -> KerasProgram | GraphProgram:
+    """Imports `job.program`, `folder` first, and calls it with `job.options`.
+
+    Modules that an earlier call imported from another folder are forgotten, so that two jobs whose programs have the
+    same module name do not mix.
+
+    Raises:
+        ProgramError: There is no such module or callable, the options do not fit, it raised, or it returned something
+            else.
+    """
+    module_name, _, name = job.program.partition(":")
+    _enter(str(folder.resolve()), module_name)
+    prefix = f"program {job.program!r}"
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
+            message = f"{prefix}: no module {error.name!r} in {folder} or on the Python path"
+            raise ProgramError(message) from error
+        raise failure(job, f"import {module_name}", error) from error
+    build = getattr(module, name, None)
+    if not callable(build):
+        found = "nothing of that name" if build is None else f"{type(build).__name__}"
+        raise ProgramError(f"{prefix}: {module.__file__} has {found} at {name!r}, expected a callable")
+    try:
+        inspect.signature(build).bind(**job.options)
+    except (TypeError, ValueError) as error:
+        raise ProgramError(f"{prefix}: options {job.options} do not fit {name}(): {error}") from error
+    with user_code(job, f"{name}()"):
+        program = build(**job.options)
+    if not isinstance(program, KerasProgram | GraphProgram):
+        got = type(program).__name__
+        raise ProgramError(f"{prefix}: {name}() returned {got}, expected KerasProgram or GraphProgram")
+    return program
+
+
+def _check_callables(program: KerasProgram | GraphProgram, fields: tuple[str, ...]) -> None:
+    for field in fields:
+        value = getattr(program, field)
+        if not callable(value) and not (field == "evaluate" and value is None):
+            raise ProgramError(f"{type(program).__name__}.{field} is {value!r}, expected a function")
+
+
+def _enter(folder: str, module_name: str) -> None:
+    """Puts `folder` first on sys.path and forgets modules that would hide its own."""
+    for old in [old for old in _folders if old != folder]:
+        _folders.remove(old)
+        if old in sys.path:
+            sys.path.remove(old)
+        for root in [name for name in sys.modules if "." not in name]:
+            file = _file(root)
+            if file is not None and old in (str(file.parent), str(file.parent.parent)):
+                _forget(root)
+    if folder not in sys.path:
+        _folders.append(folder)
+    sys.path[:] = [folder, *(entry for entry in sys.path if entry != folder)]
+    importlib.invalidate_caches()
+    root = module_name.partition(".")[0]
+    own = PathFinder.find_spec(root, [folder])
+    if own is not None and own.origin is not None and _file(root) not in (None, Path(own.origin).resolve()):
+        _forget(root)
+
+
+def _file(root: str) -> Path | None:
+    """The file that a top-level module was imported from."""
+    file = getattr(sys.modules.get(root), "__file__", None)
+    return None if file is None else Path(file).resolve()
+
+
+def _forget(root: str) -> None:
+    """Drops a top-level module and what is below it; never psfleet itself."""
+    if root not in _KEPT:
+        for name in [name for name in sys.modules if name == root or name.startswith(f"{root}.")]:
+            del sys.modules[name]

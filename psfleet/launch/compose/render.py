@@ -1,0 +1,188 @@
+"""Renders a job as a docker compose file: services, networks, limits; needs no Docker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from psfleet.addresses import Address, container_addresses
+from psfleet.job.container import Limits
+from psfleet.job.job import Job
+from psfleet.launch import container
+from psfleet.launch.compose import monitoring, tls
+from psfleet.launch.compose.mounts import bind
+from psfleet.launch.yaml_text import dump, job_text
+from psfleet.service import settings
+
+ROLE = "psfleet.role"
+"""Label: ps, chief, worker or tensorboard."""
+FLEET, OUTSIDE = "fleet", "outside"
+"""The networks: the first has no way out and none in; on the second, ports are published on loopback."""
+RESULTS = "results"
+TENSORBOARD_PORT = 6006
+TENSORBOARD_PORTS = "6006-6036"
+"""The engine takes the first free one, so that several fleets have their boards."""
+HEALTH_SECS = 15
+"""Between two checks; each starts a Python, which takes a fifth of a second of one core."""
+HEADER = """\
+# A psfleet fleet, made from a job file by
+#   {command}
+# Change the job file and render again; the training program is the folder mounted at {program}.
+#   docker compose -f FILE up -d [--scale worker=N]     N: workers and spares beside the chief
+"""
+
+Service = dict[str, Any]
+
+
+def project(name: str) -> str:
+    """The compose project of a job's name."""
+    return f"psfleet-{name}"
+
+
+def file_text(job: Job, job_file: Path, folder: Path | None, command: str) -> str:
+    """A compose file as YAML.
+
+    Args:
+        job_file: Mounts are relative to its folder, which is the program's.
+        folder: Where the file will lie, to which its paths are relative; None: they are absolute.
+        command: That makes this file again.
+    """
+    content = render(job, job_file, folder)
+    return HEADER.format(command=command, program=container.PROGRAM) + dump(content)
+
+
+def render(job: Job, job_file: Path, folder: Path | None = None) -> dict[str, Any]:
+    """A compose file's content; see `file_text`."""
+    paths = _Paths(job_file, folder)
+    ps, _ = container_addresses(job)
+    services: dict[str, Service] = {}
+    if job.fleet.ps_addresses is None:
+        services = {f"ps-{index}": _ps(job, ps, index) for index in range(job.fleet.ps)}
+    own_ps = list(services)
+    services["worker"] = _worker(job, ps, paths, own_ps)
+    services["chief"] = _chief(job, ps, paths, own_ps)
+    services["tensorboard"] = _tensorboard(job)
+    services |= monitoring.services(FLEET, OUTSIDE, closed(), lambda path: paths.source(str(path)))
+    return {
+        "name": project(job.name),
+        "services": services,
+        "networks": {FLEET: {"internal": True}, OUTSIDE: {}},
+        "volumes": {RESULTS: {}},
+    }
+
+
+def _ps(job: Job, ps: list[Address], index: int) -> Service:
+    own = {settings.INDEX: str(index), settings.ADDRESS: ps[index].data}
+    return _member(job, ps, "ps", job.container.ps_image, job.container.ps, own)
+
+
+def _worker(job: Job, ps: list[Address], paths: _Paths, own_ps: list[str]) -> Service:
+    """Workers and spares: their indices are leased, the chief's 0 aside."""
+    service = _member(job, ps, "worker", job.container.worker_image, job.container.worker, {settings.INDEX: "-1"})
+    service["deploy"] = {"replicas": job.fleet.replicas - 1}
+    service["volumes"] += paths.mounts(job)
+    service["depends_on"] = _after(own_ps)
+    return service
+
+
+def _chief(job: Job, ps: list[Address], paths: _Paths, own_ps: list[str]) -> Service:
+    """Depends on all others, so that compose stops it first: it saves what they have made, and they are still there."""
+    service = _member(job, ps, "chief", job.container.worker_image, job.container.worker, {settings.INDEX: "0"})
+    service["volumes"] += paths.mounts(job)
+    service["depends_on"] = _after([*own_ps, "worker"])
+    return service
+
+
+def _tensorboard(job: Job) -> Service:
+    """Reads what the chief writes; sees no other container."""
+    command = ["python", "-m", "tensorboard.main", f"--logdir={container.OUT}/tensorboard", "--bind_all"]
+    return {
+        "image": job.container.worker_image,
+        "labels": {ROLE: "tensorboard"},
+        "entrypoint": ["/usr/bin/tini", "--"],
+        "command": [*command, f"--port={TENSORBOARD_PORT}"],
+        "restart": "unless-stopped",
+        "networks": [OUTSIDE],
+        "ports": [{"target": TENSORBOARD_PORT, "published": TENSORBOARD_PORTS, "host_ip": "127.0.0.1"}],
+        "volumes": [{"type": "volume", "source": RESULTS, "target": container.OUT, "read_only": True}],
+        "cpu_shares": 64,
+        "stop_grace_period": "2s",
+        **closed(),
+        **limited(Limits(memory="1Gi", pids=128)),
+    }
+
+
+def _member(job: Job, ps: list[Address], role: str, image: str, limits: Limits, own: Mapping[str, str]) -> Service:
+    """A service of the fleet itself."""
+    told = {settings.JOB: _plain(job_text(job)), settings.RECORDS: container.RECORDS}
+    restarts = job.fleet.max_restarts
+    outside: Service = {} if job.fleet.ps_addresses is None else {OUTSIDE: {}}
+    return {
+        "image": image,
+        "labels": {ROLE: role},
+        "environment": {**told, **container.environment(job, job.name, ps), **own},
+        "restart": f"on-failure:{restarts}" if restarts else "no",
+        "stop_grace_period": f"{job.deadlines.stop_secs:g}s",
+        "networks": {FLEET: {"aliases": [monitoring.ALIAS]}, **outside},
+        "volumes": [{"type": "volume", "source": RESULTS, "target": container.OUT}, *tls.mounts(job, role)],
+        "healthcheck": {
+            "test": ["CMD", "python", "-m", "psfleet.service.health"],
+            "interval": f"{HEALTH_SECS}s",
+            "timeout": "10s",
+            "retries": 3,
+            "start_period": f"{job.deadlines.start_secs:g}s",
+        },
+        **closed(),
+        **limited(limits),
+    }
+
+
+def closed() -> Service:
+    """What keeps the process of any service in its container."""
+    return {
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+        "read_only": True,
+        "tmpfs": ["/tmp"],
+        "logging": {"driver": "json-file", "options": {"max-size": "20m", "max-file": "5"}},
+    }
+
+
+def limited(limits: Limits) -> Service:
+    """A service's limits; it gets no swap beyond its memory."""
+    memory = limits.memory.lower().removesuffix("i")
+    found: Service = {"mem_limit": memory, "memswap_limit": memory, "pids_limit": limits.pids}
+    return found if limits.cpus is None else {**found, "cpus": limits.cpus}
+
+
+def _after(services: list[str]) -> dict[str, dict[str, str]]:
+    return {name: {"condition": "service_started"} for name in services}
+
+
+class _Paths:
+    """Host paths of a job's mounts."""
+
+    def __init__(self, job_file: Path, folder: Path | None) -> None:
+        self._home = job_file.resolve().parent
+        self._folder = folder
+
+    def mounts(self, job: Job) -> list[dict[str, Any]]:
+        """The program's folder and the job's own mounts; all read only."""
+        pairs = [(".", container.PROGRAM)] if job.container.program == "mount" else []
+        pairs += [tuple(mount.rsplit(":", 1)) for mount in job.container.mounts]  # type: ignore[misc]
+        return [bind(self.source(source), target) for source, target in pairs]
+
+    def source(self, source: str) -> str:
+        """A host path, relative to the job file or absolute, as the compose file has it."""
+        path = (self._home / source).resolve()
+        if self._folder is None:
+            return _plain(str(path))
+        relative = os.path.relpath(path, self._folder.resolve())
+        return _plain(relative if relative.startswith(".") else f"./{relative}")
+
+
+def _plain(text: str) -> str:
+    """Text in which compose finds no variable."""
+    return text.replace("$", "$$")

@@ -1,0 +1,1 @@
+"""Runs a fleet as processes of this machine."""

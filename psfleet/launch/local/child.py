@@ -1,0 +1,105 @@
+"""One local process of the fleet: started, watched, started again, ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from psfleet import errors
+from psfleet.service import settings
+
+MODULES = {"ps": "ps_service", "worker": "worker_service"}
+
+
+@dataclass
+class Task:
+    """A place in the fleet and the process that fills it now.
+
+    Attributes:
+        role: ps or worker.
+        index: Within the role.
+        environment: What the process is told, beside the launcher's own environment.
+        log: Takes everything it prints; grows over restarts.
+    """
+
+    role: str
+    index: int
+    environment: Mapping[str, str]
+    log: Path
+    restarts: int = 0
+    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """As users know it."""
+        return f"{self.role} {self.index}"
+
+    def start(self, cause: str = "") -> None:
+        """Starts the process; with the cause if it is started again."""
+        self.restarts += bool(cause)
+        told = {**self.environment, settings.PARENT: str(os.getpid()), settings.CAUSE: cause}
+        environment = settings.for_child(told)
+        # -P: the user's current folder must not shadow Python's own modules.
+        command = [sys.executable, "-P", "-m", MODULES[self.role]]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment,
+                start_new_session=True,
+            )  # fmt: skip
+
+    def exit_code(self) -> int | None:
+        """Of the process, with 128 + n for one that signal n killed; None while it runs."""
+        assert self.process is not None, "start() comes first"
+        code = self.process.poll()
+        return errors.SIGNAL_BASE - code if code is not None and code < 0 else code
+
+    def was_killed(self) -> bool:
+        """Whether a signal ended the process."""
+        assert self.process is not None, "start() comes first"
+        return (self.process.returncode or 0) < 0
+
+    def signal(self, number: int) -> None:
+        """Sends a signal, if the process still runs."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """Ends the process at once and waits for it."""
+        if self.process is not None:
+            self.signal(signal.SIGKILL)
+            self.process.wait()
+
+    def cause_of_end(self) -> str:
+        """Why the process ended, in a line."""
+        code = self.exit_code()
+        if code is None:
+            return "it runs"
+        if self.was_killed():
+            return f"killed by {signal.Signals(code - errors.SIGNAL_BASE).name}"
+        last = self.failure()
+        return f"{last['message']} (exit code {code})" if last else f"exit code {code}"
+
+    def failure(self) -> dict[str, Any] | None:
+        """The last thing that a failed process logged: `message`, `exit_code`, `details`."""
+        for line in reversed(self.log.read_text(errors="replace").splitlines()):
+            entry = parse_line(line)
+            if entry is not None and entry.get("event") == "failed":
+                # Of an earlier process if the last one ended otherwise.
+                return entry if entry["exit_code"] == self.exit_code() else None
+        return None
+
+
+def parse_line(line: str | bytes) -> dict[str, Any] | None:
+    """A line of a service's log; None if it is not one (TensorFlow prints lines of its own)."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) else None

@@ -1,0 +1,225 @@
+"""Renders a run's report as one HTML page that needs nothing but itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined, Template
+
+from psfleet.report import charts
+from psfleet.report.charts import Level, LineChart
+from psfleet.report.schema import History, Point, Report
+
+MAX_STALENESS_ROWS = 20
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A line chart with its words: `summary` says in a sentence what the picture shows."""
+
+    name: str
+    title: str
+    y_label: str
+    chart: LineChart | None
+    summary: str
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A row of a table with a bar: `full` and `rest` are parts of the longest bar, each 0 to 1."""
+
+    label: str
+    full: float
+    rest: float
+    cells: tuple[str, ...]
+
+
+def render(report: Report, curve: Sequence[Point]) -> str:
+    """The page of a run.
+
+    Args:
+        report: What `report.json` says.
+        curve: The surviving points by ascending step, as `History.curve` gives them; may be empty.
+    """
+    return _template().render(
+        report=report,
+        headline=_headline(report),
+        numbers=_key_numbers(report),
+        figures=[_loss_figure(curve), _step_figure(report, curve)],
+        workers=_worker_bars(report),
+        ps=_ps_bars(report),
+        staleness=_staleness_bars(report.staleness),
+        steps_lost=sum(event.steps_lost for event in report.events),
+        box=charts,
+    )
+
+
+def publish(report: Report, folder: Path) -> None:
+    """Writes `report.json` and `report.html` into a run's folder, with the curve of its history."""
+    report.write(folder)
+    (folder / "report.html").write_text(render(report, History(folder / History.FILE_NAME).curve()))
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters.update(moment=_moment, number=_number, whole=_whole)
+    return environment.from_string(files("psfleet.report").joinpath("report.html.j2").read_text(encoding="utf-8"))
+
+
+def _headline(report: Report) -> str:
+    progress = f"step {report.final_step:,} of {report.target_step:,}"
+    if report.status == "done":
+        return f"Done: {progress}"
+    if report.status == "stopped":
+        return f"Stopped at {progress}; the same command goes on from the last checkpoint"
+    return f"Failed at {progress} with exit code {report.exit_code}"
+
+
+def _key_numbers(report: Report) -> list[tuple[str, str]]:
+    """Name and value of what a reader looks for first."""
+    gradients = report.gradients
+    since = f" since step {gradients.since_step:,}" if gradients.since_step else ""
+    return [
+        *((f"evaluation: {name}", _number(value)) for name, value in report.eval.items()),
+        ("last training loss", _number(report.loss)),
+        ("time", _duration(report.seconds)),
+        ("examples per second", _number(report.examples_per_sec)),
+        ("median step", _duration(report.step_secs.p50)),
+        ("95 % of the steps within", _duration(report.step_secs.p95)),
+        ("mode", report.mode),
+        (f"gradients pushed{since}, each counted on each ps", _whole(gradients.pushed)),
+        ("of these used", f"{_whole(gradients.used)}{_share(gradients.used, gradients.pushed)}"),
+        ("of these dropped", f"{_whole(gradients.dropped)}{_share(gradients.dropped, gradients.pushed)}"),
+        ("generation", _whole(report.generation)),
+        ("restarts", _whole(report.restarts)),
+    ]
+
+
+def _loss_figure(curve: Sequence[Point]) -> Figure:
+    samples = [(float(point.step), point.loss) for point in curve]
+    chart = charts.line_chart(samples)
+    return Figure("loss", "Loss", "training loss", chart, _in_words("losses", "", samples, chart))
+
+
+def _step_figure(report: Report, curve: Sequence[Point]) -> Figure:
+    """Step times in milliseconds, or in seconds when the median step takes one or more."""
+    known = sorted(point.step_secs for point in curve if charts.is_drawable(point.step_secs))
+    median = report.step_secs.p50 if report.step_secs.p50 is not None else known[len(known) // 2] if known else 0.0
+    unit, per_sec = ("s", 1.0) if median >= 1 else ("ms", 1e3)
+    samples = [(float(point.step), point.step_secs * per_sec) for point in curve]
+    quantiles = ((report.step_secs.p50, "median", False), (report.step_secs.p95, "95 % within", True))
+    levels = [
+        Level(secs * per_sec, f"{name} {_number(secs * per_sec)} {unit}", above)
+        for secs, name, above in quantiles
+        if secs is not None
+    ]
+    chart = charts.line_chart(samples, levels)
+    summary = _in_words("step times", f" {unit}", samples, chart)
+    return Figure("step-times", "Step times", f"time of a step, {unit}", chart, summary)
+
+
+def _in_words(what: str, unit: str, samples: Sequence[charts.Sample], chart: LineChart | None) -> str:
+    """The chart for those who cannot see it; also stands in for one that cannot be drawn."""
+    if not samples:
+        return f"No {what} were recorded."
+    if chart is None:
+        return f"None of the {len(samples):,} recorded {what} is a finite number."
+    finite = [sample for sample in samples if charts.is_drawable(sample[1])]
+    (first_x, first_y), (last_x, last_y) = finite[0], finite[-1]
+    text = f"{_number(first_y)}{unit} at step {first_x:,.0f}"
+    if len(finite) > 1:
+        values = [y for _, y in finite]
+        text = f"From {text} to {_number(last_y)}{unit} at step {last_x:,.0f}"
+        text += f"; lowest {_number(min(values))}{unit}, highest {_number(max(values))}{unit}"
+    if chart.num_left_out:
+        text += f"; {chart.num_left_out:,} of {len(samples):,} are not finite and leave gaps"
+    return text + "."
+
+
+def _worker_bars(report: Report) -> list[Bar]:
+    """Worker, bar of used and dropped, and pushed, used, dropped."""
+    rows = [(key, counts.pushed, counts.used) for key, counts in report.gradients.per_worker.items()]
+    rows.sort(key=lambda row: (not row[0].isdecimal(), len(row[0]) if row[0].isdecimal() else 0, row[0]))
+    most = max((pushed for _, pushed, _ in rows), default=0) or 1
+    return [
+        Bar(key, used / most, max(0, pushed - used) / most, (_whole(pushed), _whole(used), _whole(pushed - used)))
+        for key, pushed, used in rows
+    ]
+
+
+def _ps_bars(report: Report) -> list[Bar]:
+    """Ps, bar of bytes, and bytes, pushed, used, dropped."""
+    sizes: Sequence[int | None] = report.placement.ps
+    counts = report.gradients.per_ps
+    most = max(report.placement.ps, default=0) or 1
+    bars = []
+    for index in range(max(len(sizes), len(counts))):
+        size = sizes[index] if index < len(sizes) else None
+        gradients = counts[index] if index < len(counts) else None
+        numbers = (gradients.pushed, gradients.used, gradients.dropped) if gradients else (None, None, None)
+        bars.append(Bar(str(index), (size or 0) / most, 0.0, tuple(_whole(number) for number in (size, *numbers))))
+    return bars
+
+
+def _staleness_bars(counts: Mapping[str, int]) -> list[Bar]:
+    """Rows of one value each, or of equally many when there are too many values; none when nothing was stale."""
+    by_value = {int(value): count for value, count in counts.items() if count}
+    if not any(by_value):
+        return []
+    width = math.ceil((max(by_value) + 1) / MAX_STALENESS_ROWS)
+    totals = [0] * (max(by_value) // width + 1)
+    for value, count in by_value.items():
+        totals[value // width] += count
+    labels = (str(low) if width == 1 else f"{low} to {low + width - 1}" for low in range(0, len(totals) * width, width))
+    return [_histogram_bar(label, total, totals) for label, total in zip(labels, totals, strict=True)]
+
+
+def _histogram_bar(label: str, total: int, totals: Iterable[int]) -> Bar:
+    return Bar(label, total / max(totals), 0.0, (_whole(total), _share(total, sum(totals), parentheses=False)))
+
+
+def _share(part: int, whole: int, *, parentheses: bool = True) -> str:
+    """A part in percent, or nothing when there is no whole."""
+    if not whole:
+        return ""
+    text = f"{100 * part / whole:.1f} %"
+    return f" ({text})" if parentheses else text
+
+
+def _whole(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
+
+
+def _number(value: float | None) -> str:
+    """About four digits, whatever the size."""
+    if value is None:
+        return "–"
+    if math.isfinite(value) and 1000 <= abs(value) < 1e9:
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
+
+
+def _duration(secs: float | None) -> str:
+    """Seconds in the unit that suits them."""
+    if secs is None or not math.isfinite(secs):
+        return _number(secs)
+    if 0 < secs < 1:
+        return f"{secs * 1000:.3g} ms"
+    if secs < 120:
+        return f"{secs:.3g} s"
+    minutes, rest = divmod(round(secs), 60)
+    return f"{minutes} min {rest} s" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def _moment(time: float) -> dict[str, Any]:
+    """Unix seconds as a machine's and a reader's text, in UTC."""
+    at = datetime.fromtimestamp(time, UTC)
+    return {"machine": at.isoformat(timespec="seconds"), "reader": f"{at:%Y-%m-%d %H:%M:%S}"}

@@ -1,0 +1,120 @@
+"""What a person sees of a run: a bar on a terminal, lines elsewhere, and a summary at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from psfleet.checkpoint.store import read_manifest, read_tensors
+from psfleet.job.job import Job
+from psfleet.report.schema import Report
+
+FEW_WEIGHTS = 8
+"""Models of no more parameters than this are shown whole."""
+LINE_SECS = 5.0
+"""Least time between two progress lines where there is no terminal."""
+QUIET_EVENTS = frozenset({"progress", "fleet", "checkpoint", "failed", "verified"})
+
+Listener = Callable[[Mapping[str, Any]], None]
+
+
+@contextmanager
+def progress(console: Console, job: Job) -> Iterator[Listener]:
+    """A listener to the chief's log entries that shows them as they come."""
+    if not console.is_terminal:
+        yield _lines(console, job)
+        return
+    columns = (
+        TextColumn("[bold]{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("loss {task.fields[loss]}"),
+        TextColumn("{task.fields[rate]} examples/s"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task(job.name, total=job.train.steps, loss="-", rate="-")
+
+        def show(entry: Mapping[str, Any]) -> None:
+            if entry.get("event") == "progress":
+                rate = f"{entry['examples_per_sec']:,.0f}"
+                bar.update(task, completed=entry["step"], loss=f"{float(entry['loss']):.4g}", rate=rate)
+            elif _is_worth_a_line(entry):
+                bar.console.print(entry["message"], markup=False, highlight=False)
+
+        yield show
+
+
+def summary(console: Console, report: Report, out: Path) -> None:
+    """Says how a run ended and where its results lie."""
+    counts = report.gradients
+    since = f" since step {counts.since_step}" if counts.since_step else ""
+    rows = {
+        "status": report.status + (f" (exit code {report.exit_code})" if report.exit_code else ""),
+        "error": report.error,
+        "steps": f"{report.final_step} of {report.target_step}",
+        "time": f"{report.seconds:.1f} s, {report.examples_per_sec:,.0f} examples/s",
+        **{f"test {name}": f"{value:.4f}" for name, value in report.eval.items()},
+        **{name: f"{value:.4f}" for name, value in _few_weights(report).items()},
+        "gradients": f"{counts.pushed} pushed, {counts.used} used, {counts.dropped} dropped{since}",
+        "restarts": str(report.restarts) if report.restarts else None,
+        "checkpoint": _from_here(report.checkpoint.path) if report.checkpoint else None,
+        "report": str(out / "report.html"),
+    }
+    for name, value in rows.items():
+        if value is not None:
+            console.print(f"{name + ':':<16} {value}", markup=False, highlight=False)
+
+
+def _from_here(path: str) -> str:
+    """A path as short as it can be said in this folder."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
+
+
+def _few_weights(report: Report) -> dict[str, float]:
+    """The parameters of a model so small that a person reads them; none of a larger one."""
+    if report.checkpoint is None or not Path(report.checkpoint.path).is_dir():
+        return {}
+    checkpoint = read_manifest(Path(report.checkpoint.path))
+    specs = checkpoint.layout.parameters.specs
+    if sum(spec.size for spec in specs) > FEW_WEIGHTS:
+        return {}
+    tensors = read_tensors(checkpoint)
+    return {
+        spec.name + (f"[{at}]" if spec.shape else ""): float(value)
+        for spec in specs
+        for at, value in enumerate(tensors[spec.name].reshape(-1))
+    }
+
+
+def _lines(console: Console, job: Job) -> Listener:
+    last = float("-inf")
+
+    def show(entry: Mapping[str, Any]) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if entry.get("event") == "progress":
+            if now - last < LINE_SECS and entry["step"] < job.train.steps:
+                return
+            last = now
+            left = (job.train.steps - entry["step"]) * entry["step_secs"]
+            text = (
+                f"step {entry['step']} of {job.train.steps}  loss {float(entry['loss']):.4g}  "
+                f"{entry['examples_per_sec']:,.0f} examples/s  {left:.0f} s left"
+            )
+            console.print(text, markup=False, highlight=False)
+        elif _is_worth_a_line(entry):
+            console.print(entry["message"], markup=False, highlight=False)
+
+    return show
+
+
+def _is_worth_a_line(entry: Mapping[str, Any]) -> bool:
+    return "event" in entry and entry["event"] not in QUIET_EVENTS

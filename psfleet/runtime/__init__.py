@@ -1,5 +1,0 @@
-"""The one part of psfleet that imports TensorFlow: servers, and the resources that a ps and its workers share."""
-
-from psfleet.runtime.handles import STALENESS_BUCKETS, ShardHandles, container_name, worker_job
-
-__all__ = ["STALENESS_BUCKETS", "ShardHandles", "container_name", "worker_job"]

@@ -1,0 +1,1 @@
+"""What a ps and a worker process have in common: settings, signals, logs, health and metrics."""

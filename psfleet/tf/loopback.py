@@ -1,0 +1,168 @@
+"""Has TensorFlow's server listen on loopback: it binds all interfaces, and no option says otherwise.
+
+A library calls bind(2) through a slot of its own, which the dynamic linker fills (ELF, procedure linkage table). While
+a server starts, the slots of TensorFlow's libraries lead to a function that puts the loopback address in.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+MAPS = Path("/proc/self/maps")
+SHT_RELA, SHT_DYNSYM = 4, 11
+SLOT_TYPES = {62: (6, 7), 183: (1025, 1026)}
+"""By machine (x86-64, AArch64), the relocations that fill a slot with a function's address: GLOB_DAT, JUMP_SLOT."""
+SECTION = np.dtype(
+    [("name", "<u4"), ("type", "<u4"), ("flags", "<u8"), ("address", "<u8"), ("offset", "<u8"), ("size", "<u8"),
+     ("link", "<u4"), ("info", "<u4"), ("align", "<u8"), ("entry", "<u8")]
+)  # fmt: skip
+RELOCATION = np.dtype([("offset", "<u8"), ("type", "<u4"), ("symbol", "<u4"), ("addend", "<i8")])
+SYMBOL = np.dtype([("name", "<u4"), ("rest", "V20")])
+
+_Bind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, use_errno=True)
+_one_at_a_time = threading.Lock()
+
+
+@contextmanager
+def on_loopback(port: int) -> Iterator[None]:
+    """While the block runs, TensorFlow binds this port on 127.0.0.1 alone.
+
+    Where the slots are not found (another system than Linux, another processor) nothing changes: look afterwards
+    (`psfleet.tls.listeners`).
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    bind = _Bind(("bind", libc))
+
+    def bind_on_loopback(descriptor: int, address: int, length: int) -> int:
+        told = loopback_address(ctypes.string_at(address, length), port)
+        return bind(descriptor, ctypes.cast(ctypes.c_char_p(told), ctypes.c_void_p), length)
+
+    with _one_at_a_time:
+        hook = _Bind(bind_on_loopback)
+        before = [(slot, slot.write(libc, ctypes.cast(hook, ctypes.c_void_p).value or 0)) for slot in _slots(b"bind")]
+        try:
+            yield
+        finally:
+            for slot, value in before:
+                slot.write(libc, value)
+
+
+def loopback_address(address: bytes, port: int) -> bytes:
+    """A `sockaddr` with the loopback address if it names this port; for IPv6 ::ffff:127.0.0.1, as IPv4 peers call."""
+    family, named = struct.unpack_from("=H", address)[0], struct.unpack_from("!H", address, 2)[0]
+    if named != port:
+        return address
+    if family == socket.AF_INET:
+        return address[:4] + socket.inet_aton("127.0.0.1") + address[8:]
+    if family == socket.AF_INET6:
+        return address[:8] + socket.inet_pton(socket.AF_INET6, "::ffff:127.0.0.1") + address[24:]
+    return address
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """An address in a library's table of functions, and whether its page may be written to."""
+
+    address: int
+    is_writable: bool
+
+    def write(self, libc: ctypes.CDLL, function: int) -> int:
+        """Puts a function in; the one that was there."""
+        page = self.address & -mmap.PAGESIZE
+        if not self.is_writable:
+            self._protect(libc, page, mmap.PROT_READ | mmap.PROT_WRITE)
+        slot = ctypes.c_size_t.from_address(self.address)
+        before, slot.value = slot.value, function
+        if not self.is_writable:
+            self._protect(libc, page, mmap.PROT_READ)
+        return before
+
+    def _protect(self, libc: ctypes.CDLL, page: int, protection: int) -> None:
+        if libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(mmap.PAGESIZE), protection):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+
+
+@dataclass(frozen=True)
+class _Mapping:
+    """A line of /proc/self/maps (proc(5)): a range of this process's memory and the file that is there."""
+
+    start: int
+    stop: int
+    is_writable: bool
+    offset: int
+    path: str
+
+    @classmethod
+    def parse(cls, line: str) -> _Mapping:
+        span, access, offset, _, _, *path = line.split(maxsplit=5)
+        start, _, stop = span.partition("-")
+        return cls(int(start, 16), int(stop, 16), "w" in access, int(offset, 16), "".join(path))
+
+
+def _slots(function: bytes) -> Iterator[_Slot]:
+    """The slots of a function in TensorFlow's libraries that are loaded."""
+    libraries = str(Path(tf.__file__).parent / "libtensorflow")
+    mappings = [_Mapping.parse(line) for line in MAPS.read_text().splitlines()] if MAPS.exists() else []
+    bases: dict[str, int] = {}
+    for mapping in mappings:
+        # The lowest is where the library begins; a later one may show the same bytes again.
+        if mapping.offset == 0:
+            bases.setdefault(mapping.path, mapping.start)
+    for path, base in bases.items():
+        if not path.startswith(libraries):
+            continue
+        for offset in _slot_offsets(Path(path), function):
+            address = base + offset
+            here = next(mapping for mapping in mappings if mapping.start <= address < mapping.stop)
+            yield _Slot(address, here.is_writable)
+
+
+def _slot_offsets(library: Path, function: bytes) -> list[int]:
+    """Where a library (ELF, 64 bits, little-endian) has its slots of a function, from its first byte in memory on."""
+    with library.open("rb") as file:
+        # Looked at in place: copies of the tables of a library of 900 MB took half a second.
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    if content[:6] != b"\x7fELF\x02\x01":
+        return []
+    (machine,) = struct.unpack_from("<H", content, 18)
+    (table,) = struct.unpack_from("<Q", content, 40)
+    (count,) = struct.unpack_from("<H", content, 60)
+    sections = np.frombuffer(content, SECTION, count, table)
+
+    def entries(section: np.void, kind: np.dtype[np.void]) -> np.ndarray:
+        return np.frombuffer(content, kind, int(section["size"]) // kind.itemsize, int(section["offset"]))
+
+    found: list[int] = []
+    for section in sections[sections["type"] == SHT_RELA]:
+        symbols = sections[section["link"]]
+        if symbols["type"] != SHT_DYNSYM:
+            continue
+        names = list(_occurrences(content, sections[symbols["link"]], function + b"\0"))
+        wanted = np.flatnonzero(np.isin(entries(symbols, SYMBOL)["name"], names)) if names else ()
+        relocations = entries(section, RELOCATION)
+        is_slot = np.isin(relocations["type"], SLOT_TYPES.get(machine, ())) & np.isin(relocations["symbol"], wanted)
+        found += relocations["offset"][is_slot].tolist()
+    return found
+
+
+def _occurrences(content: mmap.mmap, section: np.void, text: bytes) -> Iterator[int]:
+    """Where a text stands in a section. Linkers let a name be the end of a longer one."""
+    start = int(section["offset"])
+    stop = start + int(section["size"])
+    at = content.find(text, start, stop)
+    while at >= 0:
+        yield at - start
+        at = content.find(text, at + 1, stop)

@@ -1,0 +1,61 @@
+"""Builds a program's Keras model and its training data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from psfleet.errors import ProgramError
+from psfleet.job.job import Job
+from psfleet.job.program import GraphProgram, KerasProgram
+from psfleet.job.user_code import user_code
+
+
+def built_model(program: KerasProgram, job: Job) -> keras.Model:
+    """A fresh, built Keras model whose initial weights are a function of `job.train.seed`.
+
+    An unbuilt model is built by calling it on the first batch of shard 0. Keras' global state is cleared first.
+
+    Raises:
+        ProgramError: `model()` raised or returned something else, or the model does not take the batch.
+    """
+    keras.backend.clear_session()
+    keras.utils.set_random_seed(job.train.seed)
+    with user_code(job, "model()"):
+        model = program.model()
+    if not isinstance(model, keras.Model):
+        raise ProgramError(f"program {job.program!r}: model() returned {type(model).__name__}, expected keras.Model")
+    if not model.built:
+        x = _first_inputs(program, job)
+        with user_code(job, "building the model on its first batch"):
+            model(x)
+    return model
+
+
+def training_data(program: KerasProgram | GraphProgram, job: Job, shard_index: int, num_shards: int) -> tf.data.Dataset:
+    """What `program.train` returns for a shard.
+
+    Raises:
+        ProgramError: It raised, or returned something other than a `tf.data.Dataset`.
+    """
+    call = f"train({shard_index}, {num_shards})"
+    with user_code(job, call):
+        dataset = program.train(shard_index, num_shards)
+    if not isinstance(dataset, tf.data.Dataset):
+        got = type(dataset).__name__
+        raise ProgramError(f"program {job.program!r}: {call} returned {got}, expected tf.data.Dataset")
+    return dataset
+
+
+def _first_inputs(program: KerasProgram, job: Job) -> Any:
+    dataset = training_data(program, job, 0, job.fleet.replicas)
+    with user_code(job, "reading the first training batch"):
+        batch = next(iter(dataset.batch(job.train.batch_size)), None)
+    if batch is None:
+        raise ProgramError(f"program {job.program!r}: the training data of shard 0 is empty, expected examples")
+    if not isinstance(batch, tuple) or len(batch) != 2:
+        got = tf.nest.map_structure(lambda tensor: list(tensor.shape), batch)
+        raise ProgramError(f"program {job.program!r}: training examples have the structure {got}, expected (x, y)")
+    return batch[0]

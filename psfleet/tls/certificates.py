@@ -1,0 +1,188 @@
+"""Makes the certificates of a run: an authority of its own, and one certificate for each role.
+
+The folder is closed to all but its owner (0700), the files of a role inside it are not: a container mounts the folder
+of its role alone, and may read it whatever its user is, while nobody else on the host gets that far. The authority's
+key is never mounted. A certificate names a role, not a host: containers that are added or move need no new one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from psfleet.errors import UsageError
+from psfleet.tls.identity import AUTHORITY, CERTIFICATE, CLIENT, KEY, PS, SERVICE, WORKER
+
+AUTHORITY_KEY = "ca.key"
+ROLES = (PS, WORKER, CLIENT)
+DAYS = 30
+"""For which a role's certificate is valid unless told otherwise: a stolen one is soon worth nothing."""
+AUTHORITY_DAYS = 365
+"""For which an authority is valid at least."""
+CLOCK_SKEW = timedelta(minutes=5)
+"""By how much the clock of another machine may be late."""
+
+
+def make(folder: Path, days: int = DAYS) -> datetime:
+    """Makes an authority and the certificates of all roles, in a folder that is not there or empty.
+
+    Returns:
+        When the roles' certificates end.
+
+    Raises:
+        UsageError: Something is in the folder, or it cannot be written.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"psfleet {folder.resolve().name}")])
+    now = datetime.now(UTC)
+    end = now + timedelta(days=max(days, AUTHORITY_DAYS))
+    authority = (
+        _builder(name, name, key.public_key(), end)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # Whole or not at all: nobody finds an authority without certificates.
+        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            _write(made / AUTHORITY_KEY, _private(key), mode=0o600)
+            _write(made / AUTHORITY, _public(authority))
+            ends = _make_leaves(made, authority, key, days)
+            made.rename(folder)
+        except BaseException:
+            shutil.rmtree(made)
+            raise
+    except OSError as error:
+        raise UsageError(f"certificates in {folder}: {error.strerror or error}, expected an empty folder") from error
+    return ends
+
+
+def renew(folder: Path, days: int = DAYS) -> datetime:
+    """Makes new keys and certificates for all roles under the folder's authority; processes that run take them over.
+
+    Returns:
+        When they end; not after the authority itself.
+
+    Raises:
+        UsageError: There is no authority, it has ended, or the folder cannot be written.
+    """
+    try:
+        authority = x509.load_pem_x509_certificate((folder / AUTHORITY).read_bytes())
+        key = serialization.load_pem_private_key((folder / AUTHORITY_KEY).read_bytes(), password=None)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"certificates in {folder}: {error}, expected those of `psfleet certs`") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != authority.public_key():
+        raise UsageError(f"certificates in {folder}: {AUTHORITY_KEY} is not the key of {AUTHORITY}")
+    if authority.not_valid_after_utc <= datetime.now(UTC):
+        ended = f"{authority.not_valid_after_utc:%Y-%m-%d}"
+        raise UsageError(f"certificates in {folder}: their authority ended on {ended}, make new ones in another folder")
+    try:
+        return _make_leaves(folder, authority, key, days)
+    except OSError as error:
+        raise UsageError(f"certificates in {folder}: {error.strerror or error}") from error
+
+
+def ensure(folder: Path, days: int = DAYS) -> None:
+    """Makes a run's certificates if they are missing, and renews them when a third of their time is left.
+
+    Raises:
+        UsageError: As `make` and `renew`.
+    """
+    if not (folder / AUTHORITY).exists():
+        make(folder, days)
+        return
+    try:
+        leaves = [x509.load_pem_x509_certificate((folder / role / CERTIFICATE).read_bytes()) for role in ROLES]
+    except (OSError, ValueError) as error:
+        raise UsageError(f"certificates in {folder}: {error}, expected those of `psfleet certs`") from error
+    late = min(leaf.not_valid_after_utc - (leaf.not_valid_after_utc - leaf.not_valid_before_utc) / 3 for leaf in leaves)
+    if datetime.now(UTC) > late:
+        renew(folder, days)
+
+
+def _make_leaves(folder: Path, authority: x509.Certificate, key: ec.EllipticCurvePrivateKey, days: int) -> datetime:
+    """A key and a certificate for each role; when they end."""
+    end = min(datetime.now(UTC) + timedelta(days=days), authority.not_valid_after_utc)
+    for role in ROLES:
+        own = ec.generate_private_key(ec.SECP256R1())
+        uses, names = [ExtendedKeyUsageOID.CLIENT_AUTH], [role]
+        if role != CLIENT:
+            uses, names = [*uses, ExtendedKeyUsageOID.SERVER_AUTH], [*names, SERVICE]
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"psfleet {role}")])
+        leaf = (
+            _builder(subject, authority.subject, own.public_key(), end)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+            .sign(key, hashes.SHA256())
+        )
+        place = folder / role
+        place.mkdir(exist_ok=True)
+        place.chmod(0o755)
+        _write(place / AUTHORITY, _public(authority))
+        # Whoever reads between these two sees that they do not belong together, and reads again.
+        _write(place / KEY, _private(own))
+        _write(place / CERTIFICATE, _public(leaf))
+    return end
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, end: datetime
+) -> x509.CertificateBuilder:
+    """What an authority's certificate and a role's have alike."""
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(datetime.now(UTC) - CLOCK_SKEW)
+        .not_valid_after(end)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _usage(signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _public(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
+    """Replaces a file as a whole; it never has a wider mode than the one given."""
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)
+    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(content)
+        os.fchmod(file.fileno(), mode)
+    new.rename(path)

@@ -1,0 +1,1 @@
+"""What the tests share: sample data, fleets under test on each platform, and reference implementations."""

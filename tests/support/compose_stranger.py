@@ -1,0 +1,100 @@
+"""Runs in a container that was put on a fleet's network: tries every way in, and prints what it could do as JSON.
+
+`python compose_stranger.py FOLDER RUN HOST…`: FOLDER has a certificate, RUN is what the fleet trains, each HOST is one
+of its containers, a ps the first.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import sys
+from pathlib import Path
+
+from psfleet.addresses import LOCAL_PORTS, Address, local_address
+from psfleet.control.client import PsClient
+from psfleet.errors import PsfleetError
+from psfleet.launch.container import CONTROL_PORT, TUNNEL_PORT
+from psfleet.service.settings import prepare_tensorflow
+from psfleet.tls.identity import Identity
+
+SECS = 5.0
+DATA_PORT = Address("", CONTROL_PORT).port - 1
+PORTS = (DATA_PORT, *(ports[at] for ports in LOCAL_PORTS.values() for at in range(3)))
+"""Where TensorFlow may listen, with TLS or without."""
+
+
+def main(others: Path, run: str, hosts: list[str]) -> None:
+    """Prints what is open."""
+    ps = Address(hosts[0], DATA_PORT)
+    found = {
+        "tensorflow_ports": [f"{host}:{port}" for host in hosts for port in PORTS if is_open(host, port)],
+        "control": calls_control(ps, run, None),
+        "control_with_other_certificate": calls_control(ps, run, Identity(others)),
+        "tunnels": [host for host in hosts if passes_tunnel(host, None)],
+        "tunnels_with_other_certificate": [host for host in hosts if passes_tunnel(host, others)],
+        "session": opens_session(ps),
+    }
+    print(json.dumps(found))
+
+
+def is_open(host: str, port: int) -> bool:
+    """Whether the port takes a connection."""
+    try:
+        with socket.create_connection((host, port), SECS):
+            return True
+    except OSError:
+        return False
+
+
+def calls_control(ps: Address, run: str, identity: Identity | None) -> bool:
+    """Whether the control plane answers."""
+    client = PsClient(ps, run, identity)
+    try:
+        client.describe()
+    except PsfleetError:
+        return False
+    finally:
+        client.close()
+    return True
+
+
+def passes_tunnel(host: str, certificate: Path | None) -> bool:
+    """Whether the far side of the tunnel, TensorFlow's gRPC server, sends a byte to somebody with this certificate.
+
+    It speaks first (the SETTINGS of HTTP/2), once a client has sent its own first line.
+    """
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if certificate is not None:
+        context.load_cert_chain(certificate / "tls.crt", certificate / "tls.key")
+    try:
+        with (
+            socket.create_connection((host, TUNNEL_PORT), SECS) as plain,
+            context.wrap_socket(plain) as secured,
+        ):
+            secured.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+            return bool(secured.recv(1))
+    except OSError:
+        return False
+
+
+def opens_session(ps: Address) -> bool:
+    """Whether TensorFlow on the ps computes something for a stranger: then he can run any code there."""
+    prepare_tensorflow()
+    import tensorflow as tf
+
+    config = tf.compat.v1.ConfigProto(operation_timeout_in_ms=int(SECS * 1000))
+    for port in (ps.port, local_address("ps", 0).port):
+        try:
+            with tf.Graph().as_default(), tf.compat.v1.Session(f"grpc://{ps.host}:{port}", config=config) as session:
+                if session.run(tf.constant(40) + 2) == 42:
+                    return True
+        except tf.errors.OpError:
+            continue
+    return False
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], sys.argv[3:])

@@ -1,0 +1,240 @@
+"""A fleet under test: `psfleet train` as a child, watched through its files and /proc, and never left behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from psfleet.addresses import Address
+from psfleet.checkpoint import store
+from psfleet.control import control_pb2 as pb
+from psfleet.control.client import FleetClient
+from psfleet.errors import DeadlineError
+from psfleet.launch.local.child import MODULES, parse_line
+from psfleet.polling import wait_until
+from psfleet.report.schema import Report
+from psfleet.service.settings import INDEX, OUT, PS, RUN
+
+T = TypeVar("T")
+
+PROGRAM = Path(__file__).parent / "programs" / "paced_program.py"
+START_SECS = 60.0
+"""Until a fleet trains; about 7 on an idle machine with 2 cores."""
+END_SECS = 10.0
+"""From the last step of a run to the end of its last process: what issue 3 promises."""
+POLL_SECS = 0.02
+TAIL_LINES = 12
+
+JOB: Mapping[str, Any] = {
+    "name": "paced",
+    "program": "paced_program:build",
+    "fleet": {"ps": 1, "workers": 2},
+    "optimizer": {"name": "adam", "learning_rate": 0.01},
+    "train": {"steps": 100, "batch_size": 1, "seed": 7},
+    "device": {"intra_op_threads": 1},
+}
+
+
+@dataclass(frozen=True)
+class Gates:
+    """The files that the program looks at before each example: see `paced_program`."""
+
+    folder: Path
+
+    def hold(self, shard: int) -> None:
+        """Keeps the data of a shard back; a batch or two are prefetched already."""
+        (self.folder / f"hold-{shard}").touch()
+
+    def release(self, shard: int) -> None:
+        """Lets the data of a shard go on."""
+        (self.folder / f"hold-{shard}").unlink()
+
+    def hurry(self) -> None:
+        """From now on steps take no longer than they must."""
+        (self.folder / "pace").unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """One `psfleet train` and what it started.
+
+    Attributes:
+        launcher: The command.
+        out: The run's folder.
+        screen: What the command prints.
+        steps: The target.
+    """
+
+    launcher: subprocess.Popen[bytes]
+    out: Path
+    screen: Path
+    gates: Gates
+    steps: int
+
+    def wait_for(self, probe: Callable[[], T | None], timeout_secs: float, what: str) -> T:
+        """What `probe` returns once that is true; fails with the ends of all logs if it never is."""
+        try:
+            found = wait_until(probe, timeout_secs, what, poll_secs=POLL_SECS)
+        except DeadlineError as error:
+            raise AssertionError(f"{error}\n{self.tails()}") from error
+        assert found is not None, "wait_until checked it"
+        return found
+
+    def wait_for_step(self, step: int, timeout_secs: float = START_SECS) -> None:
+        """Returns when the chief has told of a step at least as high."""
+        self.wait_for(lambda: self.last_step() >= step or self._has_ended(), timeout_secs, f"step {step}")
+        assert self.last_step() >= step, f"the launcher ended before step {step}\n{self.tails()}"
+
+    def entries(self, event: str, role: str = "worker", index: int = 0) -> list[dict[str, Any]]:
+        """A process's log entries of one kind, over all its restarts; the chief's unless another is named."""
+        return [entry for entry in self.log(role, index) if entry.get("event") == event]
+
+    def log(self, role: str = "worker", index: int = 0) -> list[dict[str, Any]]:
+        """All entries of a process's log; the chief's unless another is named."""
+        try:
+            lines = (self.out / "logs" / f"{role}-{index}.log").read_bytes().splitlines()
+        except FileNotFoundError:
+            return []
+        return [entry for entry in map(parse_line, lines) if entry is not None]
+
+    def last_step(self) -> int:
+        """Of which the chief told; 0 before the first."""
+        return max((entry["step"] for entry in self.entries("progress")), default=0)
+
+    def pid(self, role: str, index: int) -> int | None:
+        """The process that fills a place now; None if there is none."""
+        for pid in processes(self.out):
+            command = _read(pid, "cmdline").split("\0")
+            if MODULES[role] in command and _environment(pid).get(INDEX) == str(index):
+                return pid
+        return None
+
+    def kill(self, role: str, index: int) -> float:
+        """Kills a process with SIGKILL; when, in seconds since 1970."""
+        pid = self.pid(role, index)
+        assert pid is not None, f"there is no {role} {index}\n{self.tails()}"
+        os.kill(pid, signal.SIGKILL)
+        return time.time()
+
+    def shards(self) -> list[pb.ShardState]:
+        """What each ps says of itself and of the workers; empty if not all of them answer."""
+        environment = next((_environment(pid) for pid in processes(self.out)), {})
+        addresses = [Address.parse(text) for text in environment.get(PS, "").split(",") if text]
+        with FleetClient(addresses, environment.get(RUN, "")) as client:
+            states = client.describe()
+        return [] if None in states else [state for state in states if state is not None]
+
+    def end(self, timeout_secs: float = START_SECS) -> int:
+        """Waits for the command; its exit code. Nothing that it started may be left."""
+        self.wait_for(self._has_ended, timeout_secs, "the launcher to end")
+        left = processes(self.out)
+        assert not left, f"the launcher ended before {[_read(pid, 'cmdline') for pid in left]}"
+        assert self.launcher.returncode is not None
+        return self.launcher.returncode
+
+    def report(self) -> Report:
+        """What the run left."""
+        return Report.read(self.out)
+
+    def done(self, timeout_secs: float = START_SECS) -> Report:
+        """Waits for a run that reaches its target; its report, once everything that such a run promises is checked."""
+        code = self.end(timeout_secs)
+        assert code == 0, self.tails()
+        ended = time.time()
+        report = self.report()
+        assert (report.status, report.exit_code, report.error) == ("done", 0, None)
+        assert report.final_step == report.target_step == self.steps
+        newest = self.checkpoint()
+        assert report.checkpoint is not None
+        assert (report.checkpoint.step, report.checkpoint.path) == (newest.step, str(newest.folder))
+        assert newest.step == self.steps
+        assert not self.entries("checkpoint_failed"), self.entries("checkpoint_failed")
+        last = self.entries("progress")[-1]
+        assert last["step"] == self.steps
+        assert ended - last["time"] < END_SECS, f"the last step was {ended - last['time']:.1f} s before the end"
+        return report
+
+    def checkpoint(self) -> store.Checkpoint:
+        """The newest whole checkpoint, read and verified here."""
+        found = store.newest(self.out / "checkpoints")
+        assert found is not None, "there is no checkpoint"
+        return found
+
+    def tails(self) -> str:
+        """The ends of what was printed and logged."""
+        logs = sorted((self.out / "logs").glob("*.log"))
+        tails = [
+            (path.name, path.read_text(errors="replace").splitlines()[-TAIL_LINES:]) for path in (self.screen, *logs)
+        ]
+        return "\n".join(f"--- {name}\n" + "\n".join(lines) for name, lines in tails)
+
+    def _has_ended(self) -> bool:
+        return self.launcher.poll() is not None
+
+
+@contextmanager
+def training(
+    folder: Path, *arguments: str, step_secs: float = 0.02, hold: int | None = None, **sections: Any
+) -> Iterator[Fleet]:
+    """Starts `psfleet train` on the paced program, and ends everything with the block.
+
+    Args:
+        folder: Takes the job file, the program, and the run's folder `out`; the same again resumes the run.
+        arguments: For the command.
+        step_secs: The pace until `gates.hurry()`.
+        hold: The shard whose data are held from the beginning.
+        sections: Of the job file; where they are mappings, what they lack is as in `JOB`.
+    """
+    gates = Gates(folder / "gates")
+    gates.folder.mkdir(exist_ok=True)
+    (gates.folder / "pace").touch()
+    if hold is not None:
+        gates.hold(hold)
+    shutil.copy(PROGRAM, folder)
+    job = {**JOB, "options": {"gates": str(gates.folder), "step_secs": step_secs}}
+    job |= {name: {**job.get(name, {}), **section} for name, section in sections.items()}
+    (folder / "job.yaml").write_text(yaml.safe_dump(job))
+    screen = folder / "screen.txt"
+    out = folder / "out"
+    command = [sys.executable, "-m", "psfleet", "train", str(folder / "job.yaml"), "--out", str(out), *arguments]
+    with screen.open("wb") as file:
+        launcher = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        yield Fleet(launcher, out, screen, gates, job["train"]["steps"])
+    finally:
+        launcher.kill()
+        launcher.wait()
+        for pid in processes(out):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def processes(out: Path) -> list[int]:
+    """The services that write into a run's folder, whoever their parent is now."""
+    entries = (int(entry) for entry in os.listdir("/proc") if entry.isdecimal())
+    return [pid for pid in entries if _environment(pid).get(OUT) == str(out)]
+
+
+def _environment(pid: int) -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in _read(pid, "environ").split("\0") if "=" in pair)
+
+
+def _read(pid: int, name: str) -> str:
+    """A file of /proc; empty when the process is gone or not ours."""
+    try:
+        return Path("/proc", str(pid), name).read_text(errors="replace")
+    except OSError:
+        return ""

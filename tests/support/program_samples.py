@@ -1,0 +1,61 @@
+"""A small job, and one local session that runs a front end's step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from psfleet.job.job import Job, parse_job
+from psfleet.layout import Layout
+from worker_service.frontends import FrontEnd, TrainingGraph
+
+
+def sample_job(**train: Any) -> Job:
+    """A job for a program `program:build` with batches of 4, unshuffled, and seed 7."""
+    return parse_job(
+        {
+            "name": "sample",
+            "program": "program:build",
+            "optimizer": {"name": "sgd", "learning_rate": 0.1},
+            "train": {"steps": 10, "batch_size": 4, "shuffle": 0, "seed": 7, **train},
+        }
+    )
+
+
+@dataclass
+class Stepper:
+    """A front end's step in a v1 session of its own, on 2 ps with small buckets."""
+
+    front: FrontEnd
+    layout: Layout
+    graph: TrainingGraph
+    session: Any
+    inputs: Sequence[Any]
+
+    @classmethod
+    def of(cls, front: FrontEnd) -> Stepper:
+        layout = Layout.plan(front.parameters, front.state, front.frozen, num_ps=2, bucket_bytes=4096)
+        with tf.Graph().as_default() as graph:
+            vector = tf.compat.v1.placeholder(tf.float32, [layout.parameters.size])
+            state = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in layout.state.specs]
+            frozen = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in layout.frozen.specs]
+            training = front.build(layout, vector, state, frozen)
+        return cls(front, layout, training, tf.compat.v1.Session(graph=graph), [vector, *state, *frozen])
+
+    def run(self, fetches: Any, batch: Sequence[np.ndarray], values: Mapping[str, np.ndarray] | None = None) -> Any:
+        """Runs tensors of the step on a batch, with the initial values unless others are given."""
+        values = values or self.front.initial_values()
+        others = [values[spec.name] for spec in (*self.layout.state.specs, *self.layout.frozen.specs)]
+        feeds = dict(zip(self.inputs, [self.layout.parameters.pack(values), *others], strict=True))
+        feeds |= dict(zip(self.graph.feeds, batch, strict=True))
+        return self.session.run(fetches, feeds)
+
+    def gradients(self, batch: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """The gradient of each named parameter."""
+        specs = self.layout.parameters.specs
+        gradients = self.run(self.graph.gradients, batch)
+        return {spec.name: flat.reshape(spec.shape) for spec, flat in zip(specs, gradients, strict=True)}

@@ -1,0 +1,67 @@
+"""The perceptron of `exact_graph_program`, whose shards wait for each other once: then every worker is in its loop.
+
+A worker reads its first batch when it has read the weights. Those that meet at the gate with the same weights in hand
+push gradients of the same version, of which an async ps finds all but one stale, whatever the machine does meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import exact_graph_program
+import numpy as np
+import tensorflow as tf
+
+import psfleet
+from psfleet.errors import DeadlineError
+from psfleet.polling import wait_until
+
+GATE_SECS = 60.0
+CHANCE_SECS = 2.0
+"""How long a worker that is ready gets to push where it must not: it takes half of that."""
+
+
+def build(gate: str, alone: int = 0) -> psfleet.GraphProgram:
+    """The program.
+
+    Args:
+        gate: A folder, in which each shard leaves files that say how far it has come.
+        alone: 0: all shards wait at the gate, before their first example. Above: the others are not held, and come when
+            psfleet lets them; shard 0 waits for them behind so many examples, and gives them a chance halfway.
+    """
+    files = Path(gate)
+
+    def train(shard_index: int, num_shards: int) -> tf.data.Dataset:
+        (files / f"ready-{shard_index}").touch()
+        all_shards = range(num_shards)
+
+        def examples() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            x, label = exact_graph_program.data()
+            for at, example in enumerate(zip(x[shard_index::num_shards], label[shard_index::num_shards], strict=True)):
+                if alone and at == alone // 2:
+                    (files / f"halfway-{shard_index}").touch()
+                    if shard_index == 0:
+                        wait_for([files / f"ready-{shard}" for shard in all_shards], GATE_SECS)
+                        with suppress(DeadlineError):
+                            wait_for([files / f"halfway-{shard}" for shard in all_shards], CHANCE_SECS)
+                if at == (0 if shard_index else alone):
+                    (files / f"gate-{shard_index}").touch()
+                    if not alone or shard_index == 0:
+                        wait_for([files / f"gate-{shard}" for shard in all_shards], GATE_SECS)
+                yield example
+
+        features = tf.TensorSpec([exact_graph_program.FEATURES], tf.float32)
+        return tf.data.Dataset.from_generator(examples, output_signature=(features, tf.TensorSpec([], tf.int32)))
+
+    return psfleet.GraphProgram(loss=exact_graph_program.loss, train=train)
+
+
+def wait_for(files: list[Path], timeout_secs: float) -> None:
+    """Returns once all are there."""
+
+    def missing() -> list[str]:
+        return [file.name for file in files if not file.exists()]
+
+    wait_until(missing, timeout_secs, "every shard at the gate", done=lambda names: not names, poll_secs=0.01)

@@ -1,0 +1,114 @@
+"""One process that does what a sync fleet promises: averages N gradients each step, and applies the average."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from support.numpy_optimizers import Rule
+
+Weights = dict[str, np.ndarray]
+Batch = tuple[np.ndarray, np.ndarray]
+Gradient = Callable[[Weights, int, Batch], Weights]
+"""Of the weights on a worker's batch; the int is the worker's index."""
+
+
+def replay(
+    initial: Weights,
+    gradient: Gradient,
+    data: Batch,
+    *,
+    workers: int,
+    batch_size: int,
+    steps: int,
+    rule: Callable[[], Rule],
+    rate: Callable[[int], float],
+    clip_norm: float | None = None,
+) -> Weights:
+    """The weights after `steps` steps in float64.
+
+    Args:
+        initial: Each tensor at step 0.
+        data: All examples; worker i has every `workers`-th of them, from the i-th on, in batches of `batch_size`.
+        rule: Makes the update rule of one tensor.
+        rate: The learning rate of a step, the first being 0.
+        clip_norm: Highest global norm of each worker's gradient.
+    """
+    weights = {name: value.astype(np.float64) for name, value in initial.items()}
+    rules = {name: rule() for name in weights}
+    for step in range(steps):
+        of_workers = [
+            clipped(gradient(weights, worker, batch(data, worker, workers, batch_size, step)), clip_norm)
+            for worker in range(workers)
+        ]
+        mean = {name: np.mean([one[name] for one in of_workers], axis=0) for name in weights}
+        weights = {name: rules[name](value, mean[name], rate(step)) for name, value in weights.items()}
+    return weights
+
+
+def batch(data: Batch, worker: int, workers: int, batch_size: int, number: int) -> Batch:
+    """A worker's batch of that number: epoch after epoch in the order of the data, none that is not full."""
+    x, y = data[0][worker::workers], data[1][worker::workers]
+    start = number % (len(x) // batch_size) * batch_size
+    return x[start : start + batch_size], y[start : start + batch_size]
+
+
+def clipped(gradient: Weights, clip_norm: float | None) -> Weights:
+    """The gradient, scaled down to a global norm of `clip_norm` if it is longer."""
+    norm = np.sqrt(sum(np.sum(np.square(value, dtype=np.float64)) for value in gradient.values()))
+    if clip_norm is None or norm <= clip_norm:
+        return gradient
+    return {name: value * (clip_norm / norm) for name, value in gradient.items()}
+
+
+def perceptron_gradient(weights: Weights, worker: int, batch: Batch) -> Weights:
+    """The gradient of `exact_graph_program.loss`, by hand."""
+    del worker
+    x, label = batch[0].astype(np.float64), batch[1]
+    hidden = np.tanh(x @ weights["hidden/weights"] + weights["hidden/bias"])
+    logits = hidden @ weights["out/weights"] + weights["out/bias"]
+    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+    to_logits = odds / odds.sum(axis=1, keepdims=True)
+    to_logits[np.arange(len(label)), label] -= 1
+    to_logits /= len(label)
+    to_hidden = to_logits @ weights["out/weights"].T * (1 - hidden**2)
+    return {
+        "hidden/weights": x.T @ to_hidden,
+        "hidden/bias": to_hidden.sum(axis=0),
+        "out/weights": hidden.T @ to_logits,
+        "out/bias": to_logits.sum(axis=0),
+    }
+
+
+class KerasReplica:
+    """One worker's plain Keras model, and its gradient by `tf.GradientTape`."""
+
+    def __init__(self, model: keras.Model, loss: Any) -> None:
+        self.model = model
+        self._loss = loss
+        self._gradient = tf.function(self._tape)
+
+    def weights(self) -> Weights:
+        """What is trained, by path."""
+        return {variable.path: variable.numpy() for variable in self.model.trainable_variables}
+
+    def state(self) -> Weights:
+        """What the forward pass changes, by path."""
+        return {variable.path: variable.numpy() for variable in self.model.non_trainable_variables}
+
+    def gradient(self, weights: Weights, batch: Batch) -> Weights:
+        """Of the loss and the model's penalties under these weights."""
+        for variable in self.model.trainable_variables:
+            variable.assign(weights[variable.path])
+        return {name: value.numpy().astype(np.float64) for name, value in self._gradient(*batch).items()}
+
+    def _tape(self, x: tf.Tensor, y: tf.Tensor) -> dict[str, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            loss = self._loss(y, self.model(x, training=True)) + tf.add_n([*self.model.losses, 0.0])
+        variables = self.model.trainable_variables
+        gradients: Sequence[tf.Tensor] = tape.gradient(loss, [variable.value for variable in variables])
+        return {variable.path: gradient for variable, gradient in zip(variables, gradients, strict=True)}

@@ -1,0 +1,91 @@
+"""What a ps says of a step that waits or fails, and which runs it forgets."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from ps_service import run_state
+from ps_service.run_state import Run, Worker
+from ps_service.shard import Shard
+from psfleet.control import control_pb2 as pb
+
+
+@dataclass
+class WaitingShard:
+    """Stands for a shard at step 4 whose last update was 10 s ago."""
+
+    answer: list[int] | Exception
+    step: int = 4
+    target: int = 9
+    last_update: float = field(default_factory=lambda: time.monotonic() - 10)
+
+    def labels(self) -> list[int]:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def run_with(answer: list[int] | Exception) -> Run:
+    run = Run("name", "")
+    run.workers = {0: Worker(), 1: Worker(), 2: Worker(left=True)}
+    shard: Any = WaitingShard(answer)
+    run.shard = shard
+    return run
+
+
+def test_a_step_that_waits_is_told_of_once_with_those_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
+    run = run_with([4, 3, 2])
+    with caplog.at_level(logging.WARNING, "psfleet.ps"):
+        run.log_slow_step(5)
+        run.log_slow_step(5)
+    assert caplog.messages == ["step 4 waits for worker 1, worker 2 (gone)"]
+    assert [vars(record)["run"] for record in caplog.records] == ["name"]
+
+
+@pytest.mark.parametrize("error", [tf.errors.CancelledError(None, None, "closed"), RuntimeError("a closed Session")])
+def test_a_shard_that_is_closed_meanwhile_ends_nothing(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """A new generation closes it while the ps looks."""
+    run_with(error).log_slow_step(5)
+    assert not caplog.messages
+
+
+def test_only_an_empty_run_of_which_nobody_speaks_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty, trained, over = Run("empty", ""), run_with([]), Run("over", "")
+    over.finish(pb.Outcome())
+    assert not empty.is_forgotten()
+    monkeypatch.setattr(run_state, "FORGET_SECS", -1.0)
+    assert [run.is_forgotten() for run in (empty, trained, over)] == [True, False, False]
+    with empty.building:
+        assert not empty.is_forgotten(), "its shard is being built"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (tf.errors.InternalError(None, None, "no memory"), "no memory"),
+        (RuntimeError("can't start new thread"), "RuntimeError: can't start new thread"),
+    ],
+)
+def test_whatever_stops_the_updates_of_a_shard_ends_the_run(
+    error: Exception, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would stay up and make no step otherwise."""
+
+    def fail(shard: Shard) -> None:
+        raise error
+
+    monkeypatch.setattr(Shard, "_advance", fail)
+    shard, told = Shard.__new__(Shard), list[str]()
+    plan: Any = SimpleNamespace(run="name", shard=1)
+    shard.plan, shard.step, shard._closing, shard._on_failure = plan, 6, threading.Event(), told.append
+    shard._logger = Run("name", "").logger
+    shard._loop()
+    assert told == [f"ps 1: update 7 failed: {reason}"]

@@ -1,0 +1,189 @@
+"""What async mode does with a gradient by its staleness, in a session of this process on a real shard's variables."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from ps_service.updates.asynchronous import AsyncUpdates, StalePolicy
+from psfleet.job.sections import Stale
+from psfleet.layout import Layout, TensorSpec, roll_call_size
+from psfleet.polling import wait_until
+from psfleet.tf import STALENESS_BUCKETS, ShardHandles
+
+SIZE = 16
+SLOTS = 3
+FIRST_BUCKET = SIZE + roll_call_size(SLOTS)
+TARGET = 100
+RATE = 0.5
+ROUNDS = 20
+TOKEN_SECS = 5.0
+
+
+def policy(stale: Stale, staleness: int) -> dict[str, float]:
+    """Whether a gradient of that staleness is used (0 or 1), and the factors of rate and gradient."""
+    with tf.Graph().as_default() as graph:
+        made = StalePolicy(stale, tf.constant(staleness, tf.int64))
+        tensors = {field: getattr(made, field) for field in ("is_used", "rate_factor", "gradient_factor")}
+    with v1.Session(graph=graph) as session:
+        return {field: float(value) for field, value in session.run(tensors).items()}
+
+
+def outcome(is_used: int = 1, rate_factor: float = 1.0, gradient_factor: float = 1.0) -> object:
+    """What `policy` is expected to return, nearly."""
+    return pytest.approx({"is_used": is_used, "rate_factor": rate_factor, "gradient_factor": gradient_factor})
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 9, 1000])
+def test_apply_takes_every_gradient_as_it_is(staleness: int) -> None:
+    assert policy(Stale(policy="apply", bound=1), staleness) == outcome()
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 3, 99])
+def test_lower_rate_divides_the_rate_by_one_more_than_the_staleness_whatever_the_bound(staleness: int) -> None:
+    assert policy(Stale(policy="lower_rate", bound=2), staleness) == outcome(rate_factor=1 / (1 + staleness))
+
+
+@pytest.mark.parametrize(("staleness", "factor"), [(0, 1.0), (3, 1.0), (4, 1.0), (5, 0.8), (16, 0.25), (400, 0.01)])
+def test_scale_shrinks_a_gradient_above_the_bound_to_bound_over_staleness(staleness: int, factor: float) -> None:
+    assert policy(Stale(policy="scale", bound=4), staleness) == outcome(gradient_factor=factor)
+
+
+@pytest.mark.parametrize(
+    ("bound", "staleness", "is_used"),
+    [(0, 0, 1), (0, 1, 0), (4, 4, 1), (4, 5, 0), (4, 500, 0)],
+)
+def test_drop_leaves_out_a_gradient_above_the_bound(bound: int, staleness: int, is_used: int) -> None:
+    assert policy(Stale(policy="drop", bound=bound), staleness) == outcome(is_used=is_used)
+
+
+class Shard:
+    """A shard of one bucket of ones, in async mode with plain descent at RATE."""
+
+    def __init__(self, stale: Stale) -> None:
+        layout = Layout.plan([TensorSpec("w", (SIZE,))], [], [], num_ps=1, bucket_bytes=4096)
+        v1.disable_control_flow_v2()
+        with tf.Graph().as_default() as graph:
+            self.handles = ShardHandles(layout, 0, SLOTS, "run/1", device="")
+            self.updates = AsyncUpdates(
+                self.handles, lambda factor: v1.train.GradientDescentOptimizer(RATE * factor), stale
+            )
+            handles = self.handles
+            counters = [handles.version, handles.target, handles.used, handles.staleness, handles.update_secs]
+            variables = [*counters, *handles.buckets]
+            initializer = v1.variables_initializer(variables)
+            ready = [handles.target.assign(TARGET), handles.buckets[0].assign(tf.ones(FIRST_BUCKET))]
+            self._gradient = [v1.placeholder(tf.float32, [FIRST_BUCKET]), v1.placeholder(tf.int64, [])]
+            self._worker = v1.placeholder(tf.int32, [])
+            self._push = handles.gradient_queue().enqueue([*self._gradient, self._worker])
+            self._version = v1.placeholder(tf.int64, [])
+            self._set_version = handles.version.assign(self._version)
+            self._num_tokens = [queue.size() for queue in handles.tokens]
+            self._take_token = [queue.dequeue() for queue in handles.tokens]
+        self.session = v1.Session(graph=graph)
+        self.session.run(initializer)
+        self.session.run(ready)
+        self.updates.start(self.session)
+
+    def send(self, label: int, worker: int) -> None:
+        """A gradient of ones that was computed on `label` comes to the shard."""
+        values = dict(zip(self._gradient, [np.ones(FIRST_BUCKET, np.float32), label], strict=True))
+        self.session.run(self._push, {**values, self._worker: worker})
+
+    def push(self, version: int, label: int, worker: int = 0) -> int:
+        """A gradient comes to the shard at `version`, which looks at it; its version afterwards."""
+        self.session.run(self._set_version, {self._version: version})
+        self.send(label, worker)
+        return self.updates.advance(hold=False)
+
+    def weight(self) -> float:
+        """All weights are equal: one of them."""
+        return float(self.session.run(self.handles.buckets[0])[0])
+
+    def read(self, name: str) -> Any:
+        """A variable of the shard."""
+        return self.session.run(getattr(self.handles, name))
+
+    def tokens(self) -> list[int]:
+        """How many wake-ups wait for each worker."""
+        waiting: list[int] = [int(size) for size in self.session.run(self._num_tokens)]
+        return waiting
+
+    def take_token(self, worker: int) -> None:
+        """What a worker does behind its push; waits for the token."""
+        self.session.run(self._take_token[worker])
+
+
+@pytest.fixture
+def shard(request: pytest.FixtureRequest) -> Iterator[Shard]:
+    made = Shard(request.param)
+    with made.session:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("shard", "moved"),
+    [
+        (Stale(policy="apply"), RATE),
+        (Stale(policy="lower_rate"), RATE / 6),
+        (Stale(policy="scale", bound=2), RATE * 2 / 5),
+        (Stale(policy="drop", bound=5), RATE),
+        (Stale(policy="drop", bound=4), 0.0),
+    ],
+    indirect=["shard"],
+    ids=["apply", "lower-rate", "scale", "drop-at-the-bound", "drop-above-it"],
+)
+def test_a_gradient_five_updates_late_moves_the_weights_as_the_policy_says(shard: Shard, moved: float) -> None:
+    after = shard.push(version=12, label=7, worker=1)
+    assert shard.weight() == pytest.approx(1 - moved)
+    assert after == shard.read("version") == 12 + (moved > 0)
+    assert shard.read("used").tolist() == [0, int(moved > 0), 0]
+    assert np.argwhere(shard.read("staleness")).tolist() == [[1, 5]]
+    assert shard.tokens() == [0, 1, 0], "the worker that pushed goes on, used or dropped"
+
+
+@pytest.mark.parametrize("shard", [Stale()], indirect=True)
+def test_a_gradient_behind_the_target_is_dropped_and_its_worker_goes_on(shard: Shard) -> None:
+    assert shard.push(version=TARGET, label=TARGET - 1, worker=2) == TARGET
+    assert shard.weight() == 1
+    assert shard.read("used").tolist() == [0, 0, 0]
+    assert shard.tokens() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("shard", [Stale()], indirect=True)
+def test_staleness_beyond_the_histogram_counts_in_its_last_entry(shard: Shard) -> None:
+    for late in (STALENESS_BUCKETS - 2, STALENESS_BUCKETS - 1, STALENESS_BUCKETS, 90):
+        shard.push(version=95, label=95 - late)
+    assert shard.read("staleness")[0, -2:].tolist() == [1, 3]
+    assert shard.read("staleness").sum() == 4
+
+
+@pytest.mark.parametrize("shard", [Stale()], indirect=True)
+def test_a_worker_that_takes_its_token_late_gets_one_for_its_next_gradient_too(shard: Shard) -> None:
+    """The ps waits for the next gradient meanwhile: what it saw of the queue before is no longer true."""
+
+    def at_worker_0(tokens: list[int]) -> bool:
+        return tokens[0] == 1
+
+    def serve() -> None:
+        with suppress(tf.errors.CancelledError):
+            for _ in range(ROUNDS):
+                shard.updates.advance(hold=False)
+
+    ps = threading.Thread(target=serve)
+    ps.start()
+    try:
+        for number in range(ROUNDS):
+            shard.send(label=number, worker=0)
+            wait_until(shard.tokens, TOKEN_SECS, f"the token for gradient {number}", done=at_worker_0, poll_secs=0.01)
+            shard.take_token(0)
+    finally:
+        shard.session.close()
+        ps.join()

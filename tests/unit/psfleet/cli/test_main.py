@@ -1,0 +1,217 @@
+"""The command line in this process, its launcher and its clients replaced: what it passes on, says and exits with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.command_line import JOB, Psfleet, commands
+
+import psfleet as package
+from psfleet import errors, launch
+from psfleet.addresses import Address
+from psfleet.checkpoint import export as export_module
+from psfleet.cli import main
+from psfleet.report.schema import Report
+
+PROGRAM = """\
+import psfleet
+
+def build():
+    return psfleet.GraphProgram(loss=len, train=len)
+"""
+ALL = ("train", "validate", "clusterspec", "weights", "reset", "certs")
+
+
+@pytest.fixture
+def psfleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Psfleet]:
+    """Runs a command in a folder with a job file and its program."""
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    with commands(monkeypatch, capsys) as run:
+        yield run
+    sys.modules.pop("program", None)
+
+
+@dataclass
+class Launcher:
+    """Stands for `psfleet.launch.train`: keeps what it is called with, and reports or raises."""
+
+    exit_code: int = 0
+    error: BaseException | None = None
+    calls: list[dict[str, Any]] = field(default_factory=list)
+
+    def __call__(self, job: Any, **arguments: Any) -> Report:
+        self.calls.append({"job": job, **arguments})
+        if self.error is not None:
+            raise self.error
+        status = "failed" if self.exit_code else "done"
+        return Report(status=status, exit_code=self.exit_code, name="tiny", run="tiny-1", mode="sync", target_step=20)
+
+
+@pytest.fixture
+def launcher(monkeypatch: pytest.MonkeyPatch) -> Launcher:
+    launcher = Launcher()
+    monkeypatch.setattr(launch, "train", launcher)
+    return launcher
+
+
+def test_train_passes_on_the_job_with_its_changes_and_the_folders(psfleet: Psfleet, launcher: Launcher) -> None:
+    said = psfleet(
+        "train", "job.yaml", "--set", "train.steps=7", "--set", "options.rate=1e-3", "--out", "here", "--fresh"
+    )
+    assert said.code == 0
+    [call] = launcher.calls
+    assert call["job"].train.steps == 7
+    assert call["job"].options == {"rate": "1e-3"}, "YAML 1.1 has no such number"
+    assert (call["out"], call["fresh"], call["program_folder"]) == (Path("here"), True, Path())
+    assert callable(call["listener"])
+
+
+def test_train_writes_into_runs_and_keeps_what_is_there_by_default(psfleet: Psfleet, launcher: Launcher) -> None:
+    said = psfleet("train", "job.yaml")
+    assert (launcher.calls[0]["out"], launcher.calls[0]["fresh"]) == (Path("runs/tiny"), False)
+    assert "report:          runs/tiny/report.html" in said.out
+
+
+@pytest.mark.parametrize("code", [0, 1, 65, 70, 75, 78, 130, 143])
+def test_train_exits_as_its_run_did(psfleet: Psfleet, launcher: Launcher, code: int) -> None:
+    launcher.exit_code = code
+    said = psfleet("train", "job.yaml")
+    assert said.code == code
+    assert f"failed (exit code {code})" in said.out or code == 0
+
+
+ERRORS = [
+    (errors.UsageError("no such thing"), 64),
+    (errors.NoCheckpointError("none is whole"), 65),
+    (errors.ProgramError("it raised"), 70),
+    (errors.LostPeerError("gone"), 75),
+    (errors.DeadlineError("a miracle", 5.0), 75),
+    (errors.BadJobError("a field is wrong"), 78),
+    (errors.StoppedError(15), 143),
+]
+
+
+@pytest.mark.parametrize(("error", "code"), ERRORS, ids=[type(error).__name__ for error, _ in ERRORS])
+def test_an_error_on_purpose_is_one_line_and_its_exit_code(
+    psfleet: Psfleet, launcher: Launcher, error: errors.PsfleetError, code: int
+) -> None:
+    launcher.error = error
+    said = psfleet("train", "job.yaml")
+    assert (said.code, said.err, said.out) == (code, f"psfleet: {error}\n", "")
+
+
+def test_the_programs_own_traceback_comes_before_the_line(psfleet: Psfleet, launcher: Launcher) -> None:
+    launcher.error = errors.ProgramError("it raised", details="Traceback: yours\n")
+    assert psfleet("train", "job.yaml").err == "Traceback: yours\npsfleet: it raised\n"
+
+
+def test_a_bug_is_told_with_its_traceback_and_exits_1(psfleet: Psfleet, launcher: Launcher) -> None:
+    launcher.error = ZeroDivisionError("in psfleet")
+    said = psfleet("train", "job.yaml")
+    assert said.code == 1
+    assert "Traceback (most recent call last)" in said.err
+    assert "ZeroDivisionError: in psfleet" in said.err
+
+
+def test_ctrl_c_before_the_launcher_listens_exits_130(psfleet: Psfleet, launcher: Launcher) -> None:
+    launcher.error = KeyboardInterrupt()
+    said = psfleet("train", "job.yaml")
+    assert said.code == 130
+    assert "Traceback" not in said.err
+
+
+def test_validate_imports_the_program_and_starts_nothing(psfleet: Psfleet, launcher: Launcher) -> None:
+    said = psfleet("validate", "job.yaml", "--set", "name=other")
+    assert (said.code, said.out) == (0, "job.yaml: valid, GraphProgram other\n")
+    assert launcher.calls == []
+
+
+def test_clusterspec_prints_json_and_nothing_else(psfleet: Psfleet) -> None:
+    cluster = {"ps": ["ps-0:2222"], "worker": ["worker-0:2222", "worker-1:2222", "worker-2:2222"]}
+    said = psfleet("clusterspec", "job.yaml")
+    assert (said.code, json.loads(said.out), said.err) == (0, {"cluster": cluster}, "")
+    said = psfleet("clusterspec", "job.yaml", "--task", "worker:1")
+    assert json.loads(said.out) == {"cluster": cluster, "task": {"type": "worker", "index": 1}}
+
+
+def test_weights_says_where_it_wrote_how_many_tensors(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Path, Path]] = []
+
+    def export(source: Path, out: Path) -> int:
+        asked.append((source, out))
+        return 7
+
+    monkeypatch.setattr(export_module, "export", export)
+    said = psfleet("weights", "runs/tiny", "--out", "w.safetensors")
+    assert (said.code, said.out) == (0, "w.safetensors: 7 tensors\n")
+    assert asked == [(Path("runs/tiny"), Path("w.safetensors"))]
+
+
+class Ps:
+    """Stands for `PsClient`: two ps, of which one holds the run."""
+
+    closed: list[Address]
+
+    def __init__(self, address: Address, run: str, identity: object) -> None:
+        self.address, self.run = address, run
+        assert identity is None, "nobody gave --tls"
+
+    def reset(self) -> bool:
+        if self.address.host == "gone":
+            raise errors.LostPeerError(f"ps at {self.address.control}: gone")
+        return (self.address, self.run) == (Address("a", 1000), "tiny-1")
+
+    def close(self) -> None:
+        Ps.closed.append(self.address)
+
+
+@pytest.fixture
+def ps(monkeypatch: pytest.MonkeyPatch) -> type[Ps]:
+    Ps.closed = []
+    monkeypatch.setattr(main, "PsClient", Ps)
+    return Ps
+
+
+def test_reset_says_of_each_ps_whether_there_was_anything(psfleet: Psfleet, ps: type[Ps]) -> None:
+    said = psfleet("reset", "tiny-1", "--ps", "a:1000", "--ps", "b:2000")
+    assert (said.code, said.out) == (0, "a:1000: dropped run tiny-1\nb:2000: had nothing of run tiny-1\n")
+    assert ps.closed == [Address("a", 1000), Address("b", 2000)]
+
+
+def test_reset_of_a_ps_that_is_gone_says_what_was_done_before(psfleet: Psfleet, ps: type[Ps]) -> None:
+    said = psfleet("reset", "tiny-1", "--ps", "a:1000", "--ps", "gone:2000")
+    assert (said.code, said.err) == (75, "psfleet: ps at gone:2001: gone\n")
+    assert said.out == "a:1000: dropped run tiny-1\n"
+    assert ps.closed == [Address("a", 1000), Address("gone", 2000)]
+
+
+def test_reset_looks_at_every_address_before_it_drops_anything(psfleet: Psfleet, ps: type[Ps]) -> None:
+    said = psfleet("reset", "tiny-1", "--ps", "a:1000", "--ps", "nowhere")
+    assert (said.code, said.out, ps.closed) == (64, "", [])
+
+
+@pytest.mark.parametrize("command", [(), *((name,) for name in ALL)], ids=["psfleet", *ALL])
+def test_every_command_has_help(psfleet: Psfleet, command: tuple[str, ...]) -> None:
+    said = psfleet(*command, "--help")
+    assert (said.code, said.err) == (0, "")
+    assert "Usage: " in said.out
+    if not command:
+        assert [name for name in ALL if name not in said.out] == []
+
+
+def test_the_command_line_needs_nothing_that_the_package_does_not_name() -> None:
+    """Typer brings its own copy of click: `import click` works only where something else has installed it."""
+    program = "import sys; sys.modules['click'] = None; import psfleet.cli.main"
+    root = Path(package.__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

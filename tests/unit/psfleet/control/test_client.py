@@ -1,0 +1,56 @@
+"""Who hears how a run ended, with ps that do not answer at once."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from psfleet.addresses import Address
+from psfleet.control import client
+from psfleet.control import control_pb2 as pb
+from psfleet.control.client import FleetClient
+from psfleet.errors import LostPeerError
+
+OUTCOME = pb.Outcome(exit_code=0, message="step 9 is saved and verified")
+
+
+class Ps:
+    """A ps that answers from its n-th call on."""
+
+    def __init__(self, host: str, deaf_calls: float = 0) -> None:
+        self.address = Address(host, 2222)
+        self.deaf_calls = deaf_calls
+        self.calls = 0
+
+    def finish(self, outcome: pb.Outcome) -> None:
+        """See PsClient."""
+        self.calls += 1
+        if self.calls <= self.deaf_calls:
+            raise LostPeerError("connection reset by peer")
+
+
+def fleet(*ps: Ps) -> FleetClient:
+    """A client of these ps."""
+    made = FleetClient([], "run")
+    made.ps = list[Any](ps)
+    return made
+
+
+def test_a_ps_that_does_not_answer_at_first_hears_of_the_end_and_the_others_hear_it_once() -> None:
+    ps = Ps("ps-0"), Ps("ps-1", deaf_calls=2), Ps("ps-2")
+    assert fleet(*ps).finish(OUTCOME) == 3
+    assert [one.calls for one in ps] == [1, 3, 1]
+
+
+def test_a_ps_that_never_answers_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(client, "FINISH_SECS", 0.3)
+    caplog.set_level(logging.WARNING)
+    ps = Ps("ps-0", deaf_calls=float("inf")), Ps("ps-1")
+    assert fleet(*ps).finish(OUTCOME) == 1
+    assert ps[1].calls == 1
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "gave up after 0.3 s waiting for every ps to hear of the end; last seen: ['ps-0:2223']"
+    )

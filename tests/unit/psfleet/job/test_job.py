@@ -1,0 +1,176 @@
+"""The job file: defaults, overrides, and each optimizer and schedule."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from psfleet.errors import UsageError
+from psfleet.job.job import Job, load_job, parse_job
+from psfleet.job.optimizer import Adam, Constant, Exponential, Piecewise, Sgd
+from psfleet.job.sections import Stale
+
+MINIMAL = """
+name: lenet
+program: program:build
+optimizer: {name: sgd, learning_rate: 0.1}
+train: {steps: 10, batch_size: 4}
+"""
+
+
+def minimal(**fields: Any) -> dict[str, Any]:
+    """The smallest job with fields replaced or added."""
+    content: dict[str, Any] = yaml.safe_load(MINIMAL)
+    return content | fields
+
+
+def sgd(**fields: Any) -> dict[str, Any]:
+    return {"name": "sgd", "learning_rate": 0.1, **fields}
+
+
+def load(folder: Path, *overrides: str, text: str = MINIMAL) -> Job:
+    path = folder / "job.yaml"
+    path.write_text(textwrap.dedent(text))
+    return load_job(path, overrides)
+
+
+def test_the_smallest_job_gets_all_defaults(tmp_path: Path) -> None:
+    job = load(tmp_path)
+    assert (job.fleet.ps, job.fleet.workers, job.fleet.spares, job.fleet.slots) == (1, 1, 0, 2)
+    assert (job.update.mode, job.update.quorum, job.quorum, job.update.wire) == ("sync", None, 1, "float32")
+    assert job.update.stale == Stale(policy="apply", bound=10)
+    assert job.optimizer == Sgd(name="sgd", learning_rate=0.1, schedule=Constant(), clip_norm=None)
+    assert (job.train.shuffle, job.train.seed) == (0, 0)
+    assert (job.checkpoint.every_steps, job.checkpoint.every_secs, job.checkpoint.keep) == (None, None, 5)
+    assert job.options == {}
+
+
+def test_the_quorum_is_as_many_as_workers_unless_given() -> None:
+    assert parse_job(minimal(fleet={"workers": 3, "spares": 1})).quorum == 3
+    assert parse_job(minimal(fleet={"workers": 3, "spares": 1}, update={"quorum": 4})).quorum == 4
+
+
+def test_a_job_never_changes() -> None:
+    job = parse_job(minimal())
+    for field in Job.model_fields:
+        with pytest.raises(ValidationError, match="frozen"):
+            setattr(job, field, None)
+
+
+def test_equal_jobs_have_equal_digests_and_others_do_not() -> None:
+    assert parse_job(minimal()).digest() == parse_job(minimal(options={})).digest()
+    assert parse_job(minimal()).digest() != parse_job(minimal(options={"a": 1})).digest()
+
+
+def test_a_job_written_as_json_is_the_same_job_when_read() -> None:
+    job = parse_job(minimal(optimizer=sgd(schedule={"kind": "cosine", "decay_steps": 5})))
+    assert Job.model_validate_json(job.model_dump_json()) == job
+
+
+@pytest.mark.parametrize(
+    ("override", "section", "field", "value"),
+    [
+        ("train.steps=20", "train", "steps", 20),
+        ("fleet.spares=2", "fleet", "spares", 2),
+        ("update.wire=bfloat16", "update", "wire", "bfloat16"),
+        ("summaries.histograms=true", "summaries", "histograms", True),
+        ("fleet.ps_addresses=['a:1']", "fleet", "ps_addresses", ["a:1"]),
+        ("checkpoint.every_steps=null", "checkpoint", "every_steps", None),
+        ("checkpoint.every_secs=2.5", "checkpoint", "every_secs", 2.5),
+    ],
+)
+def test_a_dotted_override_reaches_into_a_section(
+    tmp_path: Path, override: str, section: str, field: str, value: object
+) -> None:
+    assert getattr(getattr(load(tmp_path, override), section), field) == value
+
+
+def test_overrides_set_options_deep_down_and_keep_their_neighbours(tmp_path: Path) -> None:
+    text = MINIMAL + "options: {data: {folder: a, limit: 5}}\n"
+    job = load(tmp_path, "options.data.folder=/b=c", "options.new.key=[1, x]", text=text)
+    assert job.options == {"data": {"folder": "/b=c", "limit": 5}, "new": {"key": [1, "x"]}}
+
+
+def test_the_last_override_wins_and_an_override_can_replace_a_section(tmp_path: Path) -> None:
+    job = load(tmp_path, "train.steps=1", "train.steps=2", "optimizer={name: adam, learning_rate: 1}")
+    assert job.train.steps == 2
+    assert isinstance(job.optimizer, Adam)
+
+
+def test_an_override_replaces_an_empty_section(tmp_path: Path) -> None:
+    assert load(tmp_path, "fleet.ps=3", text=MINIMAL + "fleet:\n").fleet.ps == 3
+
+
+def test_overrides_leave_the_file_alone(tmp_path: Path) -> None:
+    load(tmp_path, "train.steps=20")
+    assert (tmp_path / "job.yaml").read_text() == MINIMAL
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("train.steps", "expected key=value"),
+        ("=5", "expected key=value"),
+        ("name.first=5", "name is not a section"),
+        ("train.steps=[1", "the value is not YAML"),
+    ],
+)
+def test_an_override_that_makes_no_sense_is_a_usage_error(tmp_path: Path, override: str, expected: str) -> None:
+    with pytest.raises(UsageError, match=expected) as caught:
+        load(tmp_path, override)
+    assert repr(override) in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "value"), [("1e-3", 1e-3), ("1E-3", 1e-3), ("1.0e-3", 1e-3), ("2", 2.0)])
+def test_a_number_may_be_written_as_yaml_1_1_does_not_know_it(tmp_path: Path, text: str, value: float) -> None:
+    assert load(tmp_path, f"optimizer.learning_rate={text}").optimizer.learning_rate == value
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("sgd", {}),
+        ("momentum", {"momentum": 0.8, "nesterov": True}),
+        ("adam", {"beta1": 0.8, "beta2": 0.99, "epsilon": "1e-7"}),
+        ("adamw", {"beta1": 0.8, "beta2": 0.99, "epsilon": 1e-7, "weight_decay": 0.1}),
+        ("adagrad", {"initial_accumulator": 0.2}),
+        ("rmsprop", {"decay": 0.8, "momentum": 0.1, "epsilon": 1e-5, "centered": True}),
+        ("ftrl", {"learning_rate_power": -1, "initial_accumulator": 0, "l1": 1, "l2": 2}),
+    ],
+)
+def test_each_optimizer_takes_its_own_fields(name: str, fields: dict[str, Any]) -> None:
+    common = {"name": name, "learning_rate": 0.1}
+    assert parse_job(minimal(optimizer=common)).optimizer.name == name
+    optimizer = parse_job(minimal(optimizer={**common, "clip_norm": 5, **fields})).optimizer
+    assert optimizer.clip_norm == 5
+    assert {key: getattr(optimizer, key) for key in fields} == {
+        key: float(value) if isinstance(value, str) else value for key, value in fields.items()
+    }
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        {"kind": "constant"},
+        {"kind": "exponential", "decay_steps": 10, "decay_rate": 0.5, "staircase": True},
+        {"kind": "piecewise", "boundaries": [5, 8], "factors": [1, 0.1, "1e-2"]},
+        {"kind": "cosine", "decay_steps": 10, "final_factor": 0.1},
+    ],
+)
+def test_each_schedule_goes_with_linear_warm_up(schedule: dict[str, Any]) -> None:
+    chosen = parse_job(minimal(optimizer=sgd(schedule=schedule | {"warmup_steps": 3}))).optimizer.schedule
+    assert (chosen.kind, chosen.warmup_steps) == (schedule["kind"], 3)
+
+
+def test_a_schedule_without_a_choice_has_its_defaults() -> None:
+    schedule = {"kind": "exponential", "decay_steps": 10, "decay_rate": 0.5}
+    chosen = parse_job(minimal(optimizer=sgd(schedule=schedule))).optimizer.schedule
+    assert chosen == Exponential(kind="exponential", decay_steps=10, decay_rate=0.5, staircase=False, warmup_steps=0)
+    pieces = {"kind": "piecewise", "boundaries": [5], "factors": [1, 0.5]}
+    chosen = parse_job(minimal(optimizer=sgd(schedule=pieces))).optimizer.schedule
+    assert chosen == Piecewise(kind="piecewise", boundaries=[5], factors=[1.0, 0.5], warmup_steps=0)

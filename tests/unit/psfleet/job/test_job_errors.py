@@ -1,0 +1,128 @@
+"""A bad job file gets one line that names the field, its value and what was expected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psfleet.errors import BadJobError, UsageError
+from psfleet.job.job import load_job, parse_job
+
+
+def minimal(**fields: Any) -> dict[str, Any]:
+    """The smallest job with fields replaced or added."""
+    content = {
+        "name": "lenet",
+        "program": "program:build",
+        "optimizer": sgd(),
+        "train": {"steps": 10, "batch_size": 4},
+    }
+    return content | fields
+
+
+def sgd(**fields: Any) -> dict[str, Any]:
+    return {"name": "sgd", "learning_rate": 0.1, **fields}
+
+
+BAD = [
+    ({"nmae": "x"}, "nmae: unknown key"),
+    ({"fleet": {"pss": 1}}, "fleet.pss: unknown key"),
+    ({"name": "Le Net"}, "name is 'Le Net': String should match pattern"),
+    ({"name": "x" * 41}, "String should have at most 40 characters"),
+    ({"program": "program.build"}, "program is 'program.build': String should match pattern"),
+    ({"options": [1]}, "options is [1]: Input should be a valid dictionary"),
+    ({"fleet": {"ps": 0}}, "fleet.ps is 0: Input should be greater than or equal to 1"),
+    ({"fleet": {"workers": -2}}, "fleet.workers is -2: Input should be greater than or equal to 1"),
+    ({"fleet": {"spares": 1.5}}, "fleet.spares is 1.5: Input should be a valid integer"),
+    ({"fleet": {"ps": "2"}}, "fleet.ps is '2': Input should be a valid integer"),
+    ({"fleet": {"ps": True}}, "fleet.ps is True: Input should be a valid integer"),
+    ({"fleet": 3}, "fleet is 3: Input should be a valid dictionary"),
+    ({"fleet": {"workers": 4, "max_workers": 3}}, "fleet: max_workers is 3, expected at least workers + spares = 4"),
+    ({"fleet": {"ps": 2, "ps_addresses": ["a:1"]}}, "ps_addresses has 1 entries, expected as many as ps = 2"),
+    ({"fleet": {"ps_addresses": ["a"]}}, "ps_addresses has 'a', expected host:port with port below 65535"),
+    ({"fleet": {"ps_addresses": ["a:65535"]}}, "ps_addresses has 'a:65535', expected host:port"),
+    ({"update": {"mode": "ssync"}}, "update.mode is 'ssync': Input should be 'sync' or 'async'"),
+    ({"update": {"quorum": 2}}, "update.quorum is 2, expected at most fleet.workers + fleet.spares = 1"),
+    ({"update": {"mode": "async", "quorum": 1}}, "update.quorum is 1, expected null in mode async"),
+    ({"update": {"warmup_steps": 5}}, "update.warmup_steps is 5, expected 0 in mode sync"),
+    ({"update": {"stale": {"policy": "drop"}}}, "update.stale is set, expected only in mode async"),
+    ({"update": {"stale": {"policy": "scale", "bound": 0}}}, "update.stale: bound is 0, expected at least 1"),
+    ({"update": {"wire": "float16"}}, "update.wire is 'float16': Input should be 'float32' or 'bfloat16'"),
+    ({"optimizer": {"name": "lion", "learning_rate": 1}}, "'lion' found using 'name' does not match any"),
+    ({"optimizer": {"learning_rate": 1}}, "optimizer is {'learning_rate': 1}: Unable to extract tag"),
+    ({"optimizer": {"name": "sgd"}}, "optimizer.learning_rate: missing, expected a value"),
+    ({"optimizer": sgd(beta1=0.9)}, "optimizer.beta1: unknown key"),
+    ({"optimizer": sgd(learning_rate=0)}, "optimizer.learning_rate is 0: Input should be greater than 0"),
+    ({"optimizer": sgd(learning_rate="fast")}, "optimizer.learning_rate is 'fast': Input should be a valid number"),
+    ({"optimizer": sgd(learning_rate=float("nan"))}, "optimizer.learning_rate is nan: Input should be a finite"),
+    ({"optimizer": sgd(clip_norm=-1)}, "optimizer.clip_norm is -1: Input should be greater than 0"),
+    ({"optimizer": {"name": "adam", "learning_rate": 1, "beta2": 1}}, "optimizer.beta2 is 1: Input should be less"),
+    ({"optimizer": sgd(schedule={"kind": "step"})}, "optimizer.schedule is {'kind': 'step'}: Input tag 'step'"),
+    (
+        {"optimizer": sgd(schedule={"kind": "cosine", "decay_steps": 0})},
+        "optimizer.schedule.decay_steps is 0: Input should be greater than or equal to 1",
+    ),
+    (
+        {"optimizer": sgd(schedule={"kind": "piecewise", "boundaries": [5], "factors": [1]})},
+        "optimizer.schedule: factors has 1 entries, expected 2",
+    ),
+    (
+        {"optimizer": sgd(schedule={"kind": "piecewise", "boundaries": [5, 5], "factors": [1, 1, 1]})},
+        "optimizer.schedule: boundaries is [5, 5], expected ascending steps",
+    ),
+    ({"train": {"steps": 5}}, "train.batch_size: missing, expected a value"),
+    ({"train": {"steps": -5, "batch_size": 1}}, "train.steps is -5: Input should be greater than or equal to 1"),
+    ({"checkpoint": {"keep": 0}}, "checkpoint.keep is 0: Input should be greater than or equal to 1"),
+    ({"device": {"gpu_memory_fraction": 1.5}}, "device.gpu_memory_fraction is 1.5: Input should be less than or equal"),
+    ({"deadlines": {"step_secs": 0}}, "deadlines.step_secs is 0: Input should be greater than 0"),
+]
+
+
+@pytest.mark.parametrize(("fields", "expected"), BAD, ids=[expected[:50] for _, expected in BAD])
+def test_a_bad_field_is_named_with_its_value_and_what_was_expected(fields: dict[str, Any], expected: str) -> None:
+    with pytest.raises(BadJobError) as caught:
+        parse_job(minimal(**fields), source="job.yaml")
+    message = str(caught.value)
+    assert message.startswith("job.yaml: ")
+    assert expected in message
+    assert "\n" not in message
+    assert caught.value.exit_code == 78
+
+
+def test_all_wrong_fields_are_named_at_once() -> None:
+    with pytest.raises(BadJobError, match=r"fleet\.ps is 0: .*; train\.steps is 0: .*; colour: unknown key"):
+        parse_job(minimal(fleet={"ps": 0}, train={"steps": 0, "batch_size": 1}, colour="red"))
+
+
+@pytest.mark.parametrize("field", ["name", "program", "optimizer", "train"])
+def test_what_has_no_default_must_be_there(field: str) -> None:
+    content = minimal()
+    del content[field]
+    with pytest.raises(BadJobError, match=f"{field}: missing, expected a value"):
+        parse_job(content)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("name: [a", "is not YAML"), ("- a\n- b\n", "holds list, expected a mapping"), ("", "holds NoneType, expected")],
+)
+def test_a_file_that_is_no_mapping_is_refused_in_one_line(tmp_path: Path, text: str, expected: str) -> None:
+    (tmp_path / "job.yaml").write_text(text)
+    with pytest.raises(BadJobError, match=expected) as caught:
+        load_job(tmp_path / "job.yaml")
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path / "job.yaml") in str(caught.value)
+
+
+def test_a_file_of_another_encoding_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_bytes(b"name: \xff\xfe")
+    with pytest.raises(BadJobError, match="is not YAML"):
+        load_job(tmp_path / "job.yaml")
+
+
+@pytest.mark.parametrize(("name", "expected"), [("none.yaml", "No such file"), (".", "Is a directory")])
+def test_a_file_that_cannot_be_read_is_a_usage_error(tmp_path: Path, name: str, expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        load_job(tmp_path / name)

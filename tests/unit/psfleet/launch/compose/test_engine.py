@@ -1,0 +1,86 @@
+"""What is said when docker, its engine or its compose plugin is missing or too old."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import docker
+import pytest
+from docker.errors import ImageNotFound
+
+from psfleet.errors import USAGE, UsageError
+from psfleet.launch.compose import engine
+
+JOB = Path(__file__).parents[5] / "examples" / "linear" / "job.yaml"
+
+
+@pytest.mark.parametrize("command", [["up", str(JOB)], ["status"], ["logs", "linear"], ["down", "linear"]])
+def test_without_an_engine_one_line_names_the_command_that_needs_none(command: list[str]) -> None:
+    environment = {**os.environ, "DOCKER_HOST": "unix:///nowhere/docker.sock"}
+    done = subprocess.run(
+        [sys.executable, "-m", "psfleet", *command, "--on", "compose"], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == USAGE
+    (line,) = done.stderr.splitlines()
+    assert "no Docker engine can be reached" in line
+    assert "`psfleet train JOB` needs no containers" in line
+
+
+def docker_command(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Makes `docker` a shell script."""
+    command = folder / "docker"
+    command.write_text(f"#!/bin/sh\n{script}\n")
+    command.chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder))
+
+
+def test_a_missing_plugin_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    docker_command(tmp_path, monkeypatch, "echo \"docker: 'compose' is not a docker command.\" >&2; exit 1")
+    with pytest.raises(UsageError, match=r"`docker compose` does not work, expected .* 2\.20 or later"):
+        engine.need_plugin()
+
+
+def test_a_missing_docker_command_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="there is no `docker` command"):
+        engine.need_plugin()
+
+
+@pytest.mark.parametrize("version", ["2.19.1", "v1.29.2"])
+def test_an_old_plugin_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    docker_command(tmp_path, monkeypatch, f"echo {version}")
+    with pytest.raises(UsageError, match=f"`docker compose` is {version}"):
+        engine.need_plugin()
+
+
+def test_a_plugin_that_is_new_enough_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    docker_command(tmp_path, monkeypatch, "echo 2.20.0-debian")
+    engine.need_plugin()
+
+
+def test_an_old_engine_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = SimpleNamespace(version=lambda: {"Version": "19.03.15"})
+    monkeypatch.setattr(docker, "from_env", lambda **arguments: old)
+    with pytest.raises(UsageError, match=r"the Docker engine is 19\.03\.15, expected 20\.10 or later"):
+        engine.connect()
+
+
+def test_a_missing_image_names_the_command_that_builds_it() -> None:
+    def get(name: str) -> Any:
+        if name == "psfleet-worker:latest":
+            raise ImageNotFound(name)
+
+    client = SimpleNamespace(images=SimpleNamespace(get=get))
+    with pytest.raises(UsageError, match=r"no image psfleet-worker:latest: build it with `make images`"):
+        engine.need_images(client, ["psfleet-ps:latest", "psfleet-worker:latest"])  # type: ignore[arg-type]
+
+
+def test_a_compose_command_that_fails_is_told_by_its_last_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    docker_command(tmp_path, monkeypatch, "echo first >&2; echo the reason >&2; exit 1")
+    with pytest.raises(Exception, match="docker compose up: the reason"):
+        engine.compose("psfleet-small", "{}", "up")

@@ -1,0 +1,135 @@
+"""The compose file of a job."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from psfleet.job.job import Job, load_job, parse_job
+from psfleet.launch.compose.render import file_text, render
+
+ROOT = Path(__file__).parents[5]
+JOB: dict[str, Any] = {
+    "name": "small",
+    "program": "program:build",
+    "options": {"path": "$HOME/data"},
+    "fleet": {"ps": 2, "workers": 2, "spares": 1},
+    "optimizer": {"name": "sgd", "learning_rate": 0.1},
+    "train": {"steps": 10, "batch_size": 2},
+}
+OF_THE_FLEET = ("ps-0", "ps-1", "chief", "worker")
+WATCHERS = ("prometheus", "grafana")
+"""Of the profile `monitoring`."""
+
+
+def services(tmp_path: Path, **sections: Any) -> dict[str, Any]:
+    return render(parse_job({**JOB, **sections}), tmp_path / "job.yaml")["services"]
+
+
+def test_the_rendered_default_is_what_the_command_in_its_first_lines_makes() -> None:
+    job_file = ROOT / "examples/lenet/job.yaml"
+    path = ROOT / "docker/compose.yaml"
+    command = "psfleet render compose examples/lenet/job.yaml --out docker/compose.yaml"
+    assert path.read_text() == file_text(load_job(job_file), job_file, path.parent, command), f"run {command}"
+
+
+def test_every_container_reads_the_same_job_that_was_rendered(tmp_path: Path) -> None:
+    job = parse_job(JOB)
+    text = file_text(job, tmp_path / "job.yaml", None, "")
+    told = {
+        service["environment"]["PSFLEET_JOB"]
+        for name, service in yaml.safe_load(text)["services"].items()
+        if name in OF_THE_FLEET
+    }
+    (content,) = told
+    assert "$$HOME" in content, "compose would look for a variable"
+    assert parse_job(json.loads(content.replace("$$", "$"))) == job
+
+
+def test_only_what_people_look_at_publishes_a_port_and_only_on_loopback(tmp_path: Path) -> None:
+    published = {name: service["ports"] for name, service in services(tmp_path).items() if "ports" in service}
+    assert list(published) == ["tensorboard", *WATCHERS]
+    assert {port["host_ip"] for ports in published.values() for port in ports} == {"127.0.0.1"}
+
+
+def test_the_fleet_is_on_an_internal_network_alone_and_tensorboard_is_not_on_it(tmp_path: Path) -> None:
+    content = render(parse_job(JOB), tmp_path / "job.yaml")
+    assert content["networks"]["fleet"] == {"internal": True}
+    networks = {name: list(service["networks"]) for name, service in content["services"].items()}
+    others = {"tensorboard": ["outside"], "prometheus": ["fleet", "outside"], "grafana": ["outside"]}
+    assert networks == {**{name: ["fleet"] for name in OF_THE_FLEET}, **others}
+
+
+def test_no_service_may_do_more_than_it_must(tmp_path: Path) -> None:
+    for name, service in services(tmp_path).items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service["read_only"], name
+        assert service["tmpfs"][0] == "/tmp", name
+        assert service["mem_limit"] == service["memswap_limit"], name
+        assert service["pids_limit"] > 0, name
+        assert "docker.sock" not in str(service), name
+
+
+def test_limits_of_the_job_reach_their_role(tmp_path: Path) -> None:
+    found = services(tmp_path, container={"ps": {"memory": "512Mi", "cpus": 0.5}, "worker": {"pids": 99}})
+    assert (found["ps-0"]["mem_limit"], found["ps-0"]["cpus"]) == ("512m", 0.5)
+    assert (found["worker"]["mem_limit"], found["worker"]["pids_limit"]) == ("2g", 99)
+    assert "cpus" not in found["chief"]
+
+
+def test_workers_lease_their_index_and_the_chief_is_told_its_own(tmp_path: Path) -> None:
+    found = services(tmp_path)
+    assert found["chief"]["environment"]["PSFLEET_INDEX"] == "0"
+    assert found["worker"]["environment"]["PSFLEET_INDEX"] == "-1"
+    assert found["worker"]["deploy"] == {"replicas": 2}
+    assert found["ps-1"]["environment"]["PSFLEET_ADDRESS"] == "ps-1:2222"
+
+
+@pytest.mark.parametrize(("restarts", "policy"), [(10, "on-failure:10"), (0, "no")])
+def test_docker_restarts_as_often_as_the_job_says(tmp_path: Path, restarts: int, policy: str) -> None:
+    found = services(tmp_path, fleet={**JOB["fleet"], "max_restarts": restarts})
+    assert {found[name]["restart"] for name in OF_THE_FLEET} == {policy}
+
+
+def test_mounts_are_read_only_and_relative_to_the_file_they_are_written_to(tmp_path: Path) -> None:
+    job = parse_job({**JOB, "container": {"mounts": ["../data:/data"]}})
+    home = tmp_path / "jobs" / "a"
+    found = render(job, home / "job.yaml", tmp_path / "deploy")["services"]["chief"]["volumes"]
+    binds = {mount["target"]: mount for mount in found if mount["type"] == "bind"}
+    assert {target: mount["source"] for target, mount in binds.items()} == {
+        "/program": "../jobs/a",
+        "/data": "../jobs/data",
+    }
+    assert all(mount["read_only"] for mount in binds.values())
+    absolute = render(job, home / "job.yaml")["services"]["worker"]["volumes"]
+    assert str(home) in [mount["source"] for mount in absolute]
+
+
+def test_a_program_in_the_image_is_not_mounted(tmp_path: Path) -> None:
+    found = services(tmp_path, container={"program": "image", "worker_image": "mine:1"})
+    assert found["worker"]["image"] == "mine:1"
+    assert [mount["target"] for mount in found["worker"]["volumes"]] == ["/out"]
+
+
+def test_the_chief_is_stopped_first_and_the_ps_last(tmp_path: Path) -> None:
+    found = services(tmp_path)
+    assert set(found["chief"]["depends_on"]) == {"ps-0", "ps-1", "worker"}
+    assert set(found["worker"]["depends_on"]) == {"ps-0", "ps-1"}
+
+
+def test_workers_of_ps_that_run_elsewhere_have_a_way_out(tmp_path: Path) -> None:
+    fleet = {"ps": 1, "workers": 2, "ps_addresses": ["10.0.0.1:2222"]}
+    found = services(tmp_path, fleet=fleet)
+    assert set(found) == {"chief", "worker", "tensorboard", *WATCHERS}
+    assert list(found["worker"]["networks"]) == ["fleet", "outside"]
+
+
+def test_a_job_of_the_command_line_is_rendered_with_its_overrides(tmp_path: Path) -> None:
+    job: Job = load_job(ROOT / "examples/lenet/job.yaml", ["train.steps=7"])
+    text = render(job, tmp_path / "job.yaml")["services"]["chief"]["environment"]["PSFLEET_JOB"]
+    assert parse_job(json.loads(text)).train.steps == 7

@@ -1,0 +1,49 @@
+"""A training program's files in a ConfigMap."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from psfleet.errors import UsageError
+from psfleet.launch.kubernetes.program_configmap import MOST_BYTES, Files
+
+
+def test_files_of_any_kind_and_in_folders_are_taken(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "program.py").write_text("x = 'é'\n")
+    (tmp_path / "data" / "digits.gz").write_bytes(b"\x1f\x8b\xff")
+    files = Files.of(tmp_path)
+    content = files.config_map("small")
+    assert content["data"] == {"program.py": "x = 'é'\n"}
+    assert {key: base64.b64decode(text) for key, text in content["binaryData"].items()} == {
+        "data_digits.gz": b"\x1f\x8b\xff"
+    }
+    assert files.items() == [
+        {"key": "data_digits.gz", "path": "data/digits.gz"},
+        {"key": "program.py", "path": "program.py"},
+    ]
+
+
+def test_paths_that_look_alike_have_keys_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "b").write_text("1")
+    (tmp_path / "a_b").write_text("2")
+    keys = [item["key"] for item in Files.of(tmp_path).items()]
+    assert len(set(keys)) == 2
+
+
+@pytest.mark.parametrize("name", [".secret", "__pycache__/program.pyc", "runs/small/report.json", "a/.git/config"])
+def test_what_is_no_part_of_a_program_stays_behind(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("x")
+    assert not Files.of(tmp_path).content
+
+
+def test_a_program_that_is_too_large_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").write_bytes(bytes(MOST_BYTES + 1))
+    with pytest.raises(UsageError, match=r"more than .* bytes, expected less .*container.program: image"):
+        Files.of(tmp_path)

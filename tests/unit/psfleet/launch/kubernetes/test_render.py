@@ -1,0 +1,206 @@
+"""Rendered Kubernetes manifests: those in the tree are what the renderer makes, they are valid, and closed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.json_patch import with_component
+from support.kubernetes_schema import problem, versions
+
+from psfleet.job.job import Job, load_job, parse_job
+from psfleet.launch.kubernetes.names import ps_addresses
+from psfleet.launch.kubernetes.render import manifests_text, render
+
+ROOT = Path(__file__).parents[5]
+K8S = ROOT / "k8s"
+LENET = ROOT / "examples/lenet/job.yaml"
+JOB = {
+    "name": "small",
+    "program": "program:build",
+    "fleet": {"ps": 2, "workers": 2, "spares": 1},
+    "optimizer": {"name": "sgd", "learning_rate": 0.1},
+    "train": {"steps": 10, "batch_size": 4},
+}
+Object = dict[str, Any]
+
+
+def rendered(tmp_path: Path, **changes: Any) -> list[Object]:
+    (tmp_path / "program.py").write_text("def build():\n    return None\n")
+    return render(parse_job({**JOB, **changes}), tmp_path / "job.yaml")
+
+
+def only(objects: list[Object], kind: str, name: str | None = None) -> Object:
+    found = [each for each in objects if each["kind"] == kind and name in (None, each["metadata"]["name"])]
+    assert len(found) == 1, f"{kind} {name}: {len(found)}"
+    return found[0]
+
+
+def pods(objects: list[Object]) -> Iterator[Object]:
+    for each in objects:
+        if each["kind"] in ("Job", "Deployment"):
+            yield each["spec"]["template"]["spec"]
+
+
+def in_the_tree() -> list[Object]:
+    """Every object of every file below k8s/, and the base with each component."""
+    files = [path for path in sorted(K8S.rglob("*.yaml")) if path.name != "kustomization.yaml"]
+    found = [content for path in files for content in yaml.safe_load_all(path.read_text())]
+    base = list(yaml.safe_load_all((K8S / "base/fleet.yaml").read_text()))
+    for folder in sorted((K8S / "components").iterdir()):
+        found += with_component(base, folder)
+    return found
+
+
+def test_the_base_is_the_example_as_it_is_rendered() -> None:
+    command = "psfleet render kubernetes examples/lenet/job.yaml --out k8s/base/fleet.yaml"
+    expected = manifests_text(load_job(LENET), LENET, command)
+    assert (K8S / "base/fleet.yaml").read_text() == expected, f"run {command}"
+
+
+@pytest.mark.parametrize("version", versions())
+def test_all_manifests_of_the_tree_are_valid(version: str) -> None:
+    objects = in_the_tree()
+    assert len(objects) > 60
+    assert not [text for text in (problem(each, version) for each in objects) if text]
+
+
+@pytest.mark.parametrize("version", [versions()[0], versions()[-1]])
+def test_a_job_with_everything_is_valid(tmp_path: Path, version: str) -> None:
+    container = {
+        "mounts": ["images:/data"],
+        "storage_class": "shared",
+        "access_mode": "ReadWriteMany",
+        "ps": {"memory": "512Mi", "cpus": 0.5},
+    }
+    objects = rendered(tmp_path, tls=True, container=container)
+    assert not [text for text in (problem(each, version) for each in objects) if text]
+
+
+def test_validation_sees_an_unknown_field(tmp_path: Path) -> None:
+    job = only(rendered(tmp_path), "Job", "small-ps")
+    job["spec"]["backofLimit"] = 3
+    assert "backofLimit" in problem(job, "1.33")
+
+
+def test_the_tls_component_makes_what_a_job_with_tls_renders() -> None:
+    job = load_job(LENET, ["tls=true"])
+    made = with_component(render(load_job(LENET), LENET), K8S / "components/tls")
+    assert without_job_file(made) == without_job_file(render(job, LENET))
+
+
+def test_the_image_component_makes_what_a_job_with_its_own_image_renders() -> None:
+    job = load_job(LENET, ["container.program=image", "container.worker_image=my-program:1"])
+    made = with_component(render(load_job(LENET), LENET), K8S / "components/program-from-image")
+    assert without_job_file(made) == without_job_file(render(job, LENET))
+
+
+def without_job_file(objects: list[Object]) -> list[Object]:
+    return [each for each in objects if each.get("data", {}).keys() != {"job.json"}]
+
+
+def test_every_pod_is_restricted_and_has_no_token() -> None:
+    found = list(pods(in_the_tree()))
+    assert found
+    for spec in found:
+        assert spec["automountServiceAccountToken"] is False
+        security = spec["securityContext"]
+        assert security["runAsNonRoot"]
+        assert security["runAsUser"] > 0
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "capabilities": {"drop": ["ALL"]},
+                "readOnlyRootFilesystem": True,
+            }
+            assert container["resources"]["limits"]["memory"]
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+        assert not [volume for volume in spec["volumes"] if "hostPath" in volume]
+
+
+def test_the_policy_opens_the_fleet_to_itself_and_dns_only(tmp_path: Path) -> None:
+    spec = only(rendered(tmp_path), "NetworkPolicy")["spec"]
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    assert [[port["port"] for port in rule["ports"]] for rule in spec["ingress"]] == [[2222, 2223]]
+    assert [[port["port"] for port in rule["ports"]] for rule in spec["egress"]] == [[2222, 2223], [53, 53]]
+    assert all(rule.get("from") or rule.get("to") for rule in spec["ingress"] + spec["egress"])
+
+
+def test_with_tls_only_encrypted_ports_are_open(tmp_path: Path) -> None:
+    spec = only(rendered(tmp_path, tls=True), "NetworkPolicy")["spec"]
+    assert {port["port"] for rule in spec["ingress"] for port in rule["ports"]} == {2225, 2223}
+
+
+def test_permanent_exit_codes_end_the_jobs_and_disruptions_do_not_count(tmp_path: Path) -> None:
+    for name in ("small-ps", "small-worker"):
+        spec = only(rendered(tmp_path), "Job", name)["spec"]
+        rules = spec["podFailurePolicy"]["rules"]
+        assert [rule["action"] for rule in rules] == ["FailJob", "Ignore", "Ignore"]
+        assert rules[0]["onExitCodes"]["values"] == [64, 65, 70, 78]
+        assert rules[1]["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
+        assert spec["backoffLimitPerIndex"] == 10
+        assert spec["template"]["spec"]["restartPolicy"] == "Never"
+        assert "suspend" not in spec, "whoever queues jobs says it"
+
+
+def test_the_chief_decides_and_a_fleet_below_its_quorum_is_over(tmp_path: Path) -> None:
+    spec = only(rendered(tmp_path), "Job", "small-worker")["spec"]
+    assert spec["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
+    assert (spec["completions"], spec["parallelism"], spec["maxFailedIndexes"]) == (3, 3, 1)
+
+
+def test_one_ps_at_a_time_is_evicted(tmp_path: Path) -> None:
+    assert only(rendered(tmp_path), "PodDisruptionBudget")["spec"]["minAvailable"] == 1
+    one = rendered(tmp_path, fleet={"ps": 1, "workers": 1})
+    assert only(one, "PodDisruptionBudget")["spec"]["minAvailable"] == 0, "a node with the only ps can be drained"
+
+
+def test_pods_know_their_index_and_their_name_in_dns(tmp_path: Path) -> None:
+    objects = rendered(tmp_path)
+    for role in ("ps", "worker"):
+        spec = only(objects, "Job", f"small-{role}")["spec"]["template"]["spec"]
+        told = {entry["name"]: entry for entry in spec["containers"][0]["env"]}
+        assert told["PSFLEET_ADDRESS"]["value"] == f"small-{role}-$(PSFLEET_INDEX).small:2222"
+        assert list(told).index("PSFLEET_INDEX") < list(told).index("PSFLEET_ADDRESS"), "what is used comes first"
+        assert told["PSFLEET_PS"]["value"] == "small-ps-0.small:2222,small-ps-1.small:2222"
+        assert spec["subdomain"] == only(objects, "Service")["metadata"]["name"]
+    assert [at.host for at in ps_addresses(parse_job(JOB))] == ["small-ps-0.small", "small-ps-1.small"]
+
+
+def test_a_disk_keeps_the_fleet_together_and_a_shared_file_system_does_not(tmp_path: Path) -> None:
+    assert all("podAffinity" in spec["affinity"] for spec in pods(rendered(tmp_path)))
+    shared = rendered(tmp_path, container={"access_mode": "ReadWriteMany"})
+    assert not any("affinity" in spec for spec in pods(shared))
+    assert only(shared, "PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteMany"]
+
+
+def test_what_a_container_asks_for_is_what_it_may_have(tmp_path: Path) -> None:
+    objects = rendered(tmp_path, container={"worker": {"memory": "1Gi", "cpus": 1.5}})
+    container = only(objects, "Job", "small-worker")["spec"]["template"]["spec"]["containers"][0]
+    expected = {"memory": "1Gi", "cpu": "1500m"}
+    assert container["resources"] == {"requests": expected, "limits": expected}
+
+
+def test_data_of_the_job_are_mounted_read_only_into_workers(tmp_path: Path) -> None:
+    objects = rendered(tmp_path, container={"mounts": ["images:/data"]})
+    spec = only(objects, "Job", "small-worker")["spec"]["template"]["spec"]
+    assert {"name": "data-0", "mountPath": "/data", "readOnly": True} in spec["containers"][0]["volumeMounts"]
+    assert "images" not in json.dumps(only(objects, "Job", "small-ps"))
+
+
+def test_ps_that_run_elsewhere_are_reached_and_not_started(tmp_path: Path) -> None:
+    objects = rendered(tmp_path, fleet={"ps": 1, "workers": 2, "ps_addresses": ["10.0.0.1:7000"]})
+    assert [each["metadata"]["name"] for each in objects if each["kind"] == "Job"] == ["small-worker"]
+    egress = only(objects, "NetworkPolicy")["spec"]["egress"]
+    assert [port["port"] for port in egress[-1]["ports"]] == [7000, 7001]
+
+
+def test_the_job_file_is_in_the_config_map(tmp_path: Path) -> None:
+    text = only(rendered(tmp_path), "ConfigMap", "small")["data"]["job.json"]
+    job: Job = parse_job(json.loads(text))
+    assert job == parse_job(JOB)

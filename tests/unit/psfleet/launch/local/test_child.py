@@ -1,0 +1,117 @@
+"""One local process of a fleet: what it is told, how its end is read, and what it is started again with."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from psfleet import errors
+from psfleet.launch.local.child import MODULES, Task, parse_line
+from psfleet.polling import wait_until
+
+END_SECS = 20.0
+SERVICE = """\
+import json, os, signal, sys
+print(json.dumps({"cause": os.environ.get("PSFLEET_CAUSE", "")}), flush=True)
+end = os.environ["END"].split(":")
+if end[0] == "signal":
+    os.kill(os.getpid(), int(end[1]))
+if end[0] == "wait":
+    signal.pause()
+if end[0] == "fail":
+    print(json.dumps({"event": "failed", "message": end[2], "exit_code": int(end[1])}))
+sys.exit(int(end[1]))
+"""
+
+NewTask = Callable[[str], Task]
+
+
+@pytest.fixture
+def new_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NewTask]:
+    """Makes a task whose process ends as it is told: exit:<code>, fail:<code>:<message>, signal:<number>, wait."""
+    (tmp_path / "sample_service.py").write_text(SERVICE)
+    monkeypatch.setitem(MODULES, "ps", "sample_service")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    tasks: list[Task] = []
+
+    def new(end: str) -> Task:
+        tasks.append(Task("ps", len(tasks), {"END": end}, tmp_path / f"ps-{len(tasks)}.log"))
+        return tasks[-1]
+
+    yield new
+    for task in tasks:
+        task.kill()
+
+
+def ended(task: Task) -> int:
+    """Starts a process and waits for its end; its exit code."""
+    task.start()
+    return end_of(task)
+
+
+def end_of(task: Task) -> int:
+    """Waits for the end of a process; its exit code."""
+    code = wait_until(
+        task.exit_code, END_SECS, f"the end of {task.name}", done=lambda code: code is not None, poll_secs=0.01
+    )
+    assert code is not None
+    return code
+
+
+def test_a_process_that_ends_by_itself_has_its_own_exit_code(new_task: NewTask) -> None:
+    task = new_task("exit:75")
+    assert ended(task) == errors.LOST_PEERS
+    assert not task.was_killed()
+    assert task.failure() is None
+    assert task.cause_of_end() == "exit code 75"
+
+
+def test_a_process_that_says_why_it_fails_is_quoted(new_task: NewTask) -> None:
+    task = new_task("fail:70:the loss is NaN")
+    assert ended(task) == errors.PROGRAM_FAILED
+    assert task.cause_of_end() == "the loss is NaN (exit code 70)"
+    assert (task.failure() or {})["message"] == "the loss is NaN"
+
+
+def test_a_process_that_a_signal_ended_has_128_more(new_task: NewTask) -> None:
+    task = new_task(f"signal:{signal.SIGKILL:d}")
+    assert ended(task) == errors.SIGNAL_BASE + signal.SIGKILL
+    assert task.was_killed()
+    assert task.cause_of_end() == "killed by SIGKILL"
+
+
+def test_a_process_that_runs_is_signalled_and_killed(new_task: NewTask) -> None:
+    task = new_task("wait")
+    task.signal(signal.SIGTERM)
+    task.start()
+    assert task.exit_code() is None
+    assert task.cause_of_end() == "it runs"
+    task.signal(signal.SIGTERM)
+    assert end_of(task) == errors.SIGNAL_BASE + signal.SIGTERM
+    task.signal(signal.SIGTERM)
+    task.start("killed by SIGTERM")
+    task.kill()
+    assert task.exit_code() == errors.SIGNAL_BASE + signal.SIGKILL
+
+
+def test_a_process_that_is_started_again_learns_why_and_its_log_goes_on(new_task: NewTask) -> None:
+    task = new_task("exit:75")
+    ended(task)
+    assert task.restarts == 0
+    task.start("killed by SIGKILL")
+    assert end_of(task) == 75
+    assert task.restarts == 1
+    entries = [parse_line(line) or {} for line in task.log.read_bytes().splitlines()]
+    assert [entry["cause"] for entry in entries] == ["", "killed by SIGKILL"]
+
+
+def test_a_process_that_says_nothing_is_not_quoted_with_the_words_of_the_one_before_it(new_task: NewTask) -> None:
+    task = new_task("fail:75:lost a peer")
+    ended(task)
+    task.environment = {"END": "exit:70"}
+    task.start(task.cause_of_end())
+    assert end_of(task) == errors.PROGRAM_FAILED
+    assert task.cause_of_end() == "exit code 70"

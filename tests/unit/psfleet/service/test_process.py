@@ -1,0 +1,51 @@
+"""What a signal asks of a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from psfleet.service.process import Stop
+
+LISTEN_SECS = 10.0
+
+
+@pytest.fixture
+def stop() -> Iterator[Stop]:
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.getsignal(number) for number in numbers]
+    made = Stop()
+    yield made
+    signal.set_wakeup_fd(-1)
+    # It lives as long as its process, and so has no end of its own.
+    for end in (made._reader, made._writer):
+        end.close()
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("number", "leaves_on_sigterm", "chief_leaves"),
+    [
+        (signal.SIGTERM, False, False),
+        (signal.SIGINT, False, False),
+        (signal.SIGTERM, True, True),
+        (signal.SIGINT, True, False),
+    ],
+)
+def test_a_worker_leaves_and_the_chief_saves_unless_another_takes_its_place(
+    stop: Stop, number: int, leaves_on_sigterm: bool, chief_leaves: bool
+) -> None:
+    stop.leaves_on_sigterm = leaves_on_sigterm
+    assert not stop.must_leave(0)
+    assert not stop.must_leave(1)
+    assert not stop.must_save()
+    os.kill(os.getpid(), number)
+    assert stop.event.wait(LISTEN_SECS)
+    assert stop.must_leave(1)
+    assert stop.must_leave(0) == chief_leaves
+    assert stop.must_save() != chief_leaves
+    assert stop.error().exit_code == 128 + number

@@ -1,0 +1,143 @@
+"""What a service reads from its environment, and what it says of a variable that is wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from psfleet.addresses import Address, tf_config
+from psfleet.errors import BadJobError
+from psfleet.job.job import Job, parse_job
+from psfleet.service import settings
+
+
+@pytest.fixture
+def job() -> Job:
+    return parse_job(
+        {
+            "name": "tiny",
+            "program": "program:build",
+            "fleet": {"ps": 2, "workers": 2},
+            "optimizer": {"name": "sgd", "learning_rate": 0.1},
+            "train": {"steps": 10, "batch_size": 4},
+        }
+    )
+
+
+def test_without_any_variable_a_process_is_a_ps_that_serves_any_run() -> None:
+    read = settings.read({})
+    assert (read.job, read.run, read.ps, read.index) == (None, "", (), -1)
+    assert read.address == Address(os.uname().nodename, 2222)
+    assert (read.program_folder, read.out, read.parent_pid, read.cause) == (Path(), Path(), 0, "")
+
+
+def test_the_job_may_be_told_as_text(job: Job) -> None:
+    assert settings.read({"PSFLEET_JOB": job.model_dump_json()}).job == job
+    with pytest.raises(BadJobError, match="PSFLEET_JOB is its own text: expected a resolved job as JSON"):
+        settings.read({"PSFLEET_JOB": "{name"})
+
+
+def test_every_variable_has_its_place(job: Job, tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(job.model_dump_json())
+    read = settings.read(
+        {
+            "PSFLEET_JOB": str(path),
+            "PSFLEET_PROGRAM_FOLDER": "/program",
+            "PSFLEET_RUN": "tiny-12ab",
+            "PSFLEET_INDEX": "3",
+            "PSFLEET_PS": "a:1000,b:2000",
+            "PSFLEET_ADDRESS": "127.0.0.1:3000",
+            "PSFLEET_OUT": "/out",
+            "PSFLEET_PARENT_PID": "17",
+            "PSFLEET_CAUSE": "killed by SIGKILL",
+            "PSFLEET_METRICS_PORT": "2224",
+            "PSFLEET_TLS": "/tls",
+        }
+    )
+    assert read == settings.Settings(
+        job=job,
+        program_folder=Path("/program"),
+        run="tiny-12ab",
+        index=3,
+        ps=(Address("a", 1000), Address("b", 2000)),
+        address=Address("127.0.0.1", 3000),
+        out=Path("/out"),
+        parent_pid=17,
+        cause="killed by SIGKILL",
+        metrics_port=2224,
+        tls=Path("/tls"),
+    )
+
+
+def test_variables_that_are_empty_are_as_if_they_were_not_there() -> None:
+    names = ("PSFLEET_JOB", "PSFLEET_INDEX", "PSFLEET_PS", "PSFLEET_ADDRESS", "PSFLEET_PARENT_PID", "TF_CONFIG")
+    assert settings.read(dict.fromkeys(names, "")) == settings.read({})
+
+
+def test_tf_config_gives_the_ps_and_the_index(job: Job) -> None:
+    read = settings.read({"TF_CONFIG": json.dumps(tf_config(job, "worker:1"))})
+    assert read.ps == (Address("ps-0", 2222), Address("ps-1", 2222))
+    assert read.index == 1
+
+
+def test_the_projects_own_variables_come_before_those_of_the_platform(job: Job) -> None:
+    config = json.dumps(tf_config(job, "worker:1"))
+    assert settings.read({"JOB_COMPLETION_INDEX": "4"}).index == 4
+    assert settings.read({"JOB_COMPLETION_INDEX": "4", "TF_CONFIG": config}).index == 4
+    read = settings.read({"PSFLEET_INDEX": "0", "PSFLEET_PS": "a:1", "JOB_COMPLETION_INDEX": "4", "TF_CONFIG": config})
+    assert (read.index, read.ps) == (0, (Address("a", 1),))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("PSFLEET_JOB", "/no/such/job.json", "No such file or directory"),
+        ("PSFLEET_JOB", "/", "Is a directory"),
+        ("PSFLEET_INDEX", "first", "'first', expected a whole number"),
+        ("PSFLEET_INDEX", "1.5", "'1.5', expected a whole number"),
+        ("PSFLEET_INDEX", "--1", "'--1', expected a whole number"),
+        ("JOB_COMPLETION_INDEX", "last", "'last', expected a whole number"),
+        ("PSFLEET_PARENT_PID", "init", "'init', expected a whole number"),
+        ("PSFLEET_PS", "ps-0:2222,ps-1", "'ps-1': expected host:port"),
+        ("PSFLEET_ADDRESS", "ps-0", "'ps-0': expected host:port"),
+        ("TF_CONFIG", "{", "not JSON with cluster.ps and task"),
+        ("TF_CONFIG", '{"cluster": {"ps": ["ps-0"]}}', "'ps-0': expected host:port"),
+        ("PSFLEET_ON_SIGTERM", "stay", "'stay', expected leave or nothing"),
+        ("PSFLEET_RUN", "my_run", "'my_run'"),
+    ],
+)
+def test_a_variable_that_is_wrong_is_named_with_its_value(name: str, value: str, expected: str) -> None:
+    """The run's name becomes that of a TensorFlow container, in which there is no underscore."""
+    with pytest.raises(BadJobError) as caught:
+        settings.read({name: value})
+    assert name in str(caught.value)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "name: tiny", "[1]", "3", "null", '"tiny"', "\ufeff{}"])
+def test_a_resolved_job_that_is_no_json_object_is_refused_with_its_path(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(text)
+    with pytest.raises(BadJobError, match=f"PSFLEET_JOB is {path}: expected a resolved job as JSON"):
+        settings.read({"PSFLEET_JOB": str(path)})
+
+
+def test_a_resolved_job_with_a_wrong_field_is_refused_as_a_job_file_is(job: Job, tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps({**job.model_dump(mode="json"), "colour": "red"}))
+    with pytest.raises(BadJobError, match=f"^{path}: colour: unknown key$"):
+        settings.read({"PSFLEET_JOB": str(path)})
+
+
+def test_tensorflow_is_told_what_the_user_has_not_told_it() -> None:
+    environ = {"TF_CPP_MIN_LOG_LEVEL": "0"}
+    settings.prepare_tensorflow(environ)
+    assert environ["TF_CPP_MIN_LOG_LEVEL"] == "0"
+    assert environ["KERAS_BACKEND"] == "tensorflow"
+    options = dict(option.split("=") for option in environ["TF_GRPC_DEFAULT_OPTIONS"].split(","))
+    assert (options["grpc.keepalive_time_ms"], options["grpc.keepalive_timeout_ms"]) == ("10000", "5000")

@@ -1,0 +1,41 @@
+"""What becomes of an address that TensorFlow's server is about to listen on."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+import pytest
+
+from psfleet.tf.loopback import loopback_address
+
+PORT = 3005
+
+
+def ipv4(host: str, port: int) -> bytes:
+    return struct.pack("=H", socket.AF_INET) + struct.pack("!H", port) + socket.inet_aton(host) + bytes(8)
+
+
+def ipv6(host: str, port: int) -> bytes:
+    head = struct.pack("=H", socket.AF_INET6) + struct.pack("!HI", port, 7)
+    return head + socket.inet_pton(socket.AF_INET6, host) + struct.pack("=I", 2)
+
+
+@pytest.mark.parametrize(
+    ("told", "bound"),
+    [
+        (ipv4("0.0.0.0", PORT), ipv4("127.0.0.1", PORT)),
+        (ipv4("10.1.2.3", PORT), ipv4("127.0.0.1", PORT)),
+        (ipv6("::", PORT), ipv6("::ffff:127.0.0.1", PORT)),
+        (ipv6("::ffff:0.0.0.0", PORT), ipv6("::ffff:127.0.0.1", PORT)),
+        (ipv4("0.0.0.0", PORT + 1), ipv4("0.0.0.0", PORT + 1)),
+        (ipv6("::", 0), ipv6("::", 0)),
+    ],
+)
+def test_the_servers_port_gets_the_loopback_address_and_no_other_does(told: bytes, bound: bytes) -> None:
+    assert loopback_address(told, PORT) == bound
+
+
+def test_an_address_of_another_family_is_left_alone() -> None:
+    unix = struct.pack("=H", socket.AF_UNIX) + struct.pack("!H", PORT) + b"a/socket"
+    assert loopback_address(unix, PORT) == unix

@@ -1,0 +1,258 @@
+"""Tunnels and the data plane above them, with a stand-in for stunnel that listens and does nothing else."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from psfleet.addresses import LOCAL_PORTS, Address, local_address
+from psfleet.errors import BadJobError, LostPeerError
+from psfleet.launch.container import CONTROL_PORT, METRICS_PORT, TUNNEL_PORT
+from psfleet.launch.local.ports import free_addresses
+from psfleet.polling import wait_until
+from psfleet.service.settings import Settings
+from psfleet.tls import certificates, tunnel
+from psfleet.tls.data_plane import Direct, Tunnelled, data_plane
+from psfleet.tls.identity import Identity
+from psfleet.tls.listeners import listeners
+from psfleet.tls.tunnel import Route, Tunnels
+
+STAND_IN = """\
+#!{python} -SE
+import os, signal, socket, sys
+path = sys.argv[1]
+options = dict(line.split(" = ", 1) for line in open(path).read().splitlines() if " = " in line)
+host, _, port = options["accept"].rpartition(":")
+def told(*_):
+    open({reloads!r}, "a").write(port + "\\n")
+signal.signal(signal.SIGHUP, told)
+if options["connect"].startswith("broken"):
+    sys.exit("2026.11.20 19:26:54 LOG3[ui]: Line 7: cannot work")
+listening = socket.create_server((host, int(port)))
+open({pids!r}, "a").write(f"{{port}} {{os.getpid()}}\\n")
+print("2026.11.20 19:26:54 LOG3[0]: s_connect: connect 1.2.3.4:2225: Connection refused (111)", flush=True)
+for _ in range(2):
+    print("2026.11.20 19:26:54 LOG4[1]: Rejected by CERT at depth=0: CN=psfleet client", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def reloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Puts the stand-in in stunnel's place; the file gets a line for each reload."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    script = programs / tunnel.PROGRAM
+    files = {"reloads": str(tmp_path / "reloads"), "pids": str(tmp_path / "pids")}
+    script.write_text(STAND_IN.format(python=sys.executable, **files))
+    script.chmod(0o755)
+    setpriv = shutil.which("setpriv")
+    assert setpriv is not None
+    (programs / "setpriv").symlink_to(setpriv)
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.setattr(tunnel, "WATCH_SECS", 0.02)
+    return tmp_path / "reloads"
+
+
+@pytest.fixture
+def identity(tmp_path: Path) -> Identity:
+    certificates.make(tmp_path / "certs")
+    return Identity(tmp_path / "certs" / "ps")
+
+
+@pytest.fixture
+def tunnels(reloads: Path, identity: Identity) -> Iterator[Tunnels]:
+    with Tunnels(identity) as made:
+        yield made
+
+
+def route(connect: str, port: int | None = None) -> Route:
+    own = free_addresses(1)[0].port if port is None else port
+    return Route(f"127.0.0.1:{own}", connect, "worker", dials=True)
+
+
+def pids(reloads: Path, port: int) -> list[int]:
+    """Of every stunnel that listened on a port, the newest last."""
+    lines = (reloads.parent / "pids").read_text().split("\n")[:-1]
+    return [int(line.split()[1]) for line in lines if line.startswith(f"{port} ")]
+
+
+def test_a_tunnel_listens_when_it_is_opened_and_not_after_the_end(reloads: Path, identity: Identity) -> None:
+    way = route("worker-1:2225")
+    with Tunnels(identity) as tunnels:
+        tunnels.open(way)
+        assert listeners(way.port) == {"0100007F"}
+        [pid] = pids(reloads, way.port)
+    assert not listeners(way.port)
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_the_same_route_is_left_alone_and_another_takes_its_place(tunnels: Tunnels, reloads: Path) -> None:
+    way = route("worker-1:2225")
+    tunnels.open(way)
+    tunnels.open(way)
+    assert len(pids(reloads, way.port)) == 1
+    tunnels.open(route("other:2225", way.port))
+    old, new = pids(reloads, way.port)
+    assert not Path(f"/proc/{old}").exists()
+    assert Path(f"/proc/{new}").exists()
+
+
+def test_a_tunnel_that_dies_is_started_again(tunnels: Tunnels, reloads: Path, caplog: pytest.LogCaptureFixture) -> None:
+    way = route("worker-1:2225")
+    tunnels.open(way)
+    os.kill(pids(reloads, way.port)[0], signal.SIGKILL)
+    wait_until(lambda: pids(reloads, way.port), 10.0, "a second stunnel", done=lambda found: len(found) == 2)
+    assert f"stunnel for port {way.port} ended with -9, starting it again" in caplog.text
+
+
+def test_a_renewed_certificate_is_told_to_every_tunnel(tunnels: Tunnels, reloads: Path, identity: Identity) -> None:
+    ways = [route("worker-1:2225"), route("worker-2:2225")]
+    for way in ways:
+        tunnels.open(way)
+    certificates.renew(identity.folder.parent)
+    expected = sorted(str(way.port) for way in ways)
+    wait_until(
+        lambda: sorted(reloads.read_text().split()) if reloads.exists() else [],
+        10.0,
+        "both to be told",
+        done=lambda told: told == expected,
+    )
+
+
+def test_a_stranger_is_told_once_and_an_absent_peer_not_at_all(
+    tunnels: Tunnels, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "psfleet.tunnel"):
+        tunnels.open(route("worker-1:2225"))
+        wait_until(lambda: caplog.text.count("Rejected"), 10.0, "the line about a stranger")
+        tunnels.open(route("worker-2:2225"))
+        wait_until(lambda: caplog.text.count("Rejected"), 10.0, "the other's", done=lambda count: count == 2)
+    assert "-> worker-1:2225: Rejected by CERT at depth=0: CN=psfleet client" in caplog.text
+    assert "refused" not in caplog.text
+
+
+def test_a_tunnel_that_does_not_start_says_why(tunnels: Tunnels) -> None:
+    way = route("broken:2225")
+    with pytest.raises(LostPeerError, match=f"stunnel for port {way.port} ended with 1: Line 7: cannot work"):
+        tunnels.open(way)
+    tunnels.open(route("worker-1:2225", way.port))
+
+
+@pytest.mark.parametrize("host", ["", "a b", "a\nexec = /bin/sh\nb", "a;b", "$(x)"])
+def test_an_address_can_add_nothing_to_the_configuration(tunnels: Tunnels, host: str) -> None:
+    with pytest.raises(BadJobError, match=r"expected host:port"):
+        tunnels.open(route(f"{host}:2225"))
+
+
+def test_without_stunnel_the_message_names_the_package(
+    identity: Identity, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(
+        BadJobError, match=r"tls: true needs stunnel4, which is not installed \(Debian packages stunnel4"
+    ):
+        Tunnels(identity)
+
+
+class Opened:
+    """Stands for `Tunnels`: keeps the routes."""
+
+    def __init__(self) -> None:
+        self.routes: list[tuple[str, str, str, bool]] = []
+
+    def open(self, way: Route) -> None:
+        self.routes.append((way.accept.rpartition(":")[2], way.connect, way.peer, way.dials))
+
+
+def settings(address: str, run: str = "run") -> Settings:
+    ps = (Address("ps-0", 2222), Address("ps-1", 2222))
+    return Settings(None, Path(), run, 1, ps, Address.parse(address), Path(), 0, "", tls=Path("/tls"))
+
+
+def test_a_workers_tensorflow_knows_only_loopback() -> None:
+    opened = Opened()
+    plane = Tunnelled(settings("w:2222"), "worker", 3, opened)  # type: ignore[arg-type]
+    assert (plane.own.data, [at.data for at in plane.ps]) == (
+        "127.0.0.1:21003",
+        ["127.0.0.1:20000", "127.0.0.1:20001"],
+    )
+    assert opened.routes == [
+        ("2225", "127.0.0.1:21003", "ps", False),
+        ("20000", "ps-0:2225", "ps", True),
+        ("20001", "ps-1:2225", "ps", True),
+    ]
+
+
+def test_a_ps_reaches_a_worker_once_it_is_told_where() -> None:
+    opened = Opened()
+    plane = Tunnelled(settings("ps-1:2222"), "ps", 1, opened)  # type: ignore[arg-type]
+    assert plane.own.data == "127.0.0.1:20001"
+    assert opened.routes == [("2225", "127.0.0.1:20001", "worker", False)]
+    plane.meet(4, "c0ffee:2222")
+    assert opened.routes[1:] == [("21004", "c0ffee:2225", "worker", True)]
+    with pytest.raises(BadJobError, match="expected host:port"):
+        plane.meet(4, "nowhere")
+
+
+def test_without_tls_addresses_are_the_fleets_own(tmp_path: Path) -> None:
+    plain = settings("w:2222")
+    with data_plane(plain, "worker", 3, None) as plane:
+        assert (plane.own, plane.ps) == (plain.address, plain.ps)
+        assert isinstance(plane, Direct)
+
+
+def test_a_ps_for_any_run_is_refused_with_tls(identity: Identity) -> None:
+    with (
+        pytest.raises(BadJobError, match="serves one run, expected PSFLEET_RUN"),
+        data_plane(settings("ps-0:2222", run=""), "ps", 0, identity),
+    ):
+        raise AssertionError("it must not get here")
+
+
+@contextmanager
+def listening(host: str, port: int) -> Iterator[None]:
+    """On a host's port; without a host, nowhere."""
+    if not host:
+        yield
+        return
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, port), family=family):
+        yield
+
+
+@pytest.mark.parametrize(("host", "refused"), [("127.0.0.1", False), ("0.0.0.0", True), ("::", True), ("", True)])
+def test_a_tensorflow_port_that_is_open_to_others_ends_the_process(host: str, refused: bool) -> None:
+    plane = Tunnelled(settings("w:2222"), "worker", 3, Opened())  # type: ignore[arg-type]
+    [plane.own] = free_addresses(1)
+    with listening(host, plane.own.port):
+        if refused:
+            with pytest.raises(BadJobError, match=r"TensorFlow's port \d+ listens on .*, expected loopback alone"):
+                plane.check()
+        else:
+            plane.check()
+
+
+def test_no_port_of_the_tunnels_is_one_that_a_container_has_open() -> None:
+    tunnels = {port for ports in LOCAL_PORTS.values() for port in ports}
+    assert {2222, CONTROL_PORT, METRICS_PORT, TUNNEL_PORT}.isdisjoint(tunnels)
+
+
+def test_ports_of_a_container_are_those_of_its_address() -> None:
+    address = Address("ps-0", 2222)
+    assert (address.control, address.tunnel) == (f"ps-0:{CONTROL_PORT}", f"ps-0:{TUNNEL_PORT}")
+
+
+def test_an_index_without_a_port_is_refused() -> None:
+    with pytest.raises(BadJobError, match="ps 1000: with tls, expected an index from 0 to 999"):
+        local_address("ps", 1000)

@@ -1,0 +1,131 @@
+"""The chief's table of the fleet, in virtual time."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psfleet.control import control_pb2 as pb
+from psfleet.job.job import parse_job
+from worker_service.chief.events import Events
+from worker_service.chief.fleet_status import Roster
+
+JOB = parse_job(
+    {
+        "name": "small",
+        "program": "program:build",
+        "fleet": {"ps": 2, "workers": 2, "spares": 1},
+        "optimizer": {"name": "sgd", "learning_rate": 0.1},
+        "train": {"steps": 100, "batch_size": 8},
+    }
+)
+
+
+class Bench:
+    """A roster, its clock, and what it logs."""
+
+    def __init__(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+        caplog.set_level(logging.INFO, "psfleet")
+        self.caplog = caplog
+        self.now = 100.0
+        self.events = Events(folder, JOB)
+        self.roster = Roster(JOB, self.events, clock=lambda: self.now)
+
+    def look(self, step: int, silent_secs: float = 0.1, lost_ps: int | None = None) -> None:
+        workers = [
+            pb.WorkerState(index=index, step=step, pushed=step, joins=1, silent_secs=secs, address=f"host{index}:2222")
+            for index, secs in ((0, 0.1), (2, silent_secs))
+        ]
+        states = [pb.ShardState(step=step, workers=workers) for _ in range(2)]
+        self.roster.look([None if index == lost_ps else state for index, state in enumerate(states)])
+
+    def tables(self) -> list[dict[str, Any]]:
+        return [vars(record) for record in self.caplog.records if getattr(record, "event", "") == "fleet"]
+
+    def past(self, role: str) -> list[tuple[int, str]]:
+        """Restarts and last event of each row of the newest table."""
+        return [(row["restarts"], row["last_event"]) for row in self.tables()[-1][role]]
+
+
+@pytest.fixture
+def bench(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Bench:
+    return Bench(tmp_path, caplog)
+
+
+def test_a_quiet_fleet_is_told_every_two_seconds(bench: Bench) -> None:
+    for beat in range(7):
+        bench.look(step=beat)
+        bench.now += 1.0
+    assert [table["step"] for table in bench.tables()] == [0, 2, 4, 6]
+
+
+def test_the_table_has_a_row_for_each_ps_and_worker(bench: Bench) -> None:
+    bench.look(step=10)
+    bench.now += 2.0
+    bench.look(step=30)
+    table = bench.tables()[-1]
+    assert table["target"] == 100
+    assert table["ps"] == [
+        {"index": index, "step": 30, "rate": 10.0, "alive": True, "restarts": 0, "last_event": ""} for index in (0, 1)
+    ]
+    assert table["workers"] == [
+        {
+            "index": index,
+            "role": role,
+            "address": f"host{index}:2222",
+            "step": 30,
+            "rate": 80.0,
+            "alive": True,
+            "restarts": 0,
+            "last_event": "",
+        }
+        for index, role in ((0, "chief"), (2, "spare"))
+    ]
+
+
+def test_a_worker_that_falls_silent_is_told_at_once(bench: Bench) -> None:
+    bench.look(step=1)
+    bench.now += 0.5
+    bench.look(step=2, silent_secs=6.0)
+    assert [row["alive"] for row in bench.tables()[-1]["workers"]] == [True, False]
+    assert len(bench.tables()) == 2
+
+
+def test_a_ps_that_is_away_keeps_its_row_and_the_workers_that_it_knew(bench: Bench) -> None:
+    bench.look(step=1)
+    bench.now += 0.5
+    bench.look(step=1, lost_ps=0)
+    table = bench.tables()[-1]
+    assert [(row["alive"], row["step"]) for row in table["ps"]] == [(False, None), (True, 1)]
+    assert [row["index"] for row in table["workers"]] == [0, 2]
+
+
+def test_a_restart_is_counted_and_told_with_its_cause(bench: Bench) -> None:
+    bench.look(step=1)
+    bench.events.add("spare", 2, "restarted", "it was killed")
+    bench.now += 0.1
+    bench.look(step=1)
+    assert bench.past("workers") == [(0, ""), (1, "restarted: it was killed")]
+
+
+def test_what_happened_before_the_chief_was_started_again_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = Bench(tmp_path, caplog)
+    before.events.add("ps", 1, "restarted", "it was killed")
+    before.events.add("ps", 1, "rollback", "to step 10", steps_lost=2)
+    after = Bench(tmp_path, caplog)
+    after.events.add("ps", 0, "restarted", "its machine is gone")
+    after.look(step=1)
+    assert after.past("ps") == [(1, "restarted: its machine is gone"), (1, "rollback: to step 10")]
+    assert after.past("workers") == [(0, ""), (0, "")]
+
+
+def test_no_table_reads_what_was_written(bench: Bench, tmp_path: Path) -> None:
+    bench.events.add("ps", 1, "restarted", "it was killed")
+    (tmp_path / "events.jsonl").unlink()
+    bench.look(step=1)
+    assert bench.past("ps") == [(0, ""), (1, "restarted: it was killed")]

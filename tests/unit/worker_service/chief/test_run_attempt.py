@@ -1,0 +1,55 @@
+"""What a chief makes of what it finds in the run's folder: of its own start, which goes on, or of an earlier one."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from psfleet.report.schema import Event, EventLog
+from psfleet.service import settings
+from psfleet.service.settings import Settings
+from worker_service.chief import run_attempt
+from worker_service.chief.run_attempt import begin
+
+LONG_AGO = 1000.0
+
+
+def chief(out: Path, **told: str) -> Settings:
+    """A chief's settings."""
+    return settings.read({"PSFLEET_OUT": str(out), **{f"PSFLEET_{name}": text for name, text in told.items()}})
+
+
+@pytest.fixture
+def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of a run whose first chief, of start `a`, began long ago and noted an event."""
+    with monkeypatch.context() as clock:
+        clock.setattr(time, "time", lambda: LONG_AGO)
+        assert begin(chief(tmp_path, START="a")) == LONG_AGO
+    EventLog(tmp_path / EventLog.FILE_NAME).append(
+        Event(time=LONG_AGO, role="worker", index=1, kind="restarted", cause="it was killed", steps_lost=0)
+    )
+    (tmp_path / "checkpoints").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("told", [{"START": "a"}, {"CAUSE": "it was killed"}, {"CAUSE": "it was killed", "START": "a"}])
+def test_a_chief_that_takes_anothers_place_goes_on_with_its_time_and_events(out: Path, told: dict[str, str]) -> None:
+    assert begin(chief(out, **told)) == LONG_AGO
+    assert len(EventLog(out / EventLog.FILE_NAME).read()) == 1
+
+
+@pytest.mark.parametrize("told", [{"START": "b"}, {}])
+def test_the_first_chief_of_a_start_begins_anew_and_leaves_the_checkpoints(out: Path, told: dict[str, str]) -> None:
+    before = time.time()
+    assert begin(chief(out, **told)) >= before
+    assert EventLog(out / EventLog.FILE_NAME).read() == []
+    assert (out / "checkpoints").is_dir()
+
+
+@pytest.mark.parametrize("text", ["", "no json", "[]", '{"name": "a"}', '{"name": "a", "time": "noon"}'])
+def test_a_note_that_cannot_be_read_is_none(out: Path, text: str) -> None:
+    (out / run_attempt.STARTED).write_text(text)
+    assert begin(chief(out, START="a")) > LONG_AGO
+    assert begin(chief(out, START="a", CAUSE="it was killed")) > LONG_AGO

@@ -1,0 +1,177 @@
+"""Keras models give the same loss, gradient and state in a worker's graph as in eager Keras."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from keras import layers
+from support.keras_models import MODELS, Subclassed
+from support.program_samples import Stepper, sample_job
+
+from psfleet.errors import ProgramError
+from psfleet.job.program import KerasProgram
+from psfleet.tf.program_data import built_model
+from worker_service.frontends import FrontEnd, front_end
+
+
+def program_of(name: str, **fields: Any) -> KerasProgram:
+    model, x, y, loss = MODELS[name]
+    data = tf.data.Dataset.from_tensor_slices((x, y))
+    defaults = {"model": model, "loss": loss, "train": lambda shard, shards: data.shard(shards, shard)}
+    return KerasProgram(**{**defaults, **fields})
+
+
+def front_of(name: str, index: int = 0, num_shards: int = 1, **fields: Any) -> FrontEnd:
+    return front_end(program_of(name, **fields), sample_job(), num_shards, index)
+
+
+def batch_of(name: str, number: int = 0) -> Any:
+    rows = slice(4 * number, 4 * number + 4)
+    return tf.nest.map_structure(lambda array: array[rows], MODELS[name][1:3])
+
+
+def eager_step(name: str) -> tuple[float, dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Loss, gradients and non-trainable values by path after one eager training step without its update."""
+    program = program_of(name)
+    model = built_model(program, sample_job())
+    model.compile(loss=program.loss, jit_compile=False)
+    x, y = tf.nest.map_structure(tf.constant, batch_of(name))
+    with tf.GradientTape() as tape:
+        takes_training = not isinstance(model, Subclassed)
+        y_pred = model(x, training=True) if takes_training else model(x)
+        loss = model.compute_loss(x=x, y=y, y_pred=y_pred)
+    variables = [variable.value for variable in model.trainable_variables]
+    gradients = tape.gradient(loss, variables, unconnected_gradients="zero")
+    paths = [variable.path for variable in model.trainable_variables]
+    dense = {path: tf.convert_to_tensor(gradient).numpy() for path, gradient in zip(paths, gradients, strict=True)}
+    return float(loss), dense, {variable.path: variable.numpy() for variable in model.non_trainable_variables}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_loss_gradient_and_state_are_those_of_eager_keras(name: str) -> None:
+    loss, gradients, state = eager_step(name)
+    stepper = Stepper.of(front_of(name))
+    batch = tf.nest.flatten(batch_of(name))
+    got_loss, got_state = stepper.run([stepper.graph.loss, stepper.graph.new_state], batch)
+    got = stepper.gradients(batch)
+    assert got_loss == pytest.approx(loss, rel=1e-5)
+    assert list(got) == list(gradients)
+    for path, gradient in gradients.items():
+        np.testing.assert_allclose(got[path], gradient, rtol=1e-4, atol=1e-6, err_msg=path)
+    for spec, value in zip(stepper.layout.state.specs, got_state, strict=True):
+        np.testing.assert_allclose(value, state[spec.name], rtol=1e-5, err_msg=spec.name)
+        assert value.dtype == spec.dtype
+
+
+def test_what_the_forward_pass_changes_is_state_and_the_rest_is_frozen() -> None:
+    model = front_of("convolution")
+    assert [spec.name.rsplit("/", 1)[1] for spec in model.state] == [
+        "moving_mean",
+        "moving_variance",
+        "seed_generator_state",
+        "seed_generator_state",
+    ]
+    assert model.frozen == ()
+    frozen = front_of("partly_frozen")
+    assert len(frozen.frozen) == 6
+    assert [spec.dtype for spec in frozen.state] == ["int64", "int64"]
+
+
+def test_dropout_moves_on_with_the_state_and_differs_between_workers() -> None:
+    batch = tf.nest.flatten(batch_of("convolution"))
+    steppers = [Stepper.of(front_of("convolution", index, 3)) for index in (0, 0, 1, 2)]
+    losses = [float(stepper.run(stepper.graph.loss, batch)) for stepper in steppers]
+    assert losses[0] == losses[1]
+    assert len(set(losses)) == 3
+    chief = steppers[0]
+    values = dict(chief.front.initial_values())
+    states = [stepper.run(stepper.graph.new_state, batch) for stepper in (chief, steppers[3])]
+    for of_chief, of_worker in zip(*states, strict=True):
+        if of_chief.dtype == np.int64:
+            np.testing.assert_array_equal(of_chief, of_worker)
+    values |= {spec.name: value for spec, value in zip(chief.front.state, states[0], strict=True)}
+    assert float(chief.run(chief.graph.loss, batch, values)) != losses[0]
+
+
+def test_evaluation_uses_the_given_values_and_all_examples() -> None:
+    _, x, y, _ = MODELS["mlp"]
+    front = front_of("mlp", metrics=["accuracy"], evaluate=lambda: tf.data.Dataset.from_tensor_slices((x, y)).take(10))
+    values = {name: value * 0.5 for name, value in front.initial_values().items()}
+    metrics = front.evaluate(values, lambda batch: 1 / 0)
+    kernels = [values[spec.name] for spec in front.parameters]
+    logits = np.maximum(x[:10] @ kernels[0] + kernels[1], 0) @ kernels[2] + kernels[3]
+    probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    assert metrics["loss"] == pytest.approx(-np.log(probabilities[np.arange(10), y[:10]]).mean(), rel=1e-4)
+    assert metrics["accuracy"] == pytest.approx((logits.argmax(axis=1) == y[:10]).mean())
+    assert set(map(type, metrics.values())) == {float}
+
+
+def test_a_program_without_evaluation_data_has_no_metrics() -> None:
+    front = front_of("mlp")
+    assert front.evaluate(front.initial_values(), lambda batch: 1 / 0) == {}
+
+
+@keras.saving.register_keras_serializable()
+class GlobalNoise(layers.Layer):
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return x + keras.random.normal((4, 1))
+
+
+def followed_by(layer: layers.Layer, **dense: Any) -> Callable[[], keras.Model]:
+    return lambda: keras.Sequential([keras.Input((5,)), layers.Dense(1, **dense), layer])
+
+
+class TableLookup(layers.Layer):
+    def __init__(self) -> None:
+        super().__init__()
+        keys, values = tf.constant([0], tf.int64), tf.constant([2.0])
+        self.table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, values), 1.0)
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return x * self.table.lookup(tf.constant([0], tf.int64))
+
+    def compute_output_shape(self, shape: Any) -> Any:
+        return shape
+
+
+class OwnStep(keras.Sequential):
+    def train_step(self, data: Any) -> Any:
+        return {}
+
+
+class Raising(layers.Layer):
+    def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
+        if training:
+            raise ValueError("boom")
+        return x
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model": lambda: keras.Sequential([keras.Input((5,)), layers.Flatten()])}, "no trainable parameters"),
+        ({"model": followed_by(layers.Flatten(), dtype="float64")}, "dense/kernel is float64, expected float32"),
+        ({"model": followed_by(layers.Flatten(), kernel_constraint="non_neg")}, "dense/kernel has a constraint"),
+        ({"model": followed_by(GlobalNoise())}, "variable .*seed_generator_state.*, which is no variable of the model"),
+        ({"model": lambda: followed_by(TableLookup())()}, "a resource in .*Lookup.* lookup tables and the like in the"),
+        ({"model": lambda: OwnStep([keras.Input((5,)), layers.Dense(1)])}, "overrides train_step"),
+        ({"model": lambda: followed_by(Raising())()}, "the model's forward pass or loss raised ValueError"),
+        ({"loss": "no_such_loss"}, "raised ValueError: Could not interpret loss"),
+        ({"model": followed_by(layers.Flatten()), "loss": None}, "raised ValueError: No loss to compute"),
+        (
+            {"model": followed_by(layers.Flatten()), "loss": keras.losses.MeanSquaredError(reduction=None)},
+            r"the loss has shape \[4\], expected a scalar",
+        ),
+        ({"train": lambda shard, shards: tf.data.Dataset.range(9)}, r"expected \(x, y\)"),
+        ({"evaluate": lambda: tf.data.Dataset.range(0)}, "the evaluation data are empty"),
+    ],
+)
+def test_a_program_that_cannot_be_trained_is_told(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProgramError, match=message) as caught:
+        front_of("regularized", **fields)
+    assert "\n" not in str(caught.value)

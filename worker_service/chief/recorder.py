@@ -1,0 +1,165 @@
+"""Records the training as the chief sees it: progress lines, history, TensorBoard, evaluations."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from psfleet.job.job import Job
+from psfleet.layout import Layout
+from psfleet.report.schema import History, Point
+from worker_service.evaluation import Evaluator
+from worker_service.session import Attachment
+from worker_service.training_loop import Batch
+
+logger = logging.getLogger("psfleet.chief")
+
+PROGRESS_SECS = 0.5
+"""Least time between two progress lines."""
+NEVER = 1 << 62
+"""A step that no run reaches."""
+REMEMBERED_STEPS = 100_000
+"""Step times over which the report's quantiles are taken."""
+
+
+class Recorder:
+    """An `Observer` of the chief's training loop."""
+
+    def __init__(self, out: Path, job: Job, layout: Layout, evaluator: Evaluator) -> None:
+        self._job = job
+        self._layout = layout
+        self._evaluator = evaluator
+        self._history = History(out / History.FILE_NAME)
+        self._board = tf.summary.create_file_writer(str(out / "tensorboard"))
+        self._generation = 0
+        self._version = 0
+        self._last = (time.perf_counter(), 0)
+        self._due: dict[str, int] = {}
+        self.step_secs: deque[float] = deque(maxlen=REMEMBERED_STEPS)
+        self.loss: float | None = None
+        self.metrics: dict[str, float] = {}
+        self.steps_done = 0
+        self.training_secs = 0.0
+
+    def begin(self, generation: int) -> None:
+        """A generation begins, or goes on."""
+        self._generation = generation
+
+    def start(self, version: int) -> None:
+        """See `Observer`."""
+        self._version = version
+        self._last = (time.perf_counter(), version)
+        self._due = {
+            "evaluate": _next(version, self._job.evaluate.every_steps),
+            "summaries": _next(version, self._job.summaries.every_steps),
+        }
+
+    def step(self, attachment: Attachment, batch: Batch, version: int, loss: float, secs: float) -> None:
+        """See `Observer`."""
+        made = version - self._version
+        if made > 0:
+            self.step_secs.append(secs / made)
+            self.steps_done += made
+        self.training_secs += secs
+        self._version = version
+        self.loss = loss
+        now = time.perf_counter()
+        if now - self._last[0] >= PROGRESS_SECS or version >= self._job.train.steps:
+            self._progress(now, version, loss)
+        if self._is_due("summaries", version, self._job.summaries.every_steps):
+            self._summarize(attachment, batch, version, loss)
+        if self._is_due("evaluate", version, self._job.evaluate.every_steps) and version < self._job.train.steps:
+            self.evaluate(version, lambda: local_values(attachment, self._layout))
+
+    def evaluate(self, version: int, values: Callable[[], Mapping[str, np.ndarray]]) -> None:
+        """Evaluates named tensors at a version, and records the metrics.
+
+        Raises:
+            ProgramError: The program failed.
+        """
+        tensors = values()
+        started = time.perf_counter()
+        metrics = self._evaluator.evaluate(tensors)
+        if not metrics:
+            return
+        self.metrics = metrics
+        text = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        secs = round(time.perf_counter() - started, 2)
+        extra = {"event": "evaluation", "step": version, "metrics": metrics, "secs": secs}
+        logger.info("evaluation at step %d: %s", version, text, extra=extra)
+        with self._board.as_default(step=version):
+            for name, value in metrics.items():
+                tf.summary.scalar(f"evaluate/{name}", value)
+            if self._job.summaries.histograms:
+                for spec in self._layout.parameters.specs:
+                    tf.summary.histogram(spec.name, tensors[spec.name])
+
+    def close(self) -> None:
+        """Writes out what TensorBoard has not got yet."""
+        self._board.close()
+
+    def quantile_secs(self, quantile: float) -> float | None:
+        """Of the step times; None if no step was timed."""
+        return float(np.quantile(np.array(self.step_secs), quantile)) if self.step_secs else None
+
+    def examples_per_sec(self) -> float:
+        """Over all steps that this process saw."""
+        return self._examples(self.steps_done) / self.training_secs if self.training_secs else 0.0
+
+    def _examples(self, steps: int) -> int:
+        """Examples of the gradients that make so many steps."""
+        gradients = self._job.quorum if self._job.update.mode == "sync" else 1
+        return steps * gradients * self._job.train.batch_size
+
+    def _progress(self, now: float, version: int, loss: float) -> None:
+        before, version_before = self._last
+        made = version - version_before
+        secs = max(now - before, 1e-9)
+        self._last = (now, version)
+        point = Point(
+            time=time.time(),
+            step=version,
+            generation=self._generation,
+            loss=loss,
+            step_secs=secs / max(made, 1),
+            examples_per_sec=self._examples(made) / secs,
+        )
+        self._history.append(point)
+        extra = {"event": "progress", "target": self._job.train.steps, **point.model_dump(exclude={"time"})}
+        logger.info("step %d of %d: loss %.4g", version, self._job.train.steps, loss, extra=extra)
+
+    def _summarize(self, attachment: Attachment, batch: Batch, version: int, loss: float) -> None:
+        own = attachment.summaries(batch)
+        with self._board.as_default(step=version):
+            tf.summary.scalar("train/loss", loss)
+            if self.step_secs:
+                tf.summary.scalar("train/step_secs", self.step_secs[-1])
+            if own is not None:
+                tf.summary.experimental.write_raw_pb(own, version)
+
+    def _is_due(self, what: str, version: int, every: int | None) -> bool:
+        if version < self._due[what]:
+            return False
+        self._due[what] = _next(version, every)
+        return True
+
+
+def local_values(attachment: Attachment, layout: Layout) -> dict[str, np.ndarray]:
+    """Every named tensor: the parameters of this worker, and the state that the ps hold."""
+    state, frozen = attachment.state()
+    return {
+        **layout.parameters.unpack(attachment.parameters()),
+        **layout.state.unpack(state),
+        **layout.frozen.unpack(frozen),
+    }
+
+
+def _next(version: int, every: int | None) -> int:
+    """The next multiple of `every` above `version`; never without `every`."""
+    return (version // every + 1) * every if every else NEVER

@@ -1,0 +1,22 @@
+"""The two kinds of training programs, behind one interface."""
+
+from __future__ import annotations
+
+from psfleet.job.job import Job
+from psfleet.job.program import GraphProgram, KerasProgram
+from worker_service.frontends.graph import GraphFrontEnd
+from worker_service.frontends.interface import FrontEnd, TrainingGraph
+from worker_service.frontends.keras import KerasFrontEnd
+
+__all__ = ["FrontEnd", "TrainingGraph", "front_end"]
+
+
+def front_end(program: KerasProgram | GraphProgram, job: Job, num_shards: int, index: int) -> FrontEnd:
+    """The front end of a program for worker `index`, whose data are shard `index % num_shards` of `num_shards`.
+
+    Raises:
+        ProgramError: The program raised, has no trainable parameters, or does something that a worker cannot do.
+    """
+    if isinstance(program, KerasProgram):
+        return KerasFrontEnd(program, job, num_shards, index)
+    return GraphFrontEnd(program, job, num_shards, index)

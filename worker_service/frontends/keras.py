@@ -1,0 +1,190 @@
+"""The Keras 3 front end: an eager model, traced without side effects on values that come from the ps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager.context import eager_mode
+
+from psfleet.checkpoint.keras_names import keras_names
+from psfleet.errors import ProgramError
+from psfleet.job.job import Job
+from psfleet.job.program import KerasProgram
+from psfleet.job.user_code import user_code
+from psfleet.layout import Layout, TensorSpec
+from psfleet.tf.program_data import built_model, training_data
+from worker_service.frontends import flat
+from worker_service.frontends.graph_import import split, transplant
+from worker_service.frontends.interface import TrainingGraph
+from worker_service.input_pipeline import batch_spec, evaluation_batches
+
+SEED_STRIDE = 506_952_115
+"""What separates the dropout seeds of neighbouring workers; odd, so that small multiples stay apart modulo 2^31 - 2."""
+
+
+class KerasFrontEnd:
+    """A Keras program for one worker. TensorFlow's eager execution has to be on, as it is by default."""
+
+    def __init__(self, program: KerasProgram, job: Job, num_shards: int, index: int) -> None:
+        """Builds the model and traces its forward pass once, which tells state from frozen tensors.
+
+        Raises:
+            ProgramError: The program raised, or the model is none that psfleet can train.
+        """
+        self._job = job
+        self._index = index
+        self._batch_spec = batch_spec(
+            training_data(program, job, index % num_shards, num_shards), job, job.train.batch_size
+        )
+        if not isinstance(self._batch_spec, tuple) or len(self._batch_spec) != 2:
+            raise self._error(f"training examples are {self._batch_spec}, expected (x, y)")
+        self._model = built_model(program, job)
+        trained, others = list(self._model.trainable_variables), list(self._model.non_trainable_variables)
+        self._check(trained)
+        self._specs = {
+            id(variable): TensorSpec(name, tuple(variable.shape), variable.dtype)
+            for variable, name in zip(trained + others, keras_names(trained + others), strict=True)
+        }
+        with user_code(job, "compile()"):
+            self._model.compile(loss=program.loss, metrics=program.metrics, jit_compile=False)
+        self._trained = trained
+        self._state, self._frozen = self._split(others)
+        self._step: Any = None
+        self._evaluation = evaluation_batches(program, job) if index == 0 else None
+        self.parameters = tuple(self._specs[id(variable)] for variable in self._trained)
+        self.state = tuple(self._specs[id(variable)] for variable in self._state)
+        self.frozen = tuple(self._specs[id(variable)] for variable in self._frozen)
+
+    def initial_values(self) -> dict[str, np.ndarray]:
+        """See `FrontEnd`."""
+        variables = self._trained + self._state + self._frozen
+        return {self._specs[id(variable)].name: variable.numpy() for variable in variables}
+
+    def build(
+        self, layout: Layout, parameters: tf.Tensor, state: Sequence[tf.Tensor], frozen: Sequence[tf.Tensor]
+    ) -> TrainingGraph:
+        """See `FrontEnd`."""
+        # Not tf.init_scope, the public way out of a graph: it stops every gradient tape inside it.
+        with eager_mode():
+            self._step = self._trace_step(layout)
+        graph = self._step.graph
+        feeds = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in tf.nest.flatten(self._batch_spec)]
+        captured = [tf.constant(outer.numpy()) for outer, _ in graph.captures]
+        values = [parameters, *state, *frozen, *feeds, *captured]
+        inputs = list(zip(graph.inputs, values, strict=True))
+        outputs = transplant(graph, inputs, [*graph.outputs, *graph.control_outputs])
+        loss, *rest = outputs
+        gradients, new_state, updates = split(rest, len(self._trained), len(self._state))
+        return TrainingGraph(tuple(feeds), loss, gradients, new_state, updates, summaries=None)
+
+    def evaluate(
+        self, values: Mapping[str, np.ndarray], run_loss: Callable[[Sequence[np.ndarray]], float]
+    ) -> dict[str, float]:
+        """See `FrontEnd`: Keras' own `evaluate`, in this process; `run_loss` is not called."""
+        del run_loss
+        if self._evaluation is None:
+            return {}
+        with eager_mode():
+            for variable in self._trained + self._state + self._frozen:
+                variable.assign(values[self._specs[id(variable)].name])
+            with user_code(self._job, "evaluating the model"):
+                metrics = self._model.evaluate(self._evaluation, return_dict=True, verbose=0)
+        return {name: float(value) for name, value in metrics.items()}
+
+    def _check(self, trained: Sequence[Any]) -> None:
+        if not trained:
+            raise self._error("the model has no trainable parameters, expected at least one")
+        if type(self._model).train_step is not keras.Model.train_step:
+            raise self._error("the model overrides train_step, which a worker never calls; expected compute_loss")
+        for variable in trained:
+            if variable.dtype != "float32":
+                raise self._error(f"trainable variable {variable.path} is {variable.dtype}, expected float32")
+            if variable.constraint is not None:
+                raise self._error(f"trainable variable {variable.path} has a constraint, which no ps applies")
+
+    def _split(self, others: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Variables that the forward pass changes, and those that it leaves alone."""
+        changed: list[Any] = []
+        # Created here, not in the trace, where Keras would make its first value a constant of every step.
+        keras.random.uniform(())
+
+        def forward(values: Any, batch: Any) -> tf.Tensor:
+            scope, loss, before = self._forward(self._trained + list(others), values, batch)
+            changed.extend(
+                variable for variable in others if scope.get_current_value(variable) is not before[id(variable)]
+            )
+            return loss
+
+        variables = self._trained + list(others)
+        self._concrete(forward, [tf.TensorSpec(variable.shape, variable.dtype) for variable in variables])
+        return changed, [variable for variable in others if all(variable is not other for other in changed)]
+
+    def _trace_step(self, layout: Layout) -> Any:
+        """A concrete function of the flat parameters, state, frozen and batch: loss, gradients and new state."""
+
+        def step(values: Any, batch: Any) -> tuple[tf.Tensor, ...]:
+            vector, *others = values
+            state, frozen = others[: len(self._state)], others[len(self._state) :]
+            parameters = flat.cut(layout.parameters, vector)
+            with tf.GradientTape() as tape:
+                tape.watch(parameters)
+                values = [*parameters, *self._shift_seeds(state, self._index), *frozen]
+                scope, loss, _ = self._forward(self._trained + self._state + self._frozen, values, batch)
+            gradients = flat.dense(layout.parameters, tape.gradient(loss, parameters))
+            new_state = [scope.get_current_value(variable) for variable in self._state]
+            return loss, *gradients, *self._shift_seeds(new_state, -self._index)
+
+        specs = [tf.TensorSpec([layout.parameters.size], tf.float32)]
+        specs += [tf.TensorSpec(variable.shape, variable.dtype) for variable in self._state + self._frozen]
+        return self._concrete(step, specs)
+
+    def _forward(
+        self, variables: Sequence[Any], values: Sequence[tf.Tensor], batch: Any
+    ) -> tuple[keras.StatelessScope, tf.Tensor, dict[int, tf.Tensor]]:
+        """Runs the model and its loss as Keras' train_step does, with `values` in place of `variables`.
+
+        Returns:
+            The scope, which knows what became of each variable; the loss, `[]` float32; what each variable, by id, held
+            before.
+        """
+        model, (x, y) = self._model, batch
+        mapping = list(zip(variables, values, strict=True))
+        mapping += [(metric, tf.zeros(metric.shape, metric.dtype)) for metric in model.metrics_variables]
+        with keras.StatelessScope(mapping, collect_losses=True) as scope:
+            before = {id(variable): scope.get_current_value(variable) for variable in variables}
+            takes_training = "training" in model.call_signature_parameters
+            y_pred = model(x, training=True) if takes_training else model(x)
+            loss = model.compute_loss(x=x, y=y, y_pred=y_pred)
+        if loss.shape.rank != 0:
+            raise self._error(f"the loss has shape {list(loss.shape)}, expected a scalar")
+        return scope, tf.cast(loss, tf.float32), before
+
+    def _concrete(self, function: Callable[[Any, Any], Any], specs: Sequence[tf.TensorSpec]) -> Any:
+        """Traces a function of tensors and a batch; refuses captured resources."""
+        tf.random.set_seed(self._job.train.seed + self._index)
+        with user_code(self._job, "the model's forward pass or loss"):
+            concrete = tf.function(function, autograph=False).get_concrete_function(list(specs), self._batch_spec)
+        for outer, inner in concrete.graph.captures:
+            if outer.dtype in (tf.resource, tf.variant):
+                names = [variable.name for variable in concrete.graph.variables if variable.handle is outer]
+                what = f"variable {names[0]}" if names else f"a resource in {inner.consumers()[0].name}"
+                raise self._error(
+                    f"the forward pass uses {what}, which is no variable of the model; expected lookup tables and "
+                    "the like in the data set, random layers with a keras.random.SeedGenerator of their own"
+                )
+        return concrete
+
+    def _shift_seeds(self, state: Sequence[tf.Tensor], multiple: int) -> list[tf.Tensor]:
+        """The state with seeds of random layers moved, so that each worker drops out other units."""
+        shifted = list(state)
+        for position, variable in enumerate(self._state):
+            if multiple and variable.path.endswith("seed_generator_state"):
+                shifted[position] += tf.constant([multiple * SEED_STRIDE, 0], variable.dtype)
+        return shifted
+
+    def _error(self, message: str) -> ProgramError:
+        return ProgramError(f"program {self._job.program!r}: {message}")

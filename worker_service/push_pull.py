@@ -1,0 +1,198 @@
+"""What a worker and one ps exchange in a step: push a gradient, wait for the token, pull the parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from psfleet.job.job import Job
+from psfleet.layout import FlatLayout, Layout
+from psfleet.tf import STALENESS_BUCKETS, ShardHandles
+
+SMALL_BYTES = 1 << 20
+"""Up to this size a copy of a bucket costs less than a second tensor on the network: the version travels with it."""
+
+
+class Exchange:
+    """A worker's end of one shard.
+
+    Args of the constructor:
+        shard: Which one; its ps is task `shard` of job `ps` in the session's ClusterSpec.
+        index: Of this worker.
+        own_device: This worker's device.
+        container: The resource container of the generation.
+    """
+
+    def __init__(self, job: Job, layout: Layout, shard: int, index: int, own_device: str, container: str) -> None:
+        self.handles = ShardHandles(layout, shard, job.fleet.slots, container, device=f"/job:ps/task:{shard}")
+        self._is_sync = job.update.mode == "sync"
+        self._wire = tf.dtypes.as_dtype(job.update.wire)
+        self._shard = shard
+        self._index = index
+        self._own_device = own_device
+        self._layout = layout.parameters
+        self._first_size = self._layout.bucket_size + self.handles.roll_call_size
+        self._is_small = self._layout.bucket_size * 4 <= SMALL_BYTES
+
+    def push(
+        self, gradients: Sequence[tf.Tensor], label: tf.Tensor, state: tf.Tensor | None
+    ) -> tuple[list[tf.Operation], tf.Tensor]:
+        """Sends a gradient to the ps; the label travels as the last words of its first bucket.
+
+        Args:
+            gradients: `[size]` float32 for each parameter of the layout; those of this shard are sent.
+            label: int64 scalar, the version on which they were computed.
+            state: uint8 `[state shard size]`, what the chief's forward pass changed; None from others.
+
+        Returns:
+            What is done once the gradient is in, and the label as the ps got it.
+        """
+        with tf.device(self._own_device):
+            sent = self._buckets(gradients, label)
+        handles = self.handles
+        with tf.device(handles.device):
+            label = _number(sent[0][self._first_size :])
+            arrived = [tf.cast(bucket, tf.float32) for bucket in sent]
+            arrived[0] = arrived[0][: self._first_size]
+            before = [handles.pushed.scatter_nd_add([[self._index]], tf.ones([1], tf.int64)).op]
+            if state is not None:
+                before.append(handles.state.assign(state, read_value=False))
+            with tf.control_dependencies(before):
+                done = self._add(arrived, label) if self._is_sync else self._enqueue(arrived, label)
+            with tf.control_dependencies(done):
+                return [handles.last_label.scatter_nd_update([[self._index]], [label])], label
+
+    def await_and_pull(self, after: Sequence[tf.Operation], label: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Waits until the ps has gone on, then reads its parameters.
+
+        Sync: until the shard's version is above `label`. Async: until the ps has looked at this worker's gradient.
+        The ps adds up how long that took, by its own clock.
+
+        Returns:
+            See `pull`.
+        """
+        handles = self.handles
+        with tf.device(handles.device):
+            with tf.control_dependencies(after):
+                arrived = tf.timestamp()
+            with tf.control_dependencies([arrived]):
+                passed = self._pass_barrier(label) if self._is_sync else handles.tokens[self._index].dequeue()
+            with tf.control_dependencies([passed]):
+                waited = [tf.timestamp() - arrived]
+            with tf.control_dependencies([handles.waited_secs.scatter_nd_add([[self._index]], waited).op]):
+                sent = self._read()
+        # What the worker makes of it waits for the tensors alone: for the barrier, too, it would need a message more.
+        return self._receive(*sent)
+
+    def pull(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Reads the shard's parameters, without waiting.
+
+        The version is read before the parameters are: it is never newer than they are, so that a gradient computed
+        on parameters that were read in the middle of an update counts as stale.
+
+        Returns:
+            int64 `[2]`, the shard's version and target; and its buckets, `[bucket_size]` float32 each, on the worker.
+        """
+        with tf.device(self.handles.device):
+            sent = self._read()
+        return self._receive(*sent)
+
+    def look(self) -> tf.Tensor:
+        """int64 `[2]`, without waiting: the shard's version, and the label of this worker's newest gradient."""
+        with tf.device(self.handles.device):
+            return tf.stack([self.handles.version.read_value(), self.handles.last_label[self._index]])
+
+    def _read(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """On the ps: version and target, and the buckets as they travel."""
+        handles = self.handles
+        progress = tf.stack([handles.version.read_value(), handles.target.read_value()])
+        with tf.control_dependencies([progress]):
+            buckets = [tf.cast(bucket.read_value(), self._wire) for bucket in handles.buckets]
+        if self._is_small:
+            buckets[0] = tf.concat([buckets[0], _words(progress, self._wire)], 0)
+        return progress, buckets
+
+    def _receive(self, progress: tf.Tensor, buckets: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """On the worker: what `pull` returns."""
+        with tf.device(self._own_device):
+            if self._is_small:
+                progress = _number(tf.reshape(buckets[0][self._first_size :], [2, -1]))
+            received = [tf.cast(bucket, tf.float32)[: self._layout.bucket_size] for bucket in buckets]
+            return tf.identity(progress), received
+
+    def _buckets(self, gradients: Sequence[tf.Tensor], label: tf.Tensor) -> list[tf.Tensor]:
+        """This shard's buckets out of the gradients of all tensors, as they travel.
+
+        Gaps are filled with zeros; behind the first bucket come the roll call and the words of the label.
+        """
+        size = self._layout.bucket_size
+        shard_size = self._layout.shard_size
+        start = self._shard * shard_size
+        roll_call = tf.one_hot(self._index, self.handles.roll_call_size)
+        parts = [_range(self._layout, gradients, low, low + size) for low in range(start, start + shard_size, size)]
+        parts[0].append(roll_call)
+        sent = [[tf.cast(part, self._wire) for part in bucket] for bucket in parts]
+        sent[0].append(_words(label, self._wire))
+        return [tf.concat(bucket, 0) for bucket in sent]
+
+    def _add(self, buckets: Sequence[tf.Tensor], label: tf.Tensor) -> list[tf.Operation]:
+        """Sync: adds each bucket to its accumulator, once for each label.
+
+        The ps remembers the label of a worker's newest gradient: the same again (a worker that was killed behind its
+        push and started again) goes in under a label so old that the accumulator drops it.
+        """
+        handles = self.handles
+        newest = handles.last_label[self._index]
+        effective = tf.where(label > newest, label, tf.constant(-1, tf.int64))
+        late = tf.clip_by_value(handles.version.read_value() - label, 0, STALENESS_BUCKETS - 1)
+        place = tf.stack([tf.constant(self._index, tf.int64), late])[tf.newaxis]
+        counted = handles.staleness.scatter_nd_add(place, tf.ones([1], tf.int64))
+        added = [
+            handles.accumulator(index).apply_grad(bucket, local_step=effective) for index, bucket in enumerate(buckets)
+        ]
+        return [counted, *added]
+
+    def _enqueue(self, buckets: Sequence[tf.Tensor], label: tf.Tensor) -> list[tf.Operation]:
+        """Async: hands the whole gradient to the ps at once."""
+        return [self.handles.gradient_queue().enqueue([*buckets, label, tf.constant(self._index)])]
+
+    def _pass_barrier(self, label: tf.Tensor) -> tf.Tensor:
+        """The version, once it is above `label`: a loop on the ps, which sleeps on this worker's token queue."""
+        token = self.handles.tokens[self._index]
+
+        def sleep(version: tf.Tensor) -> tf.Tensor:
+            del version
+            with tf.control_dependencies([token.dequeue()]):
+                return self.handles.version.read_value()
+
+        at_first = self.handles.version.read_value()
+        return v1.while_loop(lambda version: version <= label, sleep, [at_first], parallel_iterations=1)
+
+
+def _range(layout: FlatLayout, tensors: Sequence[tf.Tensor], low: int, high: int) -> list[tf.Tensor]:
+    """The elements from `low` to `high` of the vector in which `tensors`, each `[size]` float32, are laid out."""
+    parts: list[tf.Tensor] = []
+    at = low
+    for spec, offset, tensor in zip(layout.specs, layout.offsets, tensors, strict=True):
+        start, stop = max(low, offset), min(high, offset + spec.size)
+        if start >= stop:
+            continue
+        if start > at:
+            parts.append(tf.zeros([start - at]))
+        parts.append(tensor[start - offset : stop - offset] if stop - start < spec.size else tensor)
+        at = stop
+    if high > at:
+        parts.append(tf.zeros([high - at]))
+    return parts
+
+
+def _words(numbers: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """int64 numbers as the raw bits of a vector of another type, which may be nonsense as numbers of that type."""
+    return tf.reshape(tf.bitcast(numbers, dtype), [-1])
+
+
+def _number(words: tf.Tensor) -> tf.Tensor:
+    """The inverse of `_words`: the last dimension, 8 bytes long, becomes one int64."""
+    return tf.bitcast(words, tf.int64)
