@@ -93,7 +93,7 @@ def _of_shard(shard: Shard) -> list[Reading]:
     step = shard.step
     return [
         Reading(metrics.STEP, step),
-        Reading(metrics.TARGET_STEP, shard.target),
+        Reading(metrics.TARGET_STEP, shard.final_step),
         Reading(metrics.GENERATION, shard.plan.generation),
         Reading(metrics.UPDATES, step - shard.first_step),
         Reading(metrics.WAITING, time.monotonic() - shard.last_update),

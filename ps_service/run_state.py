@@ -66,7 +66,7 @@ class Run:
         """
         with self.lock:
             index = request.index if request.index >= 0 else self._free_index(request)
-            if index >= request.slots:
+            if index >= request.worker_limit:
                 return None
             worker = self.workers.setdefault(index, Worker())
             worker.left, worker.last_heard, worker.address = False, time.monotonic(), request.address
@@ -82,7 +82,7 @@ class Run:
             if index and (is_its_place or worker.process == request.process):
                 return index
         taken = {at for at, worker in self.workers.items() if worker.is_alive()}
-        return next((at for at in range(1, request.slots) if at not in taken), request.slots)
+        return next((at for at in range(1, request.worker_limit) if at not in taken), request.worker_limit)
 
     def hear(self, request: pb.HeartbeatRequest) -> None:
         """Notes a worker's sign of life."""
@@ -128,14 +128,14 @@ class Run:
     def log_slow_step(self, slow_secs: float) -> None:
         """Says once for each step that waits longer than this, for whom it waits."""
         shard = self.shard
-        if shard is None or self.outcome is not None or shard.step >= shard.target:
+        if shard is None or self.outcome is not None or shard.step >= shard.final_step:
             return
         waited = time.monotonic() - shard.last_update
         if waited < slow_secs or shard.step == self._slow_step:
             return
         self._slow_step = shard.step
         try:
-            labels = shard.labels()
+            local_steps = shard.local_steps()
         except (tf.errors.OpError, RuntimeError):
             # Closed since it was looked up: the fleet goes back to a checkpoint.
             return
@@ -143,7 +143,7 @@ class Run:
             missing = [
                 f"worker {index}{'' if worker.is_alive() else ' (gone)'}"
                 for index, worker in sorted(self.workers.items())
-                if labels[index] < shard.step
+                if local_steps[index] < shard.step
             ]
         extra = {"event": "slow_step", "step": shard.step, "secs": round(waited, 1)}
         self.logger.warning("step %d waits for %s", shard.step, ", ".join(missing) or "workers to join", extra=extra)
@@ -158,7 +158,7 @@ class Run:
             if shard is None:
                 return state
             plan = shard.plan
-            state.generation, state.step, state.target = plan.generation, shard.step, shard.target
+            state.generation, state.step, state.final_step = plan.generation, shard.step, shard.final_step
             state.layout_digest = plan.layout.digest()
             state.first_step = shard.first_step
             state.optimizer = plan.job.optimizer.name

@@ -58,7 +58,9 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         run = self._run(request.caller, context)
         lease = run.lease(request)
         if lease is None:
-            message = f"worker index {request.index} asked for, all {request.slots} of fleet.max_workers are taken"
+            message = (
+                f"worker index {request.index} asked for, all {request.worker_limit} of fleet.max_workers are taken"
+            )
             _refuse(context, message)
         index, joins = lease
         return pb.JoinReply(index=index, joins=joins)
@@ -83,12 +85,16 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
                 _refuse(context, str(error))
         return run.state()
 
-    def Cut(self, request: pb.CutRequest, context: grpc.ServicerContext) -> pb.CutReply:
+    def ScheduleCheckpoint(
+        self, request: pb.ScheduleCheckpointRequest, context: grpc.ServicerContext
+    ) -> pb.ScheduleCheckpointReply:
         """See control.proto."""
         shard = self._run(request.caller, context).shard
         if shard is None or shard.plan.generation != request.generation:
-            return pb.CutReply(accepted=False, step=shard.step if shard else 0)
-        return pb.CutReply(accepted=shard.cut(request.step, request.stop), step=shard.step)
+            return pb.ScheduleCheckpointReply(accepted=False, step=shard.step if shard else 0)
+        return pb.ScheduleCheckpointReply(
+            accepted=shard.schedule_checkpoint(request.step, request.stop), step=shard.step
+        )
 
     def Finish(self, request: pb.FinishRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""

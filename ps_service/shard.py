@@ -65,9 +65,9 @@ class Shard:
         self._graph = ShardGraph(server, plan.job, plan.layout, plan.shard, container, checkpoint.step, content)
         self.saver = Saver(plan.checkpoints_root, plan.run, plan.generation, plan.shard, plan.layout)
         self.first_step = self.step = checkpoint.step
-        self.target = plan.job.train.steps
+        self.final_step = plan.job.train.steps
         self.last_update = time.monotonic()
-        self._cuts: set[int] = set()
+        self._scheduled: set[int] = set()
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._loop, name=f"shard-{plan.generation}", daemon=True)
@@ -76,7 +76,7 @@ class Shard:
     @property
     def is_complete(self) -> bool:
         """Whether the target is reached and its part written, or could not be."""
-        return self.step >= self.target and any(part.step == self.step for part in self.saver.parts())
+        return self.step >= self.final_step and any(part.step == self.step for part in self.saver.parts())
 
     @property
     def slot_names(self) -> list[str]:
@@ -97,22 +97,22 @@ class Shard:
         """Bytes of the optimizer's slots on this ps."""
         return self._graph.optimizer_bytes
 
-    def labels(self) -> list[int]:
-        """By worker, the version on which its newest gradient was computed; -1 before its first."""
-        return self._graph.labels()
+    def local_steps(self) -> list[int]:
+        """By worker, the global_step on which its newest gradient was computed; -1 before its first."""
+        return self._graph.local_steps()
 
-    def cut(self, step: int, stop: bool) -> bool:
+    def schedule_checkpoint(self, step: int, stop: bool) -> bool:
         """Plans a checkpoint, and with `stop` the end of training, at a step; whether that was still possible."""
         with self._lock:
             if step < self.step + CUT_AHEAD:
                 return False
             if step >= self.plan.job.train.steps:
                 return True
-            self._cuts.add(step)
+            self._scheduled.add(step)
             if stop:
-                self.target = step
+                self.final_step = step
         if stop:
-            self._graph.set_target(step)
+            self._graph.set_final_step(step)
         return True
 
     def close(self) -> None:
@@ -146,12 +146,12 @@ class Shard:
         with self._lock:
             self.step = step
             due = self._is_due(step)
-            self._cuts = {cut for cut in self._cuts if cut > step}
+            self._scheduled = {step_ for step_ in self._scheduled if step_ > step}
         if due:
             self.saver.save(step, self._graph.snapshot())
         if hold:
-            self._graph.updates.hand_out()
+            self._graph.updates.release_barrier()
 
     def _is_due(self, step: int) -> bool:
         every = self.plan.job.checkpoint.every_steps
-        return step == self.target or step in self._cuts or (every is not None and step % every == 0)
+        return step == self.final_step or step in self._scheduled or (every is not None and step % every == 0)

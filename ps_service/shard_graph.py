@@ -15,7 +15,7 @@ from ps_service.updates.interface import slot_values
 from psfleet.checkpoint.store import ShardContent
 from psfleet.job.job import Job
 from psfleet.layout import Layout
-from psfleet.tf import ShardHandles
+from psfleet.tf import ShardVariables
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Counters:
     Attributes:
         pushed, used: int64 `[slots]`, gradients by worker.
         staleness: int64 `[slots, STALENESS_BUCKETS]`.
-        waited_secs: float64 `[slots]`, see `ShardHandles`.
+        waited_secs: float64 `[slots]`, see `ShardVariables`.
         update_secs: float64 scalar, likewise.
     """
 
@@ -40,20 +40,27 @@ class ShardGraph:
     """The variables of one shard and the operations on them, in a session on this process's own server.
 
     Args of the constructor:
-        target: Address of this process's TensorFlow server, `grpc://host:port`.
+        session_target: Address of this process's TensorFlow server, `grpc://host:port`.
         container: The resource container.
-        start_step: The version that the restored content has.
+        start_step: The global_step that the restored content has.
     """
 
     def __init__(
-        self, target: str, job: Job, layout: Layout, shard: int, container: str, start_step: int, content: ShardContent
+        self,
+        session_target: str,
+        job: Job,
+        layout: Layout,
+        shard: int,
+        container: str,
+        start_step: int,
+        content: ShardContent,
     ) -> None:
-        self._target = target
+        self._session_target = session_target
         self._container = container
         # cond_v2 would build the optimizer in a graph of its own, where it cannot find its slots.
         v1.disable_control_flow_v2()
         with tf.Graph().as_default() as graph:
-            handles = ShardHandles(layout, shard, job.fleet.slots, container, device="")
+            handles = ShardVariables(layout, shard, job.fleet.worker_limit, container, device="")
             self._handles = handles
             self.updates = _updates(job, handles)
             with v1.container(container):
@@ -66,7 +73,7 @@ class ShardGraph:
             self._values = {v.name: v.read_value() for v in everything}
             self._close_queues = [queue.close(cancel_pending_enqueues=True) for queue in handles.tokens]
             self._reads = self._snapshot_reads()
-            self._labels = handles.last_label.read_value()
+            self._local_steps = handles.last_local_step.read_value()
             self._counters = self._counter_reads()
             self._destroy = [
                 tf.raw_ops.DestroyResourceOp(resource=resource, ignore_lookup_error=True)
@@ -75,12 +82,12 @@ class ShardGraph:
         self._graph = graph
         config = v1.ConfigProto(allow_soft_placement=job.device.soft_placement)
         config.log_device_placement = job.device.log_placement
-        self._session = v1.Session(target, graph=graph, config=config)
+        self._session = v1.Session(session_target, graph=graph, config=config)
         self._session.run(initializer)
         self._restore(layout, shard, content)
-        self._assign(handles.version, np.int64(start_step))
-        self._assign(handles.last_label, np.full(handles.slots, -1, np.int64))
-        self.set_target(job.train.steps)
+        self._assign(handles.global_step, np.int64(start_step))
+        self._assign(handles.last_local_step, np.full(handles.worker_limit, -1, np.int64))
+        self.set_final_step(job.train.steps)
         self.updates.start(self._session)
 
     def snapshot(self) -> ShardContent:
@@ -103,10 +110,10 @@ class ShardGraph:
         """What the shard has counted; `pushed` is older than the rest."""
         return Counters(*self._session.run(self._counters))
 
-    def labels(self) -> list[int]:
-        """By worker, the version on which its newest gradient was computed; -1 before its first."""
-        labels: list[int] = self._session.run(self._labels).tolist()
-        return labels
+    def local_steps(self) -> list[int]:
+        """By worker, the global_step on which its newest gradient was computed; -1 before its first."""
+        local_steps: list[int] = self._session.run(self._local_steps).tolist()
+        return local_steps
 
     @property
     def slot_names(self) -> list[str]:
@@ -124,24 +131,24 @@ class ShardGraph:
         """Bytes of the optimizer's slots here."""
         return len(self._slots) * sum(self._handles.bucket_sizes) * 4
 
-    def set_target(self, step: int) -> None:
-        """Tells workers the version at which training ends."""
-        self._assign(self._handles.target, np.int64(step))
+    def set_final_step(self, step: int) -> None:
+        """Tells workers the global_step at which training ends."""
+        self._assign(self._handles.final_step, np.int64(step))
 
     def close(self) -> None:
         """Frees every waiting worker and this ps's own update loop, and drops the container."""
         self._session.run(self._close_queues)
         self._session.close()
         # Session.reset would drop the container too, but closes every session of this process: those of other runs.
-        with v1.Session(self._target, graph=self._graph) as session:
+        with v1.Session(self._session_target, graph=self._graph) as session:
             session.run(self._destroy)
 
     def _all_variables(self) -> list[tf.Variable]:
         handles = self._handles
         counters = [
-            handles.version,
-            handles.target,
-            handles.last_label,
+            handles.global_step,
+            handles.final_step,
+            handles.last_local_step,
             handles.pushed,
             handles.used,
             handles.staleness,
@@ -194,11 +201,11 @@ class ShardGraph:
         self._session.run(self._assigns[variable.name], {self._feeds[variable.name]: value})
 
 
-def _updates(job: Job, handles: ShardHandles) -> Updates:
+def _updates(job: Job, handles: ShardVariables) -> Updates:
     """The mode that the job names."""
 
     def optimizer(rate_factor: tf.Tensor | float) -> v1.train.Optimizer:
-        rate = optimizers.learning_rate(job.optimizer, handles.version.read_value())
+        rate = optimizers.learning_rate(job.optimizer, handles.global_step.read_value())
         return optimizers.build(job.optimizer, rate * rate_factor)
 
     if job.update.mode == "async":

@@ -15,10 +15,10 @@ ALIGNMENT_BYTES = 64
 """Each tensor starts at a multiple of this: TensorFlow slices such a range without a copy (EIGEN_MAX_ALIGN_BYTES)."""
 
 
-def roll_call_size(slots: int) -> int:
+def contributor_mask_size(worker_limit: int) -> int:
     """Float32 elements behind the first bucket that say whose a gradient is: one for each slot, up to a whole slice."""
     aligned = ALIGNMENT_BYTES // 4
-    return math.ceil(slots / aligned) * aligned
+    return math.ceil(worker_limit / aligned) * aligned
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ UNWIND_SECS = 3.0
 """How long a worker may take to leave a step when its run is over; then the process ends without it."""
 
 
-class Pulse:
+class Heartbeat:
     """Beats on a thread of its own until it is closed.
 
     Attributes:

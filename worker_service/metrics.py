@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import psfleet
 from psfleet.checkpoint.manifest import MANIFEST
 from psfleet.job.job import Job
-from psfleet.layout import Layout, roll_call_size
+from psfleet.layout import Layout, contributor_mask_size
 from psfleet.service import metrics
 from psfleet.service.metrics import Reading, Readings
-from worker_service.chief.checkpoints import Committer
+from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.events import Events
 from worker_service.chief.recorder import Recorder
-from worker_service.heartbeat import Pulse
+from worker_service.heartbeat import Heartbeat
 
 WIRE_BYTES = {"float32": 4, "bfloat16": 2}
 """Of one element on the wire."""
@@ -37,7 +37,7 @@ class Payload:
         """As `worker_service.push_pull` sends them: buckets, roll call and label, and from the chief its state."""
         wire_bytes = WIRE_BYTES[job.update.wire]
         buckets = layout.parameters.size * wire_bytes
-        roll_call = roll_call_size(job.fleet.slots) * wire_bytes
+        roll_call = contributor_mask_size(job.fleet.worker_limit) * wire_bytes
         return cls(
             push=buckets + layout.num_ps * (roll_call + VERSION_BYTES) + (layout.state.size if index == 0 else 0),
             pull=buckets + layout.num_ps * (roll_call + 2 * VERSION_BYTES),
@@ -49,7 +49,7 @@ class Payload:
 class Duties:
     """What only the chief has."""
 
-    committer: Committer
+    committer: CheckpointCommitter
     events: Events
     recorder: Recorder
 
@@ -66,7 +66,7 @@ class WorkerMetrics:
     def __init__(self, run: str, job: Job) -> None:
         self._run = run
         self._job = job
-        self.pulse: Pulse | None = None
+        self.pulse: Heartbeat | None = None
         self.layout: Layout | None = None
         self.duties: Duties | None = None
 
@@ -90,7 +90,7 @@ class WorkerMetrics:
         yield Readings(self._run, self._job.fleet.role(pulse.index), pulse.index, told)
 
 
-def _traffic(pulse: Pulse, payload: Payload) -> list[Reading]:
+def _traffic(pulse: Heartbeat, payload: Payload) -> list[Reading]:
     meter = pulse.meter
     return [
         Reading(metrics.PUSHED_BYTES, pulse.pushed * payload.push),

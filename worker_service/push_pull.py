@@ -9,10 +9,10 @@ import tensorflow.compat.v1 as v1
 
 from psfleet.job.job import Job
 from psfleet.layout import FlatLayout, Layout
-from psfleet.tf import STALENESS_BUCKETS, ShardHandles
+from psfleet.tf import STALENESS_BUCKETS, ShardVariables
 
 SMALL_BYTES = 1 << 20
-"""Up to this size a copy of a bucket costs less than a second tensor on the network: the version travels with it."""
+"""Up to this size a copy of a bucket costs less than a second tensor on the network: the global_step travels with it."""
 
 
 class Exchange:
@@ -26,48 +26,48 @@ class Exchange:
     """
 
     def __init__(self, job: Job, layout: Layout, shard: int, index: int, own_device: str, container: str) -> None:
-        self.handles = ShardHandles(layout, shard, job.fleet.slots, container, device=f"/job:ps/task:{shard}")
+        self.handles = ShardVariables(layout, shard, job.fleet.worker_limit, container, device=f"/job:ps/task:{shard}")
         self._is_sync = job.update.mode == "sync"
         self._wire = tf.dtypes.as_dtype(job.update.wire)
         self._shard = shard
         self._index = index
         self._own_device = own_device
         self._layout = layout.parameters
-        self._first_size = self._layout.bucket_size + self.handles.roll_call_size
+        self._first_size = self._layout.bucket_size + self.handles.contributor_mask_size
         self._is_small = self._layout.bucket_size * 4 <= SMALL_BYTES
 
     def push(
-        self, gradients: Sequence[tf.Tensor], label: tf.Tensor, state: tf.Tensor | None
+        self, gradients: Sequence[tf.Tensor], local_step: tf.Tensor, state: tf.Tensor | None
     ) -> tuple[list[tf.Operation], tf.Tensor]:
-        """Sends a gradient to the ps; the label travels as the last words of its first bucket.
+        """Sends a gradient to the ps; the local_step travels as the last words of its first bucket.
 
         Args:
             gradients: `[size]` float32 for each parameter of the layout; those of this shard are sent.
-            label: int64 scalar, the version on which they were computed.
+            local_step: int64 scalar, the global_step on which they were computed.
             state: uint8 `[state shard size]`, what the chief's forward pass changed; None from others.
 
         Returns:
-            What is done once the gradient is in, and the label as the ps got it.
+            What is done once the gradient is in, and the local_step as the ps got it.
         """
         with tf.device(self._own_device):
-            sent = self._buckets(gradients, label)
+            sent = self._buckets(gradients, local_step)
         handles = self.handles
         with tf.device(handles.device):
-            label = _number(sent[0][self._first_size :])
+            local_step = _number(sent[0][self._first_size :])
             arrived = [tf.cast(bucket, tf.float32) for bucket in sent]
             arrived[0] = arrived[0][: self._first_size]
             before = [handles.pushed.scatter_nd_add([[self._index]], tf.ones([1], tf.int64)).op]
             if state is not None:
                 before.append(handles.state.assign(state, read_value=False))
             with tf.control_dependencies(before):
-                done = self._add(arrived, label) if self._is_sync else self._enqueue(arrived, label)
+                done = self._add(arrived, local_step) if self._is_sync else self._enqueue(arrived, local_step)
             with tf.control_dependencies(done):
-                return [handles.last_label.scatter_nd_update([[self._index]], [label])], label
+                return [handles.last_local_step.scatter_nd_update([[self._index]], [local_step])], local_step
 
-    def await_and_pull(self, after: Sequence[tf.Operation], label: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    def await_and_pull(self, after: Sequence[tf.Operation], local_step: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Waits until the ps has gone on, then reads its parameters.
 
-        Sync: until the shard's version is above `label`. Async: until the ps has looked at this worker's gradient.
+        Sync: until the shard's global_step is above `local_step`. Async: until the ps has looked at this worker's gradient.
         The ps adds up how long that took, by its own clock.
 
         Returns:
@@ -78,7 +78,7 @@ class Exchange:
             with tf.control_dependencies(after):
                 arrived = tf.timestamp()
             with tf.control_dependencies([arrived]):
-                passed = self._pass_barrier(label) if self._is_sync else handles.tokens[self._index].dequeue()
+                passed = self._pass_barrier(local_step) if self._is_sync else handles.tokens[self._index].dequeue()
             with tf.control_dependencies([passed]):
                 waited = [tf.timestamp() - arrived]
             with tf.control_dependencies([handles.waited_secs.scatter_nd_add([[self._index]], waited).op]):
@@ -89,25 +89,25 @@ class Exchange:
     def pull(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Reads the shard's parameters, without waiting.
 
-        The version is read before the parameters are: it is never newer than they are, so that a gradient computed
+        The global_step is read before the parameters are: it is never newer than they are, so that a gradient computed
         on parameters that were read in the middle of an update counts as stale.
 
         Returns:
-            int64 `[2]`, the shard's version and target; and its buckets, `[bucket_size]` float32 each, on the worker.
+            int64 `[2]`, the shard's global_step and target; and its buckets, `[bucket_size]` float32 each, on the worker.
         """
         with tf.device(self.handles.device):
             sent = self._read()
         return self._receive(*sent)
 
     def look(self) -> tf.Tensor:
-        """int64 `[2]`, without waiting: the shard's version, and the label of this worker's newest gradient."""
+        """int64 `[2]`, without waiting: the shard's global_step, and the local_step of this worker's newest gradient."""
         with tf.device(self.handles.device):
-            return tf.stack([self.handles.version.read_value(), self.handles.last_label[self._index]])
+            return tf.stack([self.handles.global_step.read_value(), self.handles.last_local_step[self._index]])
 
     def _read(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """On the ps: version and target, and the buckets as they travel."""
+        """On the ps: global_step and target, and the buckets as they travel."""
         handles = self.handles
-        progress = tf.stack([handles.version.read_value(), handles.target.read_value()])
+        progress = tf.stack([handles.global_step.read_value(), handles.final_step.read_value()])
         with tf.control_dependencies([progress]):
             buckets = [tf.cast(bucket.read_value(), self._wire) for bucket in handles.buckets]
         if self._is_small:
@@ -122,31 +122,31 @@ class Exchange:
             received = [tf.cast(bucket, tf.float32)[: self._layout.bucket_size] for bucket in buckets]
             return tf.identity(progress), received
 
-    def _buckets(self, gradients: Sequence[tf.Tensor], label: tf.Tensor) -> list[tf.Tensor]:
+    def _buckets(self, gradients: Sequence[tf.Tensor], local_step: tf.Tensor) -> list[tf.Tensor]:
         """This shard's buckets out of the gradients of all tensors, as they travel.
 
-        Gaps are filled with zeros; behind the first bucket come the roll call and the words of the label.
+        Gaps are filled with zeros; behind the first bucket come the roll call and the words of the local_step.
         """
         size = self._layout.bucket_size
         shard_size = self._layout.shard_size
         start = self._shard * shard_size
-        roll_call = tf.one_hot(self._index, self.handles.roll_call_size)
+        contributor_mask = tf.one_hot(self._index, self.handles.contributor_mask_size)
         parts = [_range(self._layout, gradients, low, low + size) for low in range(start, start + shard_size, size)]
-        parts[0].append(roll_call)
+        parts[0].append(contributor_mask)
         sent = [[tf.cast(part, self._wire) for part in bucket] for bucket in parts]
-        sent[0].append(_words(label, self._wire))
+        sent[0].append(_words(local_step, self._wire))
         return [tf.concat(bucket, 0) for bucket in sent]
 
-    def _add(self, buckets: Sequence[tf.Tensor], label: tf.Tensor) -> list[tf.Operation]:
-        """Sync: adds each bucket to its accumulator, once for each label.
+    def _add(self, buckets: Sequence[tf.Tensor], local_step: tf.Tensor) -> list[tf.Operation]:
+        """Sync: adds each bucket to its accumulator, once for each local_step.
 
-        The ps remembers the label of a worker's newest gradient: the same again (a worker that was killed behind its
-        push and started again) goes in under a label so old that the accumulator drops it.
+        The ps remembers the local_step of a worker's newest gradient: the same again (a worker that was killed behind its
+        push and started again) goes in under a local_step so old that the accumulator drops it.
         """
         handles = self.handles
-        newest = handles.last_label[self._index]
-        effective = tf.where(label > newest, label, tf.constant(-1, tf.int64))
-        late = tf.clip_by_value(handles.version.read_value() - label, 0, STALENESS_BUCKETS - 1)
+        newest = handles.last_local_step[self._index]
+        effective = tf.where(local_step > newest, local_step, tf.constant(-1, tf.int64))
+        late = tf.clip_by_value(handles.global_step.read_value() - local_step, 0, STALENESS_BUCKETS - 1)
         place = tf.stack([tf.constant(self._index, tf.int64), late])[tf.newaxis]
         counted = handles.staleness.scatter_nd_add(place, tf.ones([1], tf.int64))
         added = [
@@ -154,21 +154,21 @@ class Exchange:
         ]
         return [counted, *added]
 
-    def _enqueue(self, buckets: Sequence[tf.Tensor], label: tf.Tensor) -> list[tf.Operation]:
+    def _enqueue(self, buckets: Sequence[tf.Tensor], local_step: tf.Tensor) -> list[tf.Operation]:
         """Async: hands the whole gradient to the ps at once."""
-        return [self.handles.gradient_queue().enqueue([*buckets, label, tf.constant(self._index)])]
+        return [self.handles.gradient_queue().enqueue([*buckets, local_step, tf.constant(self._index)])]
 
-    def _pass_barrier(self, label: tf.Tensor) -> tf.Tensor:
-        """The version, once it is above `label`: a loop on the ps, which sleeps on this worker's token queue."""
+    def _pass_barrier(self, local_step: tf.Tensor) -> tf.Tensor:
+        """The global_step, once it is above `local_step`: a loop on the ps, which sleeps on this worker's token queue."""
         token = self.handles.tokens[self._index]
 
-        def sleep(version: tf.Tensor) -> tf.Tensor:
-            del version
+        def sleep(global_step: tf.Tensor) -> tf.Tensor:
+            del global_step
             with tf.control_dependencies([token.dequeue()]):
-                return self.handles.version.read_value()
+                return self.handles.global_step.read_value()
 
-        at_first = self.handles.version.read_value()
-        return v1.while_loop(lambda version: version <= label, sleep, [at_first], parallel_iterations=1)
+        at_first = self.handles.global_step.read_value()
+        return v1.while_loop(lambda global_step: global_step <= local_step, sleep, [at_first], parallel_iterations=1)
 
 
 def _range(layout: FlatLayout, tensors: Sequence[tf.Tensor], low: int, high: int) -> list[tf.Tensor]:

@@ -24,20 +24,20 @@ from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
 from psfleet.tf.server import boot
 from psfleet.tls.data_plane import DataPlane, data_plane
-from worker_service.chief.checkpoints import Committer
+from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.chief import Chief
 from worker_service.chief.events import Events
 from worker_service.chief.recorder import Recorder
-from worker_service.chief.recovery import Settler
+from worker_service.chief.recovery import Recovery
 from worker_service.chief.run_attempt import begin
-from worker_service.chief.run_finisher import Conclusion, versions
+from worker_service.chief.run_finisher import RunFinisher, versions
 from worker_service.evaluation import Evaluator
 from worker_service.frontends import front_end
-from worker_service.heartbeat import Pulse
+from worker_service.heartbeat import Heartbeat
 from worker_service.input_pipeline import batches
 from worker_service.metrics import Duties, WorkerMetrics
 from worker_service.training_loop import Batches
-from worker_service.worker import Place, Worker
+from worker_service.worker import TaskAddresses, Worker
 
 logger = logging.getLogger("psfleet.worker")
 
@@ -61,7 +61,7 @@ def serve(settings: Settings, stop: Stop) -> int:
         index = _join(fleet, settings, job, stop)
         log_json(run=settings.run, role="worker", index=index)
         logger.info("joined as worker %d", index)
-        measured.pulse = pulse = Pulse(fleet, index, settings.address, stop)
+        measured.pulse = pulse = Heartbeat(fleet, index, settings.address, stop)
         pulse.start()
         try:
             with data_plane(settings, "worker", index, identity) as plane:
@@ -87,7 +87,7 @@ def _join(fleet: FleetClient, settings: Settings, job: Job, stop: Stop) -> int:
             for client in fleet.ps:
                 request = pb.JoinRequest(
                     index=index,
-                    slots=job.fleet.slots,
+                    worker_limit=job.fleet.worker_limit,
                     cause=settings.cause,
                     process=process,
                     address=settings.address.data,
@@ -108,7 +108,7 @@ def _work(
     plane: DataPlane,
     job: Job,
     fleet: FleetClient,
-    pulse: Pulse,
+    pulse: Heartbeat,
     stop: Stop,
     measured: WorkerMetrics,
 ) -> int:
@@ -120,7 +120,7 @@ def _work(
     layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, job.update.bucket_bytes)
     measured.layout = layout
     shard = pulse.index % num_shards
-    place = Place(settings.run, pulse.index, plane.own, plane.ps)
+    place = TaskAddresses(settings.run, pulse.index, plane.own, plane.ps)
     parts: dict[str, Any] = {
         "place": place,
         "job": job,
@@ -153,10 +153,10 @@ def _lead(settings: Settings, job: Job, layout: Layout, parts: dict[str, Any], m
         "program_folder": str(settings.program_folder),
         "versions": versions(),
     }
-    committer = Committer(fleet, job, layout, run, root, extra, parts["stop"])
+    committer = CheckpointCommitter(fleet, job, layout, run, root, extra, parts["stop"])
     measured.duties = Duties(committer, events, recorder)
-    conclusion = Conclusion(fleet, job, run, out, recorder, committer, events, started)
-    settler = Settler(fleet, job, layout, run, root, front.initial_values, extra, events)
+    conclusion = RunFinisher(fleet, job, run, out, recorder, committer, events, started)
+    settler = Recovery(fleet, job, layout, run, root, front.initial_values, extra, events)
     chief = Chief(settler, committer, conclusion, recorder, events, **parts)
     try:
         outcome = chief.run()
@@ -181,7 +181,7 @@ def _leaves(error: PsfleetError, stop: Stop) -> bool:
     return isinstance(error, StoppedError) and stop.must_leave(0)
 
 
-def _write(conclusion: Conclusion, chief: Chief, out: Path, error: PsfleetError | None) -> None:
+def _write(conclusion: RunFinisher, chief: Chief, out: Path, error: PsfleetError | None) -> None:
     html.publish(conclusion.report(chief.states, chief.checkpoint, error), out)
 
 

@@ -36,15 +36,15 @@ class Start:
 
     Attributes:
         progress: Version and target of each shard, int64 `[num_ps, 2]`.
-        labels: Label of this worker's newest gradient on each shard, int64 `[num_ps]`; -1: none.
+        local_steps: Label of this worker's newest gradient on each shard, int64 `[num_ps]`; -1: none.
     """
 
     progress: np.ndarray
-    labels: np.ndarray
+    local_steps: np.ndarray
 
     @property
-    def version(self) -> int:
-        """The lowest version among the shards."""
+    def global_step(self) -> int:
+        """The lowest global_step among the shards."""
         return int(self.progress[:, 0].min())
 
 
@@ -71,7 +71,7 @@ class _Call:
         return fetched
 
 
-class Attachment:
+class WorkerSession:
     """A session on the resources of one generation.
 
     Its ClusterSpec names every ps and this worker alone, and travels with the session: no process waits for a worker
@@ -116,12 +116,12 @@ class Attachment:
             except (CancelledError, TimeoutError) as error:
                 raise LostPeerError("a ps went away while a session was opened") from error
             self._step.load_state(self._session, self._layout, self._options)
-            labels = self._session.run(self._step.look, options=self._options)[:, 1]
+            local_steps = self._session.run(self._step.look, options=self._options)[:, 1]
             progress = self._session.run(self._step.pull, options=self._options)
         step = self._step
-        self._train = _Call(self._session, step.step, [*step.feeds, step.label], self._options)
-        self._await = _Call(self._session, [step.await_step], [step.label], self._options)
-        return Start(progress, labels)
+        self._train = _Call(self._session, step.step, [*step.feeds, step.local_step], self._options)
+        self._await = _Call(self._session, [step.await_step], [step.local_step], self._options)
+        return Start(progress, local_steps)
 
     def _open(self) -> None:
         """Makes the first call of the session, which opens it.
@@ -138,16 +138,16 @@ class Attachment:
             else:
                 self._opened.set_result(None)
 
-    def train(self, batch: Sequence[np.ndarray], label: int) -> tuple[float, np.ndarray]:
-        """One step: the loss of the batch; version and target of each shard afterwards, int64 `[num_ps, 2]`."""
+    def train(self, batch: Sequence[np.ndarray], local_step: int) -> tuple[float, np.ndarray]:
+        """One step: the loss of the batch; global_step and target of each shard afterwards, int64 `[num_ps, 2]`."""
         with _translated():
-            loss, progress = self._train(*batch, np.int64(label))
+            loss, progress = self._train(*batch, np.int64(local_step))
         return float(loss), progress
 
-    def await_step(self, label: int) -> np.ndarray:
+    def await_step(self, local_step: int) -> np.ndarray:
         """Waits for the end of a step whose gradient was pushed before; as `train` without the loss."""
         with _translated():
-            (progress,) = self._await(np.int64(label))
+            (progress,) = self._await(np.int64(local_step))
         return progress
 
     def loss(self, batch: Sequence[np.ndarray]) -> float:

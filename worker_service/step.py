@@ -21,20 +21,20 @@ class StepGraph:
     Attributes:
         graph: The graph; every other attribute is part of it.
         feeds: Placeholders of a batch.
-        label: int64 scalar placeholder: the version of the local parameters.
-        step: Run it to train: the loss (float32 scalar), and version and target of each shard (int64 `[num_ps, 2]`).
-        await_step: Run it instead of `step` when this step's gradient has been pushed already: version and target.
-        pull: Run it to read the parameters without waiting: version and target.
+        local_step: int64 scalar placeholder: the global_step of the local parameters.
+        step: Run it to train: the loss (float32 scalar), and global_step and target of each shard (int64 `[num_ps, 2]`).
+        await_step: Run it instead of `step` when this step's gradient has been pushed already: global_step and target.
+        pull: Run it to read the parameters without waiting: global_step and target.
         loss: float32 scalar of a batch, without training.
         summaries: The program's own summaries; None if it has none.
         parameters: float32 `[layout.parameters.size]`, the local copy.
         remote_state: uint8 `[state size]` and uint8 `[frozen size]` as the ps hold them.
         worker_job: The TensorFlow job that this worker has to be a task of.
-        look: int64 `[num_ps, 2]`: the version of each shard, and the label of this worker's newest gradient there.
+        look: int64 `[num_ps, 2]`: the global_step of each shard, and the local_step of this worker's newest gradient there.
     """
 
     def __init__(self, front_end: FrontEnd, job: Job, layout: Layout, index: int, run: str, generation: int) -> None:
-        # A while loop of version 2 runs as a function call: it could not stay on the ps whose queue it waits on.
+        # A while loop of global_step 2 runs as a function call: it could not stay on the ps whose queue it waits on.
         v1.disable_control_flow_v2()
         self.worker_job = worker_job(run)
         own = f"/job:{self.worker_job}/task:{index}"
@@ -42,7 +42,7 @@ class StepGraph:
         with tf.Graph().as_default() as self.graph:
             exchanges = [Exchange(job, layout, shard, index, own, container) for shard in range(layout.num_ps)]
             with tf.device(own):
-                self.label = v1.placeholder(tf.int64, [], name="label")
+                self.local_step = v1.placeholder(tf.int64, [], name="local_step")
                 self.parameters = _local("parameters", [layout.parameters.size], tf.float32)
                 state = _local_tensors("state", layout.state)
                 frozen = _local_tensors("frozen", layout.frozen)
@@ -61,7 +61,7 @@ class StepGraph:
                     kept = [s.assign(new, read_value=False) for s, new in zip(state, training.new_state, strict=True)]
             updates = [*training.updates, *kept]
             self.step = (loss, self._trade(exchanges, gradients, pushed_state, updates))
-            self.await_step = self._gather([exchange.await_and_pull([], self.label) for exchange in exchanges])
+            self.await_step = self._gather([exchange.await_and_pull([], self.local_step) for exchange in exchanges])
             self.pull = self._gather([exchange.pull() for exchange in exchanges])
             with tf.device(own):
                 self.look = tf.stack([exchange.look() for exchange in exchanges])
@@ -98,13 +98,13 @@ class StepGraph:
             states = [None] * len(exchanges) if state is None else tf.split(state, len(exchanges))
         pulled = []
         for exchange, piece in zip(exchanges, states, strict=True):
-            pushed, label = exchange.push(gradients, self.label, piece)
-            pulled.append(exchange.await_and_pull(pushed, label))
+            pushed, local_step = exchange.push(gradients, self.local_step, piece)
+            pulled.append(exchange.await_and_pull(pushed, local_step))
         with tf.control_dependencies(updates):
             return self._gather(pulled)
 
     def _gather(self, pulled: Sequence[tuple[tf.Tensor, list[tf.Tensor]]]) -> tf.Tensor:
-        """Stores the parameters of all shards locally; version and target of each, int64 `[num_ps, 2]`."""
+        """Stores the parameters of all shards locally; global_step and target of each, int64 `[num_ps, 2]`."""
         with tf.device(self.parameters.device):
             buckets = [bucket for _, shard in pulled for bucket in shard]
             stored = self.parameters.assign(tf.concat(buckets, 0) if len(buckets) > 1 else buckets[0], read_value=False)

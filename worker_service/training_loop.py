@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from worker_service.heartbeat import Pulse
-from worker_service.session import Attachment, Start
+from worker_service.heartbeat import Heartbeat
+from worker_service.session import Start, WorkerSession
 
 Batch = tuple[np.ndarray, ...]
 
@@ -17,11 +17,11 @@ Batch = tuple[np.ndarray, ...]
 class Observer(Protocol):
     """Who looks at the steps of a worker: the chief's recorder."""
 
-    def start(self, version: int) -> None:
-        """The loop begins at a version."""
+    def start(self, global_step: int) -> None:
+        """The loop begins at a global_step."""
 
-    def step(self, attachment: Attachment, batch: Batch, version: int, loss: float, secs: float) -> None:
-        """A step is done: the version now, the loss of the batch, the seconds since the step before."""
+    def step(self, attachment: WorkerSession, batch: Batch, global_step: int, loss: float, secs: float) -> None:
+        """A step is done: the global_step now, the loss of the batch, the seconds since the step before."""
 
 
 class Batches:
@@ -52,53 +52,55 @@ class Batches:
 
 
 def train(
-    attachment: Attachment, start: Start, is_sync: bool, batches: Batches, pulse: Pulse, observer: Observer
+    attachment: WorkerSession, start: Start, is_sync: bool, batches: Batches, pulse: Heartbeat, observer: Observer
 ) -> None:
     """Trains until every shard has reached its target.
 
-    A step's label is the lowest version among the shards: a gradient is never newer than the parameters that it was
+    A step's local_step is the lowest global_step among the shards: a gradient is never newer than the parameters that it was
     computed on, on any shard.
 
     Raises:
-        LostPeerError: See `Attachment`.
-        ProgramError: See `Attachment`.
+        LostPeerError: See `WorkerSession`.
+        ProgramError: See `WorkerSession`.
     """
     progress = start.progress
-    label = pulse.step = start.version
-    observer.start(label)
+    local_step = pulse.step = start.global_step
+    observer.start(local_step)
     pulse.meter.attached()
     before = time.perf_counter()
-    if is_sync and label <= start.labels.min() and not _is_done(progress):
-        progress = attachment.await_step(label)
+    if is_sync and local_step <= start.local_steps.min() and not _is_done(progress):
+        progress = attachment.await_step(local_step)
         pulse.meter.awaited()
-        label = _version(progress)
+        local_step = _global_step(progress)
     while not _is_done(progress):
-        pulse.step = label
+        pulse.step = local_step
         batch = batches.current()
-        loss, progress = attachment.train(batch, label)
+        loss, progress = attachment.train(batch, local_step)
         batches.done()
         pulse.pushed += 1
-        label = _version(progress)
+        local_step = _global_step(progress)
         now = time.perf_counter()
         pulse.meter.step(now - before)
-        observer.step(attachment, batch, label, loss, now - before)
+        observer.step(attachment, batch, local_step, loss, now - before)
         before = now
-    pulse.step = label
+    pulse.step = local_step
 
 
-def _version(progress: np.ndarray) -> int:
-    return min(version for version, _ in progress.tolist())
+def _global_step(progress: np.ndarray) -> int:
+    return min(global_step for global_step, _ in progress.tolist())
 
 
 def _is_done(progress: np.ndarray) -> bool:
-    return all(version >= target for version, target in progress.tolist())
+    return all(global_step >= target for global_step, target in progress.tolist())
 
 
-class Nobody:
+class NullObserver:
     """An observer that does not look: that of every worker but the chief."""
 
-    def start(self, version: int) -> None:
+    def start(self, global_step: int) -> None:
         """See `Observer`."""
 
-    def step(self, attachment: Attachment, batch: Sequence[np.ndarray], version: int, loss: float, secs: float) -> None:
+    def step(
+        self, attachment: WorkerSession, batch: Sequence[np.ndarray], global_step: int, loss: float, secs: float
+    ) -> None:
         """See `Observer`."""

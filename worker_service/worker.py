@@ -17,10 +17,10 @@ from psfleet.polling import wait_until
 from psfleet.service.process import Stop
 from worker_service.fleet_state import States, generation_of
 from worker_service.frontends.interface import FrontEnd
-from worker_service.heartbeat import Pulse
-from worker_service.session import Attachment
+from worker_service.heartbeat import Heartbeat
+from worker_service.session import WorkerSession
 from worker_service.step import StepGraph
-from worker_service.training_loop import Batches, Nobody, Observer, train
+from worker_service.training_loop import Batches, NullObserver, Observer, train
 
 logger = logging.getLogger("psfleet.worker")
 
@@ -29,7 +29,7 @@ SAME_ERROR_LIMIT = 5
 
 
 @dataclass(frozen=True)
-class Place:
+class TaskAddresses:
     """Where a worker stands: its run and index, its own address and those of all ps."""
 
     run: str
@@ -48,12 +48,12 @@ class Worker:
 
     def __init__(
         self,
-        place: Place,
+        place: TaskAddresses,
         job: Job,
         layout: Layout,
         front_end: FrontEnd,
         fleet: FleetClient,
-        pulse: Pulse,
+        pulse: Heartbeat,
         stop: Stop,
         batches: Batches,
         observer: Observer | None = None,
@@ -66,7 +66,7 @@ class Worker:
         self._pulse = pulse
         self._stop = stop
         self._batches = batches
-        self._observer = observer or Nobody()
+        self._observer = observer or NullObserver()
         self._graph: tuple[int, StepGraph] | None = None
         self._failures = 0
         self._last_progress = time.monotonic()
@@ -110,12 +110,12 @@ class Worker:
         before = self._pulse.step
         try:
             self._warm_up(generation)
-            with Attachment(graph, job, self._layout, place.ps, place.own, place.index) as attachment:
+            with WorkerSession(graph, job, self._layout, place.ps, place.own, place.index) as attachment:
                 self._pulse.interrupt = attachment.close
                 self._pulse.generation = generation
                 start = attachment.start()
                 if self._batches.generation != generation:
-                    self._batches.seek(generation, self._first_batch(start.version))
+                    self._batches.seek(generation, self._first_batch(start.global_step))
                 train(attachment, start, job.update.mode == "sync", self._batches, self._pulse, self._observer)
         except LostPeerError as error:
             self._note_loss(error, progressed=self._pulse.step > before)
@@ -127,9 +127,9 @@ class Worker:
         self._last_progress = time.monotonic()
         return True
 
-    def _first_batch(self, version: int) -> int:
-        """The batch with which a worker goes on at a version: in async mode the workers share the steps."""
-        return version if self._job.update.mode == "sync" else version // self._job.fleet.replicas
+    def _first_batch(self, global_step: int) -> int:
+        """The batch with which a worker goes on at a global_step: in async mode the workers share the steps."""
+        return global_step if self._job.update.mode == "sync" else global_step // self._job.fleet.replicas
 
     def _warm_up(self, generation: int) -> None:
         """Async: leaves the first steps to the chief."""

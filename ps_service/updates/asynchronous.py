@@ -7,9 +7,9 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from ps_service.updates.interface import timed, wake
+from ps_service.updates.interface import send_tokens, timed
 from psfleet.job.sections import Stale
-from psfleet.tf import STALENESS_BUCKETS, ShardHandles
+from psfleet.tf import STALENESS_BUCKETS, ShardVariables
 
 
 class StalePolicy:
@@ -33,14 +33,14 @@ class AsyncUpdates:
         make_optimizer: Builds the optimizer at a factor (float32 scalar) of the scheduled learning rate.
     """
 
-    def __init__(self, handles: ShardHandles, make_optimizer: Any, stale: Stale) -> None:
+    def __init__(self, handles: ShardVariables, make_optimizer: Any, stale: Stale) -> None:
         queue = handles.gradient_queue()
-        *gradients, label, worker = queue.dequeue()
-        with tf.control_dependencies([label]):
-            version = handles.version.read_value()
-        staleness = version - label
+        *gradients, local_step, worker = queue.dequeue()
+        with tf.control_dependencies([local_step]):
+            global_step = handles.global_step.read_value()
+        staleness = global_step - local_step
         policy = StalePolicy(stale, staleness)
-        is_used = tf.logical_and(policy.is_used, version < handles.target.read_value())
+        is_used = tf.logical_and(policy.is_used, global_step < handles.final_step.read_value())
         self.optimizer: v1.train.Optimizer = make_optimizer(policy.rate_factor)
         bucket = tf.minimum(staleness, STALENESS_BUCKETS - 1)
         counted = [
@@ -56,13 +56,13 @@ class AsyncUpdates:
                 for gradient, variable in zip(gradients, handles.buckets, strict=True)
             ]
             with v1.container(handles.container):
-                update = timed(handles, gradients, lambda: self.optimizer.apply_gradients(pairs, handles.version))
+                update = timed(handles, gradients, lambda: self.optimizer.apply_gradients(pairs, handles.global_step))
             with tf.control_dependencies([update]):
-                return handles.version.read_value()
+                return handles.global_step.read_value()
 
         with tf.control_dependencies(counted):
-            after = tf.cond(is_used, apply, lambda: tf.identity(version))
-        with tf.control_dependencies([wake(handles, after, chosen=worker)]):
+            after = tf.cond(is_used, apply, lambda: tf.identity(global_step))
+        with tf.control_dependencies([send_tokens(handles, after, chosen=worker)]):
             self._updated = tf.identity(after)
 
     def start(self, session: v1.Session) -> None:
@@ -74,5 +74,5 @@ class AsyncUpdates:
         del hold
         return int(self._advance())
 
-    def hand_out(self) -> None:
+    def release_barrier(self) -> None:
         """Nobody was held."""

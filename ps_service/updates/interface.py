@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from psfleet.tf import ShardHandles
+from psfleet.tf import ShardVariables
 
 
 class Updates(Protocol):
@@ -20,49 +20,49 @@ class Updates(Protocol):
         """Readies the accumulators and queues; variables hold their values already."""
 
     def advance(self, hold: bool) -> int:
-        """Waits for gradients and applies them. With `hold`, sync workers stay at the barrier until `hand_out`.
+        """Waits for gradients and applies them. With `hold`, sync workers stay at the barrier until `release_barrier`.
 
         Returns:
-            The version of the shard afterwards.
+            The global_step of the shard afterwards.
 
         Raises:
             tf.errors.OpError: The session was closed.
         """
 
-    def hand_out(self) -> None:
+    def release_barrier(self) -> None:
         """Lets held workers go on."""
 
 
-def wake(handles: ShardHandles, version: tf.Tensor, chosen: tf.Tensor | None = None) -> tf.Operation:
+def send_tokens(handles: ShardVariables, global_step: tf.Tensor, chosen: tf.Tensor | None = None) -> tf.Operation:
     """Puts a token into the queue of each worker whose queue is empty.
 
-    A token is only a wake-up: the worker looks at `version` itself, so a token that is left over misleads nobody, and
+    A token is only a wake-up: the worker looks at `global_step` itself, so a token that is left over misleads nobody, and
     one token is as good as many. A queue holds 0 or 1, and only the ps adds: this never blocks.
 
     Args:
         handles: The shard.
-        version: int64 scalar that goes into the token.
-        chosen: int32 scalar, the only worker to wake; None: all of them.
+        global_step: int64 scalar that goes into the token.
+        chosen: int32 scalar, the only worker to send_tokens; None: all of them.
     """
     puts: list[tf.Operation] = []
     for worker, queue in enumerate(handles.tokens):
-        # Not before the version: a queue that was full while the ps waited for a gradient may be empty by now.
-        with tf.control_dependencies([version]):
+        # Not before the global_step: a queue that was full while the ps waited for a gradient may be empty by now.
+        with tf.control_dependencies([global_step]):
             count = 1 - queue.size()
         if chosen is not None:
             count *= tf.cast(tf.equal(chosen, worker), tf.int32)
-        puts.append(queue.enqueue_many(tf.fill([count], version)))
+        puts.append(queue.enqueue_many(tf.fill([count], global_step)))
     return tf.group(*puts)
 
 
-def roll_call(handles: ShardHandles, gradient: tf.Tensor) -> tf.Tensor:
+def contributor_mask(handles: ShardVariables, gradient: tf.Tensor) -> tf.Tensor:
     """Whose gradients are in a gradient of the first bucket: int64 `[slots]` of zeros and ones."""
     start = handles.bucket_sizes[0]
-    tail: tf.Tensor = gradient[start : start + handles.slots]
+    tail: tf.Tensor = gradient[start : start + handles.worker_limit]
     return tf.cast(tail > 0, tf.int64)
 
 
-def timed(handles: ShardHandles, gradients: Sequence[Any], update: Callable[[], tf.Operation]) -> tf.Operation:
+def timed(handles: ShardVariables, gradients: Sequence[Any], update: Callable[[], tf.Operation]) -> tf.Operation:
     """An update that also adds to the shard's `update_secs` the time from its last gradient to its own end.
 
     No bucket waits for the gradient of another.

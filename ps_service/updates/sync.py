@@ -8,15 +8,15 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from ps_service.updates.interface import roll_call, timed, wake
-from psfleet.tf import ShardHandles
+from ps_service.updates.interface import contributor_mask, send_tokens, timed
+from psfleet.tf import ShardVariables
 
 
-class RollCallOptimizer(v1.train.Optimizer):
+class ContributorCounter(v1.train.Optimizer):
     """Counts whose gradients an average is made of, then leaves it to the optimizer that it wraps, and times that."""
 
-    def __init__(self, optimizer: v1.train.Optimizer, handles: ShardHandles) -> None:
-        super().__init__(use_locking=False, name="RollCall")
+    def __init__(self, optimizer: v1.train.Optimizer, handles: ShardVariables) -> None:
+        super().__init__(use_locking=False, name="ContributorCounter")
         self._wrapped = optimizer
         self._handles = handles
 
@@ -25,7 +25,7 @@ class RollCallOptimizer(v1.train.Optimizer):
     ) -> tf.Operation:
         """See tf.compat.v1.train.Optimizer; the first pair is the first bucket."""
         pairs = list(grads_and_vars)
-        counted = self._handles.used.assign_add(roll_call(self._handles, pairs[0][0]), read_value=False)
+        counted = self._handles.used.assign_add(contributor_mask(self._handles, pairs[0][0]), read_value=False)
         averages = [average for average, _ in pairs]
         with tf.control_dependencies([counted]):
             return timed(self._handles, averages, lambda: self._wrapped.apply_gradients(pairs, global_step, name))
@@ -39,40 +39,40 @@ class SyncUpdates:
     step's into one token for each worker.
     """
 
-    def __init__(self, handles: ShardHandles, optimizer: v1.train.Optimizer, quorum: int, num_replicas: int) -> None:
+    def __init__(self, handles: ShardVariables, optimizer: v1.train.Optimizer, quorum: int, num_replicas: int) -> None:
         self.optimizer = optimizer
         with v1.container(handles.container):
             sync = v1.train.SyncReplicasOptimizer(
-                RollCallOptimizer(optimizer, handles), replicas_to_aggregate=quorum, total_num_replicas=num_replicas
+                ContributorCounter(optimizer, handles), replicas_to_aggregate=quorum, total_num_replicas=num_replicas
             )
             shapes = [(tf.zeros(bucket.shape), bucket) for bucket in handles.buckets]
-            sync.apply_gradients(shapes, global_step=handles.version)
+            sync.apply_gradients(shapes, global_step=handles.global_step)
             sync.ready_for_local_init_op.mark_used()
             runner = sync.get_chief_queue_runner()
             with tf.control_dependencies(runner.enqueue_ops):
                 tokens = runner.queue.dequeue_many(max(quorum, num_replicas))
         self._updated = tokens[0]
         with tf.control_dependencies([tokens]):
-            self._woken = wake(handles, tokens[0])
+            self._woken = send_tokens(handles, tokens[0])
             with tf.control_dependencies([self._woken]):
                 self._updated_and_woken = tf.identity(tokens[0])
-        self._wake = wake(handles, handles.version.read_value())
+        self._send_tokens = send_tokens(handles, handles.global_step.read_value())
         self._ready = (v1.local_variables_initializer(), sync.chief_init_op)
         self._advance: Callable[[], Any] | None = None
 
     def start(self, session: v1.Session) -> None:
-        """Sets the accumulators to the restored version and hands out the first tokens."""
+        """Sets the accumulators to the restored global_step and hands out the first tokens."""
         for operation in self._ready:
             session.run(operation)
         self._advance = session.make_callable(self._updated_and_woken)
         self._advance_and_hold = session.make_callable(self._updated)
-        self._hand_out = session.make_callable(self._wake)
+        self._release_barrier = session.make_callable(self._send_tokens)
 
     def advance(self, hold: bool) -> int:
         """Waits for a quorum, averages, applies; see `Updates`."""
         assert self._advance is not None, "start() comes first"
         return int(self._advance_and_hold() if hold else self._advance())
 
-    def hand_out(self) -> None:
+    def release_barrier(self) -> None:
         """Lets the workers go on to the next step."""
-        self._hand_out()
+        self._release_barrier()

@@ -92,10 +92,11 @@ class PsClient:
         request.caller.CopyFrom(self._caller)
         return self._call(self._stub.Heartbeat, request)
 
-    def cut(self, generation: int, step: int, stop: bool) -> pb.CutReply:
+    def schedule_checkpoint(self, generation: int, step: int, stop: bool) -> pb.ScheduleCheckpointReply:
         """Asks for a checkpoint at a step ahead, and with `stop` for the end of the run there."""
         return self._call(
-            self._stub.Cut, pb.CutRequest(caller=self._caller, generation=generation, step=step, stop=stop)
+            self._stub.ScheduleCheckpoint,
+            pb.ScheduleCheckpointRequest(caller=self._caller, generation=generation, step=step, stop=stop),
         )
 
     def finish(self, outcome: pb.Outcome) -> pb.ShardState:

@@ -69,12 +69,12 @@ class WorkerState(_message.Message):
     def __init__(self, index: _Optional[int] = ..., step: _Optional[int] = ..., silent_secs: _Optional[float] = ..., pushed: _Optional[int] = ..., joins: _Optional[int] = ..., cause: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class ShardState(_message.Message):
-    __slots__ = ("run", "phase", "generation", "step", "target", "layout_digest", "pushed", "used", "staleness", "parts", "workers", "outcome", "optimizer", "slots", "waiting_secs", "cause", "model_bytes", "first_step")
+    __slots__ = ("run", "phase", "generation", "step", "final_step", "layout_digest", "pushed", "used", "staleness", "parts", "workers", "outcome", "optimizer", "slots", "waiting_secs", "cause", "model_bytes", "first_step")
     RUN_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
-    TARGET_FIELD_NUMBER: _ClassVar[int]
+    FINAL_STEP_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_DIGEST_FIELD_NUMBER: _ClassVar[int]
     PUSHED_FIELD_NUMBER: _ClassVar[int]
     USED_FIELD_NUMBER: _ClassVar[int]
@@ -92,7 +92,7 @@ class ShardState(_message.Message):
     phase: Phase
     generation: int
     step: int
-    target: int
+    final_step: int
     layout_digest: str
     pushed: _containers.RepeatedScalarFieldContainer[int]
     used: _containers.RepeatedScalarFieldContainer[int]
@@ -106,7 +106,7 @@ class ShardState(_message.Message):
     cause: str
     model_bytes: int
     first_step: int
-    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., target: _Optional[int] = ..., layout_digest: _Optional[str] = ..., pushed: _Optional[_Iterable[int]] = ..., used: _Optional[_Iterable[int]] = ..., staleness: _Optional[_Iterable[int]] = ..., parts: _Optional[_Iterable[_Union[SavedPart, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerState, _Mapping]]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., optimizer: _Optional[str] = ..., slots: _Optional[_Iterable[str]] = ..., waiting_secs: _Optional[float] = ..., cause: _Optional[str] = ..., model_bytes: _Optional[int] = ..., first_step: _Optional[int] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., final_step: _Optional[int] = ..., layout_digest: _Optional[str] = ..., pushed: _Optional[_Iterable[int]] = ..., used: _Optional[_Iterable[int]] = ..., staleness: _Optional[_Iterable[int]] = ..., parts: _Optional[_Iterable[_Union[SavedPart, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerState, _Mapping]]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., optimizer: _Optional[str] = ..., slots: _Optional[_Iterable[str]] = ..., waiting_secs: _Optional[float] = ..., cause: _Optional[str] = ..., model_bytes: _Optional[int] = ..., first_step: _Optional[int] = ...) -> None: ...
 
 class DescribeRequest(_message.Message):
     __slots__ = ("caller",)
@@ -133,20 +133,20 @@ class ConfigureRequest(_message.Message):
     def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., generation: _Optional[int] = ..., job_json: _Optional[str] = ..., layout_json: _Optional[str] = ..., checkpoint_folder: _Optional[str] = ..., checkpoints_root: _Optional[str] = ..., shard: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("caller", "index", "slots", "cause", "process", "address")
+    __slots__ = ("caller", "index", "worker_limit", "cause", "process", "address")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
-    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    WORKER_LIMIT_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     caller: Caller
     index: int
-    slots: int
+    worker_limit: int
     cause: str
     process: str
     address: str
-    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., index: _Optional[int] = ..., slots: _Optional[int] = ..., cause: _Optional[str] = ..., process: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., index: _Optional[int] = ..., worker_limit: _Optional[int] = ..., cause: _Optional[str] = ..., process: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("index", "joins")
@@ -174,7 +174,7 @@ class HeartbeatRequest(_message.Message):
     address: str
     def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., index: _Optional[int] = ..., step: _Optional[int] = ..., pushed: _Optional[int] = ..., leaving: _Optional[bool] = ..., generation: _Optional[int] = ..., address: _Optional[str] = ...) -> None: ...
 
-class CutRequest(_message.Message):
+class ScheduleCheckpointRequest(_message.Message):
     __slots__ = ("caller", "generation", "step", "stop")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -186,7 +186,7 @@ class CutRequest(_message.Message):
     stop: bool
     def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., stop: _Optional[bool] = ...) -> None: ...
 
-class CutReply(_message.Message):
+class ScheduleCheckpointReply(_message.Message):
     __slots__ = ("accepted", "step")
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]

@@ -54,10 +54,10 @@ class ShardControlStub:
                 request_serializer=psfleet_dot_control_dot_control__pb2.HeartbeatRequest.SerializeToString,
                 response_deserializer=psfleet_dot_control_dot_control__pb2.ShardState.FromString,
                 _registered_method=True)
-        self.Cut = channel.unary_unary(
-                '/psfleet.control.ShardControl/Cut',
-                request_serializer=psfleet_dot_control_dot_control__pb2.CutRequest.SerializeToString,
-                response_deserializer=psfleet_dot_control_dot_control__pb2.CutReply.FromString,
+        self.ScheduleCheckpoint = channel.unary_unary(
+                '/psfleet.control.ShardControl/ScheduleCheckpoint',
+                request_serializer=psfleet_dot_control_dot_control__pb2.ScheduleCheckpointRequest.SerializeToString,
+                response_deserializer=psfleet_dot_control_dot_control__pb2.ScheduleCheckpointReply.FromString,
                 _registered_method=True)
         self.Finish = channel.unary_unary(
                 '/psfleet.control.ShardControl/Finish',
@@ -102,7 +102,7 @@ class ShardControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Cut(self, request, context):
+    def ScheduleCheckpoint(self, request, context):
         """A checkpoint, and if `stop` is set the end of the run, at a step that lies ahead.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -146,10 +146,10 @@ def add_ShardControlServicer_to_server(servicer, server):
                     request_deserializer=psfleet_dot_control_dot_control__pb2.HeartbeatRequest.FromString,
                     response_serializer=psfleet_dot_control_dot_control__pb2.ShardState.SerializeToString,
             ),
-            'Cut': grpc.unary_unary_rpc_method_handler(
-                    servicer.Cut,
-                    request_deserializer=psfleet_dot_control_dot_control__pb2.CutRequest.FromString,
-                    response_serializer=psfleet_dot_control_dot_control__pb2.CutReply.SerializeToString,
+            'ScheduleCheckpoint': grpc.unary_unary_rpc_method_handler(
+                    servicer.ScheduleCheckpoint,
+                    request_deserializer=psfleet_dot_control_dot_control__pb2.ScheduleCheckpointRequest.FromString,
+                    response_serializer=psfleet_dot_control_dot_control__pb2.ScheduleCheckpointReply.SerializeToString,
             ),
             'Finish': grpc.unary_unary_rpc_method_handler(
                     servicer.Finish,
@@ -281,7 +281,7 @@ class ShardControl:
             _registered_method=True)
 
     @staticmethod
-    def Cut(request,
+    def ScheduleCheckpoint(request,
             target,
             options=(),
             channel_credentials=None,
@@ -294,9 +294,9 @@ class ShardControl:
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/psfleet.control.ShardControl/Cut',
-            psfleet_dot_control_dot_control__pb2.CutRequest.SerializeToString,
-            psfleet_dot_control_dot_control__pb2.CutReply.FromString,
+            '/psfleet.control.ShardControl/ScheduleCheckpoint',
+            psfleet_dot_control_dot_control__pb2.ScheduleCheckpointRequest.SerializeToString,
+            psfleet_dot_control_dot_control__pb2.ScheduleCheckpointReply.FromString,
             options,
             channel_credentials,
             insecure,

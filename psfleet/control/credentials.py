@@ -13,7 +13,7 @@ from psfleet.service.settings import RECONNECT
 
 if TYPE_CHECKING:
     # Not loaded by a fleet without TLS: it takes 80 ms.
-    from psfleet.tls.identity import Identity, Proof
+    from psfleet.tls.identity import CertificateBundle, Identity
 
 CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", 64 * 1024 * 1024),
@@ -31,7 +31,7 @@ CALLERS = {
     "Configure": _WORKER,
     "Join": _WORKER,
     "Heartbeat": _WORKER,
-    "Cut": _WORKER,
+    "ScheduleCheckpoint": _WORKER,
     "Finish": _WORKER,
     "Reset": frozenset({b"client"}),
 }
@@ -77,7 +77,7 @@ def add_port(server: grpc.Server, target: str, identity: Identity | None) -> Non
         server.add_insecure_port(target)
         return
     first = identity.current()
-    served: list[Proof] = [first]
+    served: list[CertificateBundle] = [first]
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:
         """Asked before each handshake; None: as before."""
@@ -93,7 +93,7 @@ def add_port(server: grpc.Server, target: str, identity: Identity | None) -> Non
     server.add_secure_port(target, credentials)
 
 
-def _configuration(proof: Proof) -> grpc.ServerCertificateConfiguration:
+def _configuration(proof: CertificateBundle) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([(proof.key, proof.certificate)], proof.authority)
 
 

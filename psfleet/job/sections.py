@@ -34,7 +34,7 @@ class Fleet(Section):
         return self.workers + self.spares
 
     @property
-    def slots(self) -> int:
+    def worker_limit(self) -> int:
         """How many worker indices there can be."""
         return self.max_workers or 2 * self.replicas
 

@@ -109,9 +109,9 @@ def check_scale(job: Job, workers: int) -> None:
         UsageError: A step could not be made of so few, or there are no slots for so many.
     """
     least = job.quorum if job.update.mode == "sync" else 1
-    if not least <= workers <= job.fleet.slots:
+    if not least <= workers <= job.fleet.worker_limit:
         raise UsageError(
-            f"--workers {workers}: expected {least} to {job.fleet.slots}, the least that make a step and "
+            f"--workers {workers}: expected {least} to {job.fleet.worker_limit}, the least that make a step and "
             "fleet.max_workers"
         )
 

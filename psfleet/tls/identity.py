@@ -26,7 +26,7 @@ logger = logging.getLogger("psfleet")
 
 
 @dataclass(frozen=True)
-class Proof:
+class CertificateBundle:
     """The content of the three files, PEM, and the role that the certificate names."""
 
     authority: bytes
@@ -64,7 +64,7 @@ class Identity:
         """Whose certificate it is."""
         return self._proof.role
 
-    def current(self) -> Proof:
+    def current(self) -> CertificateBundle:
         """The newest whole proof; the same object as before if nothing has changed."""
         with self._lock:
             seen = self._look()
@@ -92,7 +92,7 @@ class Identity:
         return tuple(found)
 
 
-def _read(folder: Path) -> Proof | None:
+def _read(folder: Path) -> CertificateBundle | None:
     """The proof in a folder; None if its certificate and key are not of one pair."""
     try:
         authority, pem, key = ((folder / name).read_bytes() for name in (AUTHORITY, CERTIFICATE, KEY))
@@ -106,4 +106,4 @@ def _read(folder: Path) -> Proof | None:
     role = next((role for role in roles if role in (PS, WORKER, CLIENT)), None)
     if role is None:
         raise BadJobError(f"TLS: {folder / CERTIFICATE} is for {roles}, expected {PS}, {WORKER} or {CLIENT}")
-    return Proof(authority, pem, key, role, certificate.not_valid_after_utc) if fits else None
+    return CertificateBundle(authority, pem, key, role, certificate.not_valid_after_utc) if fits else None

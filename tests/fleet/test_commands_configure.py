@@ -63,7 +63,7 @@ def configure(client: PsClient, root: Path, **changes: Any) -> pb.ShardState:
 
 def test_a_configured_shard_runs_at_the_step_of_its_checkpoint(client: PsClient, tmp_path: Path) -> None:
     state = configure(client, tmp_path)
-    assert (state.phase, state.generation, state.step, state.target) == (pb.RUNNING, 1, 0, 50)
+    assert (state.phase, state.generation, state.step, state.final_step) == (pb.RUNNING, 1, 0, 50)
     assert state.layout_digest == LAYOUT.digest()
     assert (state.optimizer, list(state.slots)) == ("momentum", ["momentum"])
     assert list(state.pushed) == list(state.used) == [0] * 4, "one for each of the 2 * 2 worker indices"
@@ -129,21 +129,21 @@ def test_a_higher_generation_takes_the_place_of_the_one_before(client: PsClient,
 def test_a_cut_is_accepted_only_ahead_of_the_step_and_in_the_generation_that_runs(
     client: PsClient, tmp_path: Path
 ) -> None:
-    assert not client.cut(1, 10, stop=False).accepted, "nothing runs yet"
+    assert not client.schedule_checkpoint(1, 10, stop=False).accepted, "nothing runs yet"
     configure(client, tmp_path)
-    assert not client.cut(2, 10, stop=False).accepted, "of another generation"
-    assert not client.cut(1, 1, stop=False).accepted, "the step under way"
-    reply = client.cut(1, 10, stop=False)
+    assert not client.schedule_checkpoint(2, 10, stop=False).accepted, "of another generation"
+    assert not client.schedule_checkpoint(1, 1, stop=False).accepted, "the step under way"
+    reply = client.schedule_checkpoint(1, 10, stop=False)
     assert (reply.accepted, reply.step) == (True, 0)
-    assert client.describe().target == 50
+    assert client.describe().final_step == 50
 
 
 def test_a_cut_that_stops_brings_the_target_nearer(client: PsClient, tmp_path: Path) -> None:
     configure(client, tmp_path)
-    assert client.cut(1, 99, stop=True).accepted
-    assert client.describe().target == 50, "the target was nearer"
-    assert client.cut(1, 10, stop=True).accepted
-    assert client.describe().target == 10
+    assert client.schedule_checkpoint(1, 99, stop=True).accepted
+    assert client.describe().final_step == 50, "the target was nearer"
+    assert client.schedule_checkpoint(1, 10, stop=True).accepted
+    assert client.describe().final_step == 10
 
 
 def test_resetting_one_run_leaves_the_shard_of_another(shared: Service, client: PsClient, tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_run_that_is_over_is_dropped_once_its_worker_knows_and_leaves_the_shar
     shared: Service, client: PsClient, tmp_path: Path
 ) -> None:
     configure(client, tmp_path)
-    client.join(pb.JoinRequest(index=0, slots=4, process="a"))
+    client.join(pb.JoinRequest(index=0, worker_limit=4, process="a"))
     with shared.client("neighbour") as neighbour:
         configure(neighbour, tmp_path)
         client.finish(pb.Outcome(exit_code=0, message="done"))
@@ -185,14 +185,16 @@ def test_another_version_of_psfleet_is_told_both_versions(
     assert caught.value.exit_code == 78
 
 
-@pytest.mark.parametrize("method", ["Describe", "Configure", "Join", "Heartbeat", "Cut", "Finish", "Reset"])
+@pytest.mark.parametrize(
+    "method", ["Describe", "Configure", "Join", "Heartbeat", "ScheduleCheckpoint", "Finish", "Reset"]
+)
 def test_no_call_is_answered_to_a_caller_without_a_version_or_a_run(shared: Service, method: str) -> None:
     requests: dict[str, Any] = {
         "Describe": pb.DescribeRequest,
         "Configure": pb.ConfigureRequest,
         "Join": pb.JoinRequest,
         "Heartbeat": pb.HeartbeatRequest,
-        "Cut": pb.CutRequest,
+        "ScheduleCheckpoint": pb.ScheduleCheckpointRequest,
         "Finish": pb.FinishRequest,
         "Reset": pb.ResetRequest,
     }

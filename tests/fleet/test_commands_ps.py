@@ -16,10 +16,10 @@ from psfleet.errors import BadJobError
 
 
 def join(
-    client: PsClient, process: str, index: int = -1, slots: int = 4, cause: str = "", address: str = ""
+    client: PsClient, process: str, index: int = -1, worker_limit: int = 4, cause: str = "", address: str = ""
 ) -> tuple[int, int]:
     """The index that a worker gets, and how many processes have had it."""
-    request = pb.JoinRequest(index=index, slots=slots, cause=cause, process=process, address=address)
+    request = pb.JoinRequest(index=index, worker_limit=worker_limit, cause=cause, process=process, address=address)
     reply = client.join(request)
     return reply.index, reply.joins
 
@@ -47,11 +47,11 @@ def test_a_join_that_is_repeated_gives_the_same_index_and_counts_once(client: Ps
 
 
 def test_a_worker_beyond_the_slots_is_refused(client: PsClient) -> None:
-    join(client, "a", slots=2)
+    join(client, "a", worker_limit=2)
     with pytest.raises(BadJobError, match=r"index -1 asked for, all 2 of fleet\.max_workers are taken"):
-        join(client, "c", slots=2)
+        join(client, "c", worker_limit=2)
     with pytest.raises(BadJobError, match=r"index 2 asked for"):
-        join(client, "c", slots=2, index=2)
+        join(client, "c", worker_limit=2, index=2)
     assert [worker.index for worker in client.describe().workers] == [1]
 
 

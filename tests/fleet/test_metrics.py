@@ -37,7 +37,7 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 @dataclass(frozen=True)
-class Place:
+class TaskAddresses:
     """Where one process of the fleet is, and its metrics are."""
 
     role: str
@@ -63,7 +63,7 @@ class Fleet:
     job: Job
     folder: Path
     gates: Gates
-    places: Mapping[str, Place]
+    places: Mapping[str, TaskAddresses]
     services: dict[str, Service]
 
     def start(self, stack: ExitStack, name: str) -> None:
@@ -110,7 +110,7 @@ def fleet(folder: Path, stack: ExitStack, spares: int, **sections: Any) -> Itera
     (folder / "job.json").write_text(job.model_dump_json())
     names = [("ps", 0), *[("worker", index) for index in range(job.fleet.replicas)]]
     free = iter(free_addresses(2 * len(names)))
-    places = {f"{role}-{index}": Place(role, index, next(free), next(free)) for role, index in names}
+    places = {f"{role}-{index}": TaskAddresses(role, index, next(free), next(free)) for role, index in names}
     found = Fleet(job, folder, gates, places, {})
     for name in places:
         found.start(stack, name)
@@ -250,7 +250,7 @@ def test_a_ps_that_nobody_called_tells_its_version_and_nothing_of_a_run(tmp_path
     address, port = free_addresses(2)
     with running("ps", tmp_path, address, METRICS_PORT=str(port.port)) as service:
         service.serving()
-        place = Place("ps", 0, address, port)
+        place = TaskAddresses("ps", 0, address, port)
         samples = wait_until(place.scrape, END_SECS, "the first metrics")
         assert told_by(samples) == {"psfleet_build_info"}
         assert {name for name, _ in samples} >= {"process_resident_memory_bytes", "process_cpu_seconds_total"}

@@ -48,7 +48,7 @@ Crossings = dict[tuple[str, str], int]
 def test_the_tensors_of_a_step_depend_on_ps_and_buckets_and_not_on_variables(
     mode: str, num_ps: int, bucket_bytes: int, buckets_per_ps: int
 ) -> None:
-    """The buckets and nothing else: label and version are parts of small buckets, the barrier is no message."""
+    """The buckets and nothing else: local_step and global_step are parts of small buckets, the barrier is no message."""
     few, many = (
         crossings("step", num_variables, mode=mode, num_ps=num_ps, bucket_bytes=bucket_bytes)
         for num_variables in (3, 160)
@@ -138,8 +138,8 @@ def crossings(
         updates.start()
         metadata = v1.RunMetadata()
         options = v1.RunOptions(output_partition_graphs=True, timeout_in_ms=STEP_SECS * 1000)
-        # A version before the shards' own opens the barrier of `await_step`; a step has to be of this version.
-        feeds = {step.feeds[0]: BATCH, step.label: 0 if fetch == "step" else -1}
+        # A global_step before the shards' own opens the barrier of `await_step`; a step has to be of this global_step.
+        feeds = {step.feeds[0]: BATCH, step.local_step: 0 if fetch == "step" else -1}
         session.run(getattr(step, fetch), feeds, options=options, run_metadata=metadata)
         updates.join(STEP_SECS)
         assert not updates.is_alive(), "the ps did not make the step"

@@ -15,7 +15,7 @@ from psfleet.errors import LostPeerError
 from psfleet.job.job import Job, parse_job
 from psfleet.launch.local.ports import free_addresses
 from psfleet.tf.server import boot
-from worker_service.session import Attachment
+from worker_service.session import WorkerSession
 
 SECS = 60.0
 """Far more than anything here takes."""
@@ -49,14 +49,14 @@ def addresses() -> Iterator[tuple[Address, Address]]:
             assert not thread.is_alive(), f"{thread.name} still waits"
 
 
-def attachment(step_secs: float, own: Address, ps: Address) -> Attachment:
+def attachment(step_secs: float, own: Address, ps: Address) -> WorkerSession:
     """A session that needs the ps."""
     graph = tf.Graph()
     with graph.as_default():
         initializer = tf.no_op()
     step: Any = SimpleNamespace(graph=graph, initializer=initializer, worker_job="worker")
     layout: Any = None
-    return Attachment(step, job(step_secs), layout, [ps], own, 0)
+    return WorkerSession(step, job(step_secs), layout, [ps], own, 0)
 
 
 def test_a_session_with_a_ps_that_is_gone_is_given_up_at_the_deadline_of_a_step(

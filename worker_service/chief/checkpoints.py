@@ -24,7 +24,7 @@ CUT_AHEAD_SECS = 0.5
 """A cut is planned so far ahead that every ps still has it before it."""
 
 
-class Committer:
+class CheckpointCommitter:
     """Looks at the states of the ps after each beat of the pulse."""
 
     def __init__(
@@ -107,7 +107,7 @@ class Committer:
         accepted = True
         for client in self._fleet.ps:
             try:
-                accepted = client.cut(states[0].generation, step, stop).accepted and accepted
+                accepted = client.schedule_checkpoint(states[0].generation, step, stop).accepted and accepted
             except LostPeerError:
                 return False
         if accepted:

@@ -7,12 +7,12 @@ from typing import Any
 from psfleet.checkpoint.store import Checkpoint
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import DONE, LostPeerError, PsfleetError
-from worker_service.chief.checkpoints import Committer
+from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.events import Events
-from worker_service.chief.fleet_status import Roster
+from worker_service.chief.fleet_status import FleetStatusLogger
 from worker_service.chief.recorder import Recorder
-from worker_service.chief.recovery import Settler
-from worker_service.chief.run_finisher import Conclusion
+from worker_service.chief.recovery import Recovery
+from worker_service.chief.run_finisher import RunFinisher
 from worker_service.fleet_state import States
 from worker_service.worker import Worker
 
@@ -28,9 +28,9 @@ class Chief(Worker):
 
     def __init__(
         self,
-        settler: Settler,
-        committer: Committer,
-        conclusion: Conclusion,
+        settler: Recovery,
+        committer: CheckpointCommitter,
+        conclusion: RunFinisher,
         recorder: Recorder,
         events: Events,
         **worker: Any,
@@ -41,7 +41,7 @@ class Chief(Worker):
         self._conclusion = conclusion
         self._recorder = recorder
         self._events = events
-        self._roster = Roster(self._job, events)
+        self._roster = FleetStatusLogger(self._job, events)
         self._pulse.on_beat = self._look
         self.states: States = []
         self.checkpoint: Checkpoint | None = None

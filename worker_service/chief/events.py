@@ -34,7 +34,7 @@ class Events:
         self.steps_lost = 0
         for event in self._log.read():
             self._count(event)
-        self._joins = {index: 1 + self.restarts[self.role(index), index] for index in range(job.fleet.slots)}
+        self._joins = {index: 1 + self.restarts[self.role(index), index] for index in range(job.fleet.worker_limit)}
 
     def add(self, role: str, index: int, kind: str, cause: str, steps_lost: int = 0) -> None:
         """Notes one event."""

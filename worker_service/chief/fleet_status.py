@@ -23,7 +23,7 @@ RATE_SECS = 1.0
 Row = dict[str, Any]
 
 
-class Roster:
+class FleetStatusLogger:
     """Looks at the states of the ps after each beat of the pulse.
 
     A row has `index`, `step`, `rate` (a ps: updates per second; a worker: examples per second), `alive`, `restarts` and

@@ -15,7 +15,7 @@ from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.report.schema import History, Point
 from worker_service.evaluation import Evaluator
-from worker_service.session import Attachment
+from worker_service.session import WorkerSession
 from worker_service.training_loop import Batch
 
 logger = logging.getLogger("psfleet.chief")
@@ -38,7 +38,7 @@ class Recorder:
         self._history = History(out / History.FILE_NAME)
         self._board = tf.summary.create_file_writer(str(out / "tensorboard"))
         self._generation = 0
-        self._version = 0
+        self._global_step = 0
         self._last = (time.perf_counter(), 0)
         self._due: dict[str, int] = {}
         self.step_secs: deque[float] = deque(maxlen=REMEMBERED_STEPS)
@@ -51,34 +51,37 @@ class Recorder:
         """A generation begins, or goes on."""
         self._generation = generation
 
-    def start(self, version: int) -> None:
+    def start(self, global_step: int) -> None:
         """See `Observer`."""
-        self._version = version
-        self._last = (time.perf_counter(), version)
+        self._global_step = global_step
+        self._last = (time.perf_counter(), global_step)
         self._due = {
-            "evaluate": _next(version, self._job.evaluate.every_steps),
-            "summaries": _next(version, self._job.summaries.every_steps),
+            "evaluate": _next(global_step, self._job.evaluate.every_steps),
+            "summaries": _next(global_step, self._job.summaries.every_steps),
         }
 
-    def step(self, attachment: Attachment, batch: Batch, version: int, loss: float, secs: float) -> None:
+    def step(self, attachment: WorkerSession, batch: Batch, global_step: int, loss: float, secs: float) -> None:
         """See `Observer`."""
-        made = version - self._version
+        made = global_step - self._global_step
         if made > 0:
             self.step_secs.append(secs / made)
             self.steps_done += made
         self.training_secs += secs
-        self._version = version
+        self._global_step = global_step
         self.loss = loss
         now = time.perf_counter()
-        if now - self._last[0] >= PROGRESS_SECS or version >= self._job.train.steps:
-            self._progress(now, version, loss)
-        if self._is_due("summaries", version, self._job.summaries.every_steps):
-            self._summarize(attachment, batch, version, loss)
-        if self._is_due("evaluate", version, self._job.evaluate.every_steps) and version < self._job.train.steps:
-            self.evaluate(version, lambda: local_values(attachment, self._layout))
+        if now - self._last[0] >= PROGRESS_SECS or global_step >= self._job.train.steps:
+            self._progress(now, global_step, loss)
+        if self._is_due("summaries", global_step, self._job.summaries.every_steps):
+            self._summarize(attachment, batch, global_step, loss)
+        if (
+            self._is_due("evaluate", global_step, self._job.evaluate.every_steps)
+            and global_step < self._job.train.steps
+        ):
+            self.evaluate(global_step, lambda: local_values(attachment, self._layout))
 
-    def evaluate(self, version: int, values: Callable[[], Mapping[str, np.ndarray]]) -> None:
-        """Evaluates named tensors at a version, and records the metrics.
+    def evaluate(self, global_step: int, values: Callable[[], Mapping[str, np.ndarray]]) -> None:
+        """Evaluates named tensors at a global_step, and records the metrics.
 
         Raises:
             ProgramError: The program failed.
@@ -91,9 +94,9 @@ class Recorder:
         self.metrics = metrics
         text = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         secs = round(time.perf_counter() - started, 2)
-        extra = {"event": "evaluation", "step": version, "metrics": metrics, "secs": secs}
-        logger.info("evaluation at step %d: %s", version, text, extra=extra)
-        with self._board.as_default(step=version):
+        extra = {"event": "evaluation", "step": global_step, "metrics": metrics, "secs": secs}
+        logger.info("evaluation at step %d: %s", global_step, text, extra=extra)
+        with self._board.as_default(step=global_step):
             for name, value in metrics.items():
                 tf.summary.scalar(f"evaluate/{name}", value)
             if self._job.summaries.histograms:
@@ -117,14 +120,14 @@ class Recorder:
         gradients = self._job.quorum if self._job.update.mode == "sync" else 1
         return steps * gradients * self._job.train.batch_size
 
-    def _progress(self, now: float, version: int, loss: float) -> None:
+    def _progress(self, now: float, global_step: int, loss: float) -> None:
         before, version_before = self._last
-        made = version - version_before
+        made = global_step - version_before
         secs = max(now - before, 1e-9)
-        self._last = (now, version)
+        self._last = (now, global_step)
         point = Point(
             time=time.time(),
-            step=version,
+            step=global_step,
             generation=self._generation,
             loss=loss,
             step_secs=secs / max(made, 1),
@@ -132,25 +135,25 @@ class Recorder:
         )
         self._history.append(point)
         extra = {"event": "progress", "target": self._job.train.steps, **point.model_dump(exclude={"time"})}
-        logger.info("step %d of %d: loss %.4g", version, self._job.train.steps, loss, extra=extra)
+        logger.info("step %d of %d: loss %.4g", global_step, self._job.train.steps, loss, extra=extra)
 
-    def _summarize(self, attachment: Attachment, batch: Batch, version: int, loss: float) -> None:
+    def _summarize(self, attachment: WorkerSession, batch: Batch, global_step: int, loss: float) -> None:
         own = attachment.summaries(batch)
-        with self._board.as_default(step=version):
+        with self._board.as_default(step=global_step):
             tf.summary.scalar("train/loss", loss)
             if self.step_secs:
                 tf.summary.scalar("train/step_secs", self.step_secs[-1])
             if own is not None:
-                tf.summary.experimental.write_raw_pb(own, version)
+                tf.summary.experimental.write_raw_pb(own, global_step)
 
-    def _is_due(self, what: str, version: int, every: int | None) -> bool:
-        if version < self._due[what]:
+    def _is_due(self, what: str, global_step: int, every: int | None) -> bool:
+        if global_step < self._due[what]:
             return False
-        self._due[what] = _next(version, every)
+        self._due[what] = _next(global_step, every)
         return True
 
 
-def local_values(attachment: Attachment, layout: Layout) -> dict[str, np.ndarray]:
+def local_values(attachment: WorkerSession, layout: Layout) -> dict[str, np.ndarray]:
     """Every named tensor: the parameters of this worker, and the state that the ps hold."""
     state, frozen = attachment.state()
     return {
@@ -160,6 +163,6 @@ def local_values(attachment: Attachment, layout: Layout) -> dict[str, np.ndarray
     }
 
 
-def _next(version: int, every: int | None) -> int:
-    """The next multiple of `every` above `version`; never without `every`."""
-    return (version // every + 1) * every if every else NEVER
+def _next(global_step: int, every: int | None) -> int:
+    """The next multiple of `every` above `global_step`; never without `every`."""
+    return (global_step // every + 1) * every if every else NEVER

@@ -24,14 +24,14 @@ logger = logging.getLogger("psfleet.chief")
 
 
 @dataclass(frozen=True)
-class Settled:
+class RecoveryResult:
     """What the fleet agreed on: a generation, or that the target's checkpoint is there already."""
 
     generation: int
     finished: Checkpoint | None = None
 
 
-class Settler:
+class Recovery:
     """Args of the constructor:
     root: The folder of checkpoints.
     initial_values: Every named tensor at step 0.
@@ -58,7 +58,7 @@ class Settler:
         self._extra = extra
         self._events = events
 
-    def settle(self, states: Sequence[pb.ShardState], last_step: int) -> Settled:
+    def settle(self, states: Sequence[pb.ShardState], last_step: int) -> RecoveryResult:
         """Agrees with the ps on a generation.
 
         Args:
@@ -73,10 +73,10 @@ class Settler:
         """
         generation = generation_of(states, self._layout.digest())
         if generation is not None:
-            return Settled(generation)
+            return RecoveryResult(generation)
         checkpoint = newest(self._root)
         if checkpoint is not None and checkpoint.step >= self._job.train.steps:
-            return Settled(checkpoint.generation, finished=checkpoint)
+            return RecoveryResult(checkpoint.generation, finished=checkpoint)
         before = [state.generation for state in states]
         generation = 1 + max([*before, checkpoint.generation if checkpoint else 0])
         if checkpoint is None:
@@ -89,7 +89,7 @@ class Settler:
             ]
         for call in calls:
             call.result()
-        return Settled(generation)
+        return RecoveryResult(generation)
 
     def _configure(self, client: PsClient, shard: int, generation: int, checkpoint: Checkpoint) -> pb.ShardState:
         return client.configure(

@@ -24,7 +24,7 @@ from psfleet.report.schema import (
     StepSecs,
     WorkerGradients,
 )
-from worker_service.chief.checkpoints import Committer
+from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.events import Events
 from worker_service.chief.recorder import Recorder
 from worker_service.fleet_state import States
@@ -36,7 +36,7 @@ LEAVE_SECS = 2.0
 """How long the chief waits for the workers to leave their last step, so that the counts are final."""
 
 
-class Conclusion:
+class RunFinisher:
     """The end of a run as the chief brings it about.
 
     Args of the constructor:
@@ -50,7 +50,7 @@ class Conclusion:
         run: str,
         out: Path,
         recorder: Recorder,
-        committer: Committer,
+        committer: CheckpointCommitter,
         events: Events,
         started: float,
     ) -> None:

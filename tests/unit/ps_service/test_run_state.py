@@ -24,10 +24,10 @@ class WaitingShard:
 
     answer: list[int] | Exception
     step: int = 4
-    target: int = 9
+    final_step: int = 9
     last_update: float = field(default_factory=lambda: time.monotonic() - 10)
 
-    def labels(self) -> list[int]:
+    def local_steps(self) -> list[int]:
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer

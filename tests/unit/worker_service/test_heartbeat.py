@@ -16,7 +16,7 @@ from psfleet.errors import LostPeerError
 from psfleet.polling import wait_until
 from worker_service import heartbeat as pulse_module
 from worker_service.fleet_state import States
-from worker_service.heartbeat import Pulse
+from worker_service.heartbeat import Heartbeat
 
 SECS = 30.0
 """Far more than any of it takes."""
@@ -61,11 +61,11 @@ class Ps:
 
 
 @contextmanager
-def beating(*ps: Ps) -> Iterator[tuple[Pulse, list[list[int]]]]:
+def beating(*ps: Ps) -> Iterator[tuple[Heartbeat, list[list[int]]]]:
     """A chief's pulse, and the step of each ps (-1: not known) at each beat; ps answer as they like in the end."""
     stop: Any = SimpleNamespace(must_leave=lambda index: False)
     fleet: Any = SimpleNamespace(ps=ps)
-    pulse = Pulse(fleet, 0, Address("worker", 2222), stop)
+    pulse = Heartbeat(fleet, 0, Address("worker", 2222), stop)
     seen: list[list[int]] = []
     pulse.on_beat = lambda states: seen.append(_steps(states))
     pulse.start()

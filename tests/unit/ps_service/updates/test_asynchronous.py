@@ -14,13 +14,13 @@ import tensorflow.compat.v1 as v1
 
 from ps_service.updates.asynchronous import AsyncUpdates, StalePolicy
 from psfleet.job.sections import Stale
-from psfleet.layout import Layout, TensorSpec, roll_call_size
+from psfleet.layout import Layout, TensorSpec, contributor_mask_size
 from psfleet.polling import wait_until
-from psfleet.tf import STALENESS_BUCKETS, ShardHandles
+from psfleet.tf import STALENESS_BUCKETS, ShardVariables
 
 SIZE = 16
 SLOTS = 3
-FIRST_BUCKET = SIZE + roll_call_size(SLOTS)
+FIRST_BUCKET = SIZE + contributor_mask_size(SLOTS)
 TARGET = 100
 RATE = 0.5
 ROUNDS = 20
@@ -71,20 +71,20 @@ class Shard:
         layout = Layout.plan([TensorSpec("w", (SIZE,))], [], [], num_ps=1, bucket_bytes=4096)
         v1.disable_control_flow_v2()
         with tf.Graph().as_default() as graph:
-            self.handles = ShardHandles(layout, 0, SLOTS, "run/1", device="")
+            self.handles = ShardVariables(layout, 0, SLOTS, "run/1", device="")
             self.updates = AsyncUpdates(
                 self.handles, lambda factor: v1.train.GradientDescentOptimizer(RATE * factor), stale
             )
             handles = self.handles
-            counters = [handles.version, handles.target, handles.used, handles.staleness, handles.update_secs]
+            counters = [handles.global_step, handles.final_step, handles.used, handles.staleness, handles.update_secs]
             variables = [*counters, *handles.buckets]
             initializer = v1.variables_initializer(variables)
-            ready = [handles.target.assign(TARGET), handles.buckets[0].assign(tf.ones(FIRST_BUCKET))]
+            ready = [handles.final_step.assign(TARGET), handles.buckets[0].assign(tf.ones(FIRST_BUCKET))]
             self._gradient = [v1.placeholder(tf.float32, [FIRST_BUCKET]), v1.placeholder(tf.int64, [])]
             self._worker = v1.placeholder(tf.int32, [])
             self._push = handles.gradient_queue().enqueue([*self._gradient, self._worker])
-            self._version = v1.placeholder(tf.int64, [])
-            self._set_version = handles.version.assign(self._version)
+            self._global_step = v1.placeholder(tf.int64, [])
+            self._set_version = handles.global_step.assign(self._global_step)
             self._num_tokens = [queue.size() for queue in handles.tokens]
             self._take_token = [queue.dequeue() for queue in handles.tokens]
         self.session = v1.Session(graph=graph)
@@ -92,15 +92,15 @@ class Shard:
         self.session.run(ready)
         self.updates.start(self.session)
 
-    def send(self, label: int, worker: int) -> None:
-        """A gradient of ones that was computed on `label` comes to the shard."""
-        values = dict(zip(self._gradient, [np.ones(FIRST_BUCKET, np.float32), label], strict=True))
+    def send(self, local_step: int, worker: int) -> None:
+        """A gradient of ones that was computed on `local_step` comes to the shard."""
+        values = dict(zip(self._gradient, [np.ones(FIRST_BUCKET, np.float32), local_step], strict=True))
         self.session.run(self._push, {**values, self._worker: worker})
 
-    def push(self, version: int, label: int, worker: int = 0) -> int:
-        """A gradient comes to the shard at `version`, which looks at it; its version afterwards."""
-        self.session.run(self._set_version, {self._version: version})
-        self.send(label, worker)
+    def push(self, global_step: int, local_step: int, worker: int = 0) -> int:
+        """A gradient comes to the shard at `global_step`, which looks at it; its global_step afterwards."""
+        self.session.run(self._set_version, {self._global_step: global_step})
+        self.send(local_step, worker)
         return self.updates.advance(hold=False)
 
     def weight(self) -> float:
@@ -112,7 +112,7 @@ class Shard:
         return self.session.run(getattr(self.handles, name))
 
     def tokens(self) -> list[int]:
-        """How many wake-ups wait for each worker."""
+        """How many send_tokens-ups wait for each worker."""
         waiting: list[int] = [int(size) for size in self.session.run(self._num_tokens)]
         return waiting
 
@@ -141,9 +141,9 @@ def shard(request: pytest.FixtureRequest) -> Iterator[Shard]:
     ids=["apply", "lower-rate", "scale", "drop-at-the-bound", "drop-above-it"],
 )
 def test_a_gradient_five_updates_late_moves_the_weights_as_the_policy_says(shard: Shard, moved: float) -> None:
-    after = shard.push(version=12, label=7, worker=1)
+    after = shard.push(global_step=12, local_step=7, worker=1)
     assert shard.weight() == pytest.approx(1 - moved)
-    assert after == shard.read("version") == 12 + (moved > 0)
+    assert after == shard.read("global_step") == 12 + (moved > 0)
     assert shard.read("used").tolist() == [0, int(moved > 0), 0]
     assert np.argwhere(shard.read("staleness")).tolist() == [[1, 5]]
     assert shard.tokens() == [0, 1, 0], "the worker that pushed goes on, used or dropped"
@@ -151,7 +151,7 @@ def test_a_gradient_five_updates_late_moves_the_weights_as_the_policy_says(shard
 
 @pytest.mark.parametrize("shard", [Stale()], indirect=True)
 def test_a_gradient_behind_the_target_is_dropped_and_its_worker_goes_on(shard: Shard) -> None:
-    assert shard.push(version=TARGET, label=TARGET - 1, worker=2) == TARGET
+    assert shard.push(global_step=TARGET, local_step=TARGET - 1, worker=2) == TARGET
     assert shard.weight() == 1
     assert shard.read("used").tolist() == [0, 0, 0]
     assert shard.tokens() == [0, 0, 1]
@@ -160,7 +160,7 @@ def test_a_gradient_behind_the_target_is_dropped_and_its_worker_goes_on(shard: S
 @pytest.mark.parametrize("shard", [Stale()], indirect=True)
 def test_staleness_beyond_the_histogram_counts_in_its_last_entry(shard: Shard) -> None:
     for late in (STALENESS_BUCKETS - 2, STALENESS_BUCKETS - 1, STALENESS_BUCKETS, 90):
-        shard.push(version=95, label=95 - late)
+        shard.push(global_step=95, local_step=95 - late)
     assert shard.read("staleness")[0, -2:].tolist() == [1, 3]
     assert shard.read("staleness").sum() == 4
 
@@ -181,7 +181,7 @@ def test_a_worker_that_takes_its_token_late_gets_one_for_its_next_gradient_too(s
     ps.start()
     try:
         for number in range(ROUNDS):
-            shard.send(label=number, worker=0)
+            shard.send(local_step=number, worker=0)
             wait_until(shard.tokens, TOKEN_SECS, f"the token for gradient {number}", done=at_worker_0, poll_secs=0.01)
             shard.take_token(0)
     finally:

@@ -41,7 +41,7 @@ def load(folder: Path, *overrides: str, text: str = MINIMAL) -> Job:
 
 def test_the_smallest_job_gets_all_defaults(tmp_path: Path) -> None:
     job = load(tmp_path)
-    assert (job.fleet.ps, job.fleet.workers, job.fleet.spares, job.fleet.slots) == (1, 1, 0, 2)
+    assert (job.fleet.ps, job.fleet.workers, job.fleet.spares, job.fleet.worker_limit) == (1, 1, 0, 2)
     assert (job.update.mode, job.update.quorum, job.quorum, job.update.wire) == ("sync", None, 1, "float32")
     assert job.update.stale == Stale(policy="apply", bound=10)
     assert job.optimizer == Sgd(name="sgd", learning_rate=0.1, schedule=Constant(), clip_norm=None)

@@ -11,7 +11,7 @@ import pytest
 from psfleet.control import control_pb2 as pb
 from psfleet.job.job import parse_job
 from worker_service.chief.events import Events
-from worker_service.chief.fleet_status import Roster
+from worker_service.chief.fleet_status import FleetStatusLogger
 
 JOB = parse_job(
     {
@@ -32,7 +32,7 @@ class Bench:
         self.caplog = caplog
         self.now = 100.0
         self.events = Events(folder, JOB)
-        self.roster = Roster(JOB, self.events, clock=lambda: self.now)
+        self.roster = FleetStatusLogger(JOB, self.events, clock=lambda: self.now)
 
     def look(self, step: int, silent_secs: float = 0.1, lost_ps: int | None = None) -> None:
         workers = [
