@@ -1,15 +1,21 @@
-"""The job and the program that the README shows train as they stand."""
+"""The README's own job and program train as they stand, and its other commands work on what that run leaves."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+import yaml
+
+from psfleet.checkpoint import store
 from psfleet.report.schema import Report
 
 README = Path(__file__).parents[2] / "README.md"
+COMMAND_SECS = 150.0
 
 
 def block(language: str, title: str) -> str:
@@ -21,12 +27,68 @@ def block(language: str, title: str) -> str:
     return found[0]
 
 
-def test_the_readmes_own_model_trains(tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(block("yaml", "job.yaml"))
-    (tmp_path / "program.py").write_text(block("python", "program.py"))
-    command = [sys.executable, "-m", "psfleet", "train", "job.yaml"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=150)
+def psfleet(folder: Path, *arguments: str) -> str:
+    """Runs a command in a folder to exit code 0; its standard output."""
+    command = [sys.executable, "-m", "psfleet", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=COMMAND_SECS)
     assert done.returncode == 0, done.stdout + done.stderr
-    report = Report.read(tmp_path / "runs" / "mine")
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the README's job and program, trained into `runs/mine`."""
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "job.yaml").write_text(block("yaml", "job.yaml"))
+    (folder / "program.py").write_text(block("python", "program.py"))
+    psfleet(folder, "train", "job.yaml")
+    return folder
+
+
+def test_the_readmes_own_model_trains(trained: Path) -> None:
+    report = Report.read(trained / "runs" / "mine")
     assert (report.status, report.final_step) == ("done", 900)
     assert report.eval["accuracy"] > 0.9
+
+
+def test_its_job_is_valid(trained: Path) -> None:
+    assert "valid, KerasProgram mine" in psfleet(trained, "validate", "job.yaml")
+
+
+def test_its_clusterspec_is_printed(trained: Path) -> None:
+    config = json.loads(psfleet(trained, "clusterspec", "job.yaml", "--task", "worker:1"))
+    assert len(config["cluster"]["ps"]) == 2
+    assert config["task"] == {"type": "worker", "index": 1}
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "model.keras"])
+def test_its_weights_are_exported(trained: Path, name: str) -> None:
+    printed = psfleet(trained, "weights", "runs/mine/checkpoints", "--out", name)
+    assert re.search(r": [1-9]\d* tensors", printed)
+    assert (trained / name).stat().st_size > 0
+
+
+def test_it_is_rendered_as_a_compose_file(trained: Path) -> None:
+    services = yaml.safe_load(psfleet(trained, "render", "compose", "job.yaml"))["services"]
+    assert {"ps-0", "ps-1", "chief", "worker"} <= set(services)
+
+
+def test_it_is_rendered_as_kubernetes_manifests(trained: Path) -> None:
+    objects = yaml.safe_load_all(psfleet(trained, "render", "kubernetes", "job.yaml"))
+    assert [each["metadata"]["name"] for each in objects if each["kind"] == "Job"] == ["mine-ps", "mine-worker"]
+
+
+def test_certificates_are_made(trained: Path) -> None:
+    psfleet(trained, "certs", "certificates", "--days", "1")
+    for role in ("ps", "worker", "client"):
+        assert {path.name for path in (trained / "certificates" / role).iterdir()} == {"ca.crt", "tls.crt", "tls.key"}
+
+
+def test_a_longer_run_resumes_from_its_checkpoint(trained: Path) -> None:
+    """The last test of the module, because it changes the run's folder."""
+    psfleet(trained, "train", "job.yaml", "--set", "train.steps=950")
+    report = Report.read(trained / "runs" / "mine")
+    assert (report.status, report.final_step, report.gradients.since_step) == ("done", 950, 900)
+    newest = store.newest(trained / "runs" / "mine" / "checkpoints")
+    assert newest is not None
+    assert newest.step == 950
