@@ -1,4 +1,4 @@
-# `make` lists the targets. Everything runs in .venv, which is made from the hashed locks when it is missing or old.
+# `make` lists the targets. They run in .venv, which is created from locks with hashes when it is missing or outdated.
 
 PYTHON ?= python3
 JOB ?= examples/lenet/job.yaml
@@ -12,7 +12,7 @@ STAMP := .venv/.stamp
 PACKAGES := psfleet ps_service worker_service
 PROTO := psfleet/control/control.proto
 PROTOC := $(BIN)/python -m grpc_tools.protoc --proto_path=.
-# Test files, one in each of two processes: fleets spend much of their time in the start of processes on one core.
+# Two test files at a time: a fleet test spends much of its time starting processes, which uses one core.
 TWO_AT_ONCE := --numprocesses 2 --dist loadfile
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --no-config --universal --python-version 3.11 --extra cpu \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
@@ -21,12 +21,12 @@ IMAGE = DOCKER_BUILDKIT=1 docker build --file docker/Dockerfile --build-arg BASE
 	--build-arg REVISION=$(or $(shell git rev-parse HEAD 2>/dev/null),unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv train up status logs down test test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images bench clean
+.PHONY: help venv train up status logs down test test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images wheel bench clean
 
-help: ## This list
+help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-venv: $(STAMP) ## .venv with the locked dependencies and this tree
+venv: $(STAMP) ## Creates .venv with the locked dependencies and this tree (editable)
 
 $(STAMP): requirements-dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; (3, 11) <= v < (3, 13) or sys.exit(f"$(PYTHON) is Python %d.%d, expected 3.11 or 3.12; name another with PYTHON=..." % v)'
@@ -41,42 +41,42 @@ train: venv ## Trains JOB (LeNet-5 on handwritten digits) on local processes; AR
 up: venv images ## Trains JOB in containers on this machine's Docker engine; ARGS go to `psfleet up`
 	@$(BIN)/psfleet up $(JOB) $(ARGS)
 
-status: venv ## Every container of every fleet on the Docker engine
+status: venv ## Shows every container of every fleet on the Docker engine
 	@$(BIN)/psfleet status $(ARGS)
 
-logs: venv ## Log lines of JOB's fleet; ARGS go to `psfleet logs`, such as ARGS='chief --follow'
+logs: venv ## Prints log lines of JOB's fleet; ARGS go to `psfleet logs`, for example ARGS='chief --follow'
 	@$(BIN)/psfleet logs $(JOB) $(ARGS)
 
-down: venv ## Saves and ends JOB's fleet; ARGS go to `psfleet down`
+down: venv ## Saves, stops and removes JOB's fleet; ARGS go to `psfleet down`
 	@$(BIN)/psfleet down $(JOB) $(ARGS)
 
-test: venv ## Unit tests, and fleet tests with real processes; ARGS go to pytest
+test: venv ## Runs unit tests and fleet tests (real processes); ARGS go to pytest
 	$(BIN)/pytest $(TWO_AT_ONCE) tests/unit tests/fleet $(ARGS)
 
-test-unit: venv ## Unit tests
+test-unit: venv ## Runs unit tests; ARGS go to pytest
 	$(BIN)/pytest $(TWO_AT_ONCE) tests/unit $(ARGS)
 
-test-fleet: venv ## Fleet tests
+test-fleet: venv ## Runs fleet tests; ARGS go to pytest
 	$(BIN)/pytest $(TWO_AT_ONCE) tests/fleet $(ARGS)
 
-test-compose: venv images ## Tests of the images and of fleets in containers, on a Docker engine; ARGS go to pytest
+test-compose: venv images ## Tests images and fleets in containers on a Docker engine; ARGS go to pytest
 	$(BIN)/pytest tests/compose $(ARGS)
 
-test-kind: venv images ## Tests on a Kubernetes cluster that kind makes (that of kind-up, if it is up); ARGS go to pytest
+test-kind: venv images ## Tests on a Kubernetes cluster made by kind (that of kind-up if it exists); ARGS go to pytest
 	$(BIN)/pytest tests/kind $(ARGS)
 
-kind-up: venv images ## A cluster of three nodes from KIND_NODE_IMAGE, with the images; its kubeconfig is .kind/kubeconfig
+kind-up: venv images ## Creates a kind cluster of three nodes (KIND_NODE_IMAGE) with the images; kubeconfig: .kind/kubeconfig
 	PYTHONPATH=tests $(BIN)/python -m support.kind_cluster up
 
-kind-runs: venv images ## Ten runs in that cluster, one after the other: all of them have to end well
+kind-runs: venv images ## Runs ten jobs in that cluster, one after the other; all must exit 0
 	PYTHONPATH=tests $(BIN)/python -m support.ten_runs
 
 kind-down: venv ## Removes that cluster
 	PYTHONPATH=tests $(BIN)/python -m support.kind_cluster down
 
-check: static test-unit ## Format, lint, types, import contracts, generated code, and unit tests (sizes are among them)
+check: static test-unit ## Checks format, lint, types, import contracts and generated code, and runs unit tests
 
-static: venv ## The part of `make check` that runs no test
+static: venv ## Runs `make check` without the tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy $(PACKAGES)
@@ -87,11 +87,11 @@ static: venv ## The part of `make check` that runs no test
 		diff -q "$$generated/$$file" "$$file" || { echo "$$file is older than $(PROTO): run make proto" >&2; exit 1; }; \
 	done
 
-format: venv ## Formats the code and mends what lint can mend
+format: venv ## Formats the code and applies lint's fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lock: venv ## Renews requirements.lock (what runs) and requirements-dev.lock (that, and the tools)
+lock: venv ## Upgrades requirements.lock (runtime) and requirements-dev.lock (runtime and tools)
 	$(LOCK) --upgrade --output-file requirements.lock
 	$(LOCK) --upgrade --group dev --constraint requirements.lock --output-file requirements-dev.lock
 
@@ -99,13 +99,17 @@ proto: venv ## Generates the control plane's code from its .proto
 	$(PROTOC) --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)
 
 images: ## Builds the images psfleet-ps and psfleet-worker, from BASE_IMAGE
-	@docker info >/dev/null 2>&1 || { echo "make images needs a Docker engine that answers; make train needs none" >&2; exit 1; }
+	@docker info >/dev/null 2>&1 || { echo "make images: cannot connect to a Docker engine; make train works without one" >&2; exit 1; }
 	$(IMAGE) --target ps --tag psfleet-ps:latest .
 	$(IMAGE) --target worker --tag psfleet-worker:latest .
 
-bench: venv ## Times the sync step against the stock recipe and compute alone
+wheel: venv ## Builds dist/psfleet-*.whl
+	rm -rf build
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+bench: venv ## Measures the sync step against the stock recipe and compute alone; ARGS go to the benchmark
 	$(BIN)/python -m benchmarks.sync_step $(ARGS)
 
-clean: ## Removes .venv, builds and caches; results in runs/ stay
+clean: ## Removes .venv, builds and caches; keeps results in runs/
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

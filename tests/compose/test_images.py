@@ -183,7 +183,7 @@ def test_make_images_says_in_one_line_that_there_is_no_engine(tmp_path: Path) ->
     )
     assert done.returncode == 2
     said, *rest = done.stderr.splitlines()
-    assert said == "make images needs a Docker engine that answers; make train needs none"
+    assert said == "make images: cannot connect to a Docker engine; make train works without one"
     assert all(line.startswith("make") for line in rest)
 
 
