@@ -1,4 +1,4 @@
-"""Takes out of an environment what no fleet process reads, while the images are built: `trim.py SITE_PACKAGES`."""
+"""Removes files that no fleet process reads from an environment, while images are built: `trim.py SITE_PACKAGES`."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ UNREAD = (
     "tensorflow/include",  # headers, for building custom ops
     "tensorflow/**/*.a",  # static libraries, for the same
     "tensorflow/xla_aot_runtime_src",  # sources, for compiling models ahead of time
-    "clang",  # libclang: TensorFlow's package asks for it, none of its modules imports it
+    "clang",  # libclang: a dependency of TensorFlow's package that no module imports
     "libclang-*",
-    "kubernetes",  # the client that starts a fleet from outside, as the next two
+    "kubernetes",  # clients that run outside the fleet, like the next two
     "kubernetes-*",
     "docker",
     "docker-*",
     "**/tests",
-    "**/__pycache__",  # written anew, for all that is left
+    "**/__pycache__",  # compiled again after trimming
 )
 
 SYMBOLS = ("tensorflow/libtensorflow_cc.so.*", "tensorflow/libtensorflow_framework.so.*")
-"""Libraries with many. Others stay: those that a wheel's maker rewrote (numpy.libs) cannot be loaded after it."""
+"""Libraries with large symbol tables. Stripping libraries rewritten by auditwheel (numpy.libs) breaks them."""
 
 
 def main(site_packages: Path) -> None:
-    """Removes what is unread, and the symbols that only a debugger reads."""
+    """Removes unread files, and symbols that only a debugger reads."""
     for pattern in UNREAD:
         for path in sorted(site_packages.glob(pattern)):
             if path.is_dir():
