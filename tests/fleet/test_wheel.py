@@ -1,4 +1,4 @@
-"""The wheel is whole: installed where the repository cannot be imported, it trains a job."""
+"""The wheel is complete: installed where the repository cannot be imported, it trains a job."""
 
 from __future__ import annotations
 
