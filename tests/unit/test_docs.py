@@ -1,4 +1,4 @@
-"""The documents say what the schemas say."""
+"""The tables in the documents match the schemas."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def models(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_the_tables_in_the_documents_are_those_of_the_schema(name: str) -> None:
+def test_tables_in_the_documents_match_the_schema(name: str) -> None:
     document = (DOCS / name).read_text(encoding="utf-8")
     assert document == insert(document, DOCUMENTS[name]), "run `python -m docs.schema_tables`"
 
@@ -109,7 +109,7 @@ def test_tables_show_unions_bounds_and_defaults() -> None:
     assert tables(Cart) == CART
 
 
-def test_a_field_without_a_description_is_refused() -> None:
+def test_a_field_without_a_description_is_rejected() -> None:
     class Silent(BaseModel):
         """Says nothing."""
 
@@ -119,7 +119,7 @@ def test_a_field_without_a_description_is_refused() -> None:
         tables(Silent)
 
 
-def test_rewriting_changes_nothing_outside_the_markers_and_is_stable(tmp_path: Path) -> None:
+def test_rewriting_is_idempotent_and_keeps_text_outside_the_markers(tmp_path: Path) -> None:
     for name, members in DOCUMENTS.items():
         (tmp_path / name).write_text("".join(f"before {i}\n{BEGIN} old {END} after\n" for i in range(len(members))))
     rewrite(tmp_path)
@@ -132,6 +132,6 @@ def test_rewriting_changes_nothing_outside_the_markers_and_is_stable(tmp_path: P
 
 
 @pytest.mark.parametrize("document", ["", BEGIN, f"{BEGIN}{END}{BEGIN}{END}"])
-def test_a_document_with_other_markers_than_models_is_refused(document: str) -> None:
+def test_a_document_with_more_or_fewer_markers_than_models_is_rejected(document: str) -> None:
     with pytest.raises(ValueError, match="expected 1"):
         insert(document, (Cart,))
