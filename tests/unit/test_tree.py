@@ -1,42 +1,55 @@
-"""What holds for the whole tree: files and functions stay small, and the core needs no TensorFlow."""
+"""The shape of the tree: sizes of files and functions, tests that mirror the source, no TensorFlow in the core."""
 
 from __future__ import annotations
 
 import ast
+import statistics
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("psfleet", "ps_service", "worker_service", "examples", "benchmarks", "tests")
-MAX_FILE_LINES = 300
+UNIT_TESTS = Path(__file__).parent
+SOURCE = ("psfleet", "ps_service", "worker_service", "examples", "benchmarks")
+FOLDERS = (*SOURCE, "tests")
+MAX_FILE_LINES = 250
+MAX_TEST_FILE_LINES = 300
 MAX_FUNCTION_LINES = 60
-TENSORFLOW_ROOM = "psfleet.tf"
-"""The part of psfleet that imports TensorFlow as soon as it is imported."""
+MAX_MEDIAN_FUNCTION_LINES = 8
+MAX_TOP_LEVEL_FILES = 10
+"""Files directly in `psfleet/`; everything else belongs to a package with one purpose."""
+TENSORFLOW_PACKAGE = "psfleet.tf"
+"""The package of psfleet that imports TensorFlow as soon as it is imported."""
 
 
 def test_no_file_is_too_long() -> None:
-    """Every file, so that the message lists all that are too long."""
+    """Checks every file, so that the message lists all that are too long."""
     lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in sources()}
     assert lengths
-    assert not {name: length for name, length in lengths.items() if length > MAX_FILE_LINES}
+    assert not {name: length for name, length in lengths.items() if length > max_lines(name)}
 
 
-def test_no_function_is_too_long() -> None:
-    """Counted from its first decorator or `def` to its last line."""
-    lengths = {
-        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}": (node.end_lineno or 0) - node.lineno + 1
-        for path in sources()
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
+def test_no_function_is_too_long_and_most_are_short() -> None:
+    lengths = function_lengths()
     assert lengths
     assert not {name: length for name, length in lengths.items() if length > MAX_FUNCTION_LINES}
+    assert statistics.median(lengths.values()) <= MAX_MEDIAN_FUNCTION_LINES
+
+
+def test_few_files_lie_directly_in_psfleet() -> None:
+    names = sorted(path.name for path in (ROOT / "psfleet").iterdir() if path.is_file())
+    assert len(names) <= MAX_TOP_LEVEL_FILES, names
+
+
+def test_folders_of_unit_tests_mirror_the_source() -> None:
+    folders = {path.parent.relative_to(UNIT_TESTS) for path in UNIT_TESTS.rglob("test_*.py")}
+    assert Path("psfleet/job") in folders
+    assert not {str(folder) for folder in folders if not (ROOT / folder).is_dir()}
 
 
 def test_the_core_imports_neither_tensorflow_nor_keras() -> None:
-    """A job file is refused in a second: nothing outside that room loads TensorFlow when it is imported."""
-    modules = [name for name in map(module_name, sources("psfleet")) if not name.startswith(TENSORFLOW_ROOM)]
+    """A bad job file is refused within a second, because only one package loads TensorFlow when it is imported."""
+    modules = [name for name in map(module_name, sources("psfleet")) if not name.startswith(TENSORFLOW_PACKAGE)]
     assert "psfleet.job.job" in modules
     program = f"""
 import importlib, sys
@@ -53,6 +66,21 @@ def sources(*folders: str) -> list[Path]:
     """The Python files of the given folders, or of all, without generated ones."""
     paths = [path for folder in folders or FOLDERS for path in (ROOT / folder).rglob("*.py")]
     return sorted(path for path in paths if "_pb2" not in path.name)
+
+
+def max_lines(name: str) -> int:
+    """The limit of a file by its path in the repository."""
+    return MAX_TEST_FILE_LINES if name.startswith("tests/") else MAX_FILE_LINES
+
+
+def function_lengths() -> dict[str, int]:
+    """Lines of each function, from its `def` to its last line, by `path:line name`."""
+    return {
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}": (node.end_lineno or 0) - node.lineno + 1
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
 
 
 def module_name(path: Path) -> str:
