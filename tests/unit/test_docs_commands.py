@@ -13,7 +13,7 @@ import yaml
 from support.documents import ROOT, Document, anchors, documents, spelled_out
 
 from psfleet.cli.main import app
-from psfleet.job.job import parse_job
+from psfleet.job.job import load_job, parse_job
 
 FOLDERS = "benchmarks|docker|docs|examples|k8s|ps_service|psfleet|tests|worker_service"
 PACKAGES = ("psfleet", "ps_service", "worker_service")
@@ -104,6 +104,13 @@ def test_whole_jobs_are_valid_and_programs_compile(document: Document) -> None:
                 parse_job(content)
         if block.language == "python":
             ast.parse(block.text)
+
+
+def test_the_output_in_the_readme_is_that_of_the_example_job() -> None:
+    steps = load_job(ROOT / "examples" / "lenet" / "job.yaml").train.steps
+    output = next(block.text for block in Document(ROOT / "README.md").blocks() if "step 1 of" in block.text)
+    assert set(re.findall(r"step [\d,]+ of ([\d,]+)", output)) == {f"{steps:,}"}
+    assert f"{steps:,} of {steps:,}" in output
 
 
 def test_the_module_map_names_every_package() -> None:
