@@ -86,7 +86,7 @@ def load_program(job: Job, folder: Path) -> KerasProgram | GraphProgram:
     prefix = f"program {job.program!r}"
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and f"{module_name}.".startswith(f"{error.name}."):
             message = f"{prefix}: no module {error.name!r} in {folder} or on the Python path"
             raise ProgramError(message) from error

@@ -25,11 +25,11 @@ def user_code(job: Job, what: str) -> Iterator[None]:
         yield
     except ProgramError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise failure(job, what, error) from error
 
 
-def failure(job: Job, what: str, error: Exception) -> ProgramError:
+def failure(job: Job, what: str, error: Exception | SystemExit) -> ProgramError:
     """An exception that the user's code raised while doing `what`."""
     text = re.sub(r"\{\{function_node .*?\}\} ", "", str(error))
     head, embedded, frames = text.partition(_EMBEDDED)

@@ -26,6 +26,7 @@ logger = logging.getLogger("psfleet")
 
 TERMINATION_LOG = Path("/dev/termination-log")
 """Where Kubernetes reads why a container ended; nowhere else is such a file."""
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that this process gets when its parent dies."""
 
@@ -44,7 +45,7 @@ class Stop:
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         signal.set_wakeup_fd(self._writer.fileno())
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOP_SIGNALS:
             signal.signal(number, _leave_it_to_the_thread)
         threading.Thread(target=self._listen, name="signals", daemon=True).start()
 
@@ -62,7 +63,11 @@ class Stop:
         return StoppedError(self.signal_number)
 
     def _listen(self) -> None:
-        self.signal_number = self._reader.recv(1)[0]
+        # The descriptor gets the number of every signal that has a Python handler, a training program's own included.
+        number = self._reader.recv(1)[0]
+        while number not in STOP_SIGNALS:
+            number = self._reader.recv(1)[0]
+        self.signal_number = number
         self.event.set()
 
 

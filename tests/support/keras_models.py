@@ -56,6 +56,16 @@ def by_name() -> keras.Model:
     return keras.Model({"a": a, "b": b}, outputs)
 
 
+def several() -> keras.Model:
+    """Two inputs and two outputs, with an embedding, a recurrent layer, moving averages and dropout."""
+    words, numbers = keras.Input((6,), dtype="int32", name="words"), keras.Input((3,), name="numbers")
+    recurrent = layers.LSTM(4)(layers.Embedding(20, 4, mask_zero=True)(words))
+    both = layers.Concatenate()([recurrent, layers.BatchNormalization()(numbers)])
+    dropped = layers.Dropout(0.3)(both)
+    outputs = {"label": layers.Dense(3, name="label")(dropped), "score": layers.Dense(1, name="score")(dropped)}
+    return keras.Model({"words": words, "numbers": numbers}, outputs)
+
+
 def shared() -> keras.Model:
     a = keras.Input((4,))
     dense = layers.Dense(4, activation="tanh")
@@ -100,6 +110,12 @@ MODELS: dict[str, tuple[Callable[[], keras.Model], Any, Any, Any]] = {
         {"a": floats(3), "b": floats(2)},
         {"label": integers(3), "score": floats(1)},
         {"label": CLASSES, "score": "mae"},
+    ),
+    "several": (
+        several,
+        {"words": integers(20, 6), "numbers": floats(3)},
+        {"label": integers(3), "score": floats(1)},
+        {"label": CLASSES, "score": "mse"},
     ),
     "shared": (shared, floats(4), floats(1), keras.losses.Huber()),
     "regularized": (regularized, floats(5), floats(1), "mse"),

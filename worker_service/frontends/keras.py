@@ -100,6 +100,12 @@ class KerasFrontEnd:
             raise self._error("the model has no trainable parameters, expected at least one")
         if type(self._model).train_step is not keras.Model.train_step:
             raise self._error("the model overrides train_step, which a worker never calls; expected compute_loss")
+        halves = [layer.name for layer in self._model._flatten_layers() if layer.compute_dtype == "float16"]
+        if halves:
+            raise self._error(
+                f"layer {halves[0]} computes in float16, for which psfleet does not scale the loss; expected the dtype "
+                "policy float32 or mixed_bfloat16"
+            )
         for variable in trained:
             if variable.dtype != "float32":
                 raise self._error(f"trainable variable {variable.path} is {variable.dtype}, expected float32")
@@ -114,9 +120,10 @@ class KerasFrontEnd:
 
         def forward(values: Any, batch: Any) -> tf.Tensor:
             scope, loss, before = self._forward(self._trained + list(others), values, batch)
-            changed.extend(
+            # Assigned, not extended: a function whose first trace creates variables, such as a metric's, is traced twice.
+            changed[:] = [
                 variable for variable in others if scope.get_current_value(variable) is not before[id(variable)]
-            )
+            ]
             return loss
 
         variables = self._trained + list(others)

@@ -100,6 +100,8 @@ def test_a_program_of_an_earlier_folder_is_not_found_in_a_later_one(tmp_path: Pa
         ("def build(): return 1 / 0", "build() raised ZeroDivisionError: division by zero"),
         ("import missing_module", "import program raised ModuleNotFoundError: No module named 'missing_module'"),
         ("def build(:", "import program raised SyntaxError: "),
+        ("import sys; sys.exit(0)", "import program raised SystemExit: 0"),
+        ("import sys\ndef build(): sys.exit(0)", "build() raised SystemExit: 0"),
     ],
 )
 def test_a_wrong_program_is_told_in_one_line(tmp_path: Path, body: str, message: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from psfleet.polling import wait_until
 from psfleet.service.process import Stop
 
 LISTEN_SECS = 10.0
@@ -49,3 +50,16 @@ def test_a_worker_leaves_and_the_chief_saves_unless_another_takes_its_place(
     assert stop.must_leave(0) == chief_leaves
     assert stop.must_save() != chief_leaves
     assert stop.error().exit_code == 128 + number
+
+
+def test_a_signal_that_a_program_handles_itself_stops_nothing(stop: Stop) -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: seen.append(number))
+    try:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        wait_until(lambda: seen, LISTEN_SECS, "the program's own handler")
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.event.wait(LISTEN_SECS)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert stop.error().exit_code == 128 + signal.SIGTERM

@@ -82,6 +82,36 @@ def test_what_the_forward_pass_changes_is_state_and_the_rest_is_frozen() -> None
     assert [spec.dtype for spec in frozen.state] == ["int64", "int64"]
 
 
+def test_a_model_whose_first_trace_creates_variables_lists_its_state_once() -> None:
+    """Metrics of named outputs are created in the first trace, after which TensorFlow traces again."""
+    front = front_of("several", metrics={"label": "accuracy"})
+    assert [spec.name.rsplit("/", 1)[1] for spec in front.state] == [
+        "moving_mean",
+        "moving_variance",
+        "seed_generator_state",
+    ]
+
+
+def with_policy(policy: str) -> Callable[[], keras.Model]:
+    def model() -> keras.Model:
+        hidden = layers.Dense(4, "relu", dtype=policy)
+        return keras.Sequential([keras.Input((5,)), keras.Sequential([hidden]), layers.Dense(3)])
+
+    return model
+
+
+def test_float16_is_refused_by_name_and_bfloat16_gives_float32_gradients() -> None:
+    with pytest.raises(ProgramError, match="computes in float16, for which psfleet does not scale the loss"):
+        front_of("mlp", model=with_policy("mixed_float16"))
+    stepper = Stepper.of(front_of("mlp", model=with_policy("mixed_bfloat16")))
+    exact = Stepper.of(front_of("mlp", model=with_policy("float32")))
+    batch = tf.nest.flatten(batch_of("mlp"))
+    pairs = zip(stepper.gradients(batch).values(), exact.gradients(batch).values(), strict=True)
+    for gradient, expected in pairs:
+        assert gradient.dtype == np.float32
+        np.testing.assert_allclose(gradient, expected, rtol=0.1, atol=0.02)
+
+
 def test_dropout_moves_on_with_the_state_and_differs_between_workers() -> None:
     batch = tf.nest.flatten(batch_of("convolution"))
     steppers = [Stepper.of(front_of("convolution", index, 3)) for index in (0, 0, 1, 2)]
