@@ -60,20 +60,20 @@ class ShardGraph:
         # cond_v2 would build the optimizer in a graph of its own, where it cannot find its slots.
         v1.disable_control_flow_v2()
         with tf.Graph().as_default() as graph:
-            handles = ShardVariables(layout, shard, job.fleet.worker_limit, container, device="")
-            self._handles = handles
-            self.updates = _updates(job, handles)
+            variables = ShardVariables(layout, shard, job.fleet.worker_limit, container, device="")
+            self._variables = variables
+            self.updates = _updates(job, variables)
             with v1.container(container):
-                self._slots = slot_values(self.updates.optimizer, handles.buckets)
+                self._slots = slot_values(self.updates.optimizer, variables.buckets)
                 self._scalars = _scalars(self.updates.optimizer, self._slots)
                 initializer = v1.variables_initializer(self._all_variables())
             everything = self._all_variables()
             self._feeds = {v.name: v1.placeholder(v.dtype, v.shape) for v in everything}
             self._assigns = {v.name: v.assign(self._feeds[v.name], read_value=False) for v in everything}
             self._values = {v.name: v.read_value() for v in everything}
-            self._close_queues = [queue.close(cancel_pending_enqueues=True) for queue in handles.tokens]
+            self._close_queues = [queue.close(cancel_pending_enqueues=True) for queue in variables.tokens]
             self._reads = self._snapshot_reads()
-            self._local_steps = handles.last_local_step.read_value()
+            self._local_steps = variables.last_local_step.read_value()
             self._counters = self._counter_reads()
             self._destroy = [
                 tf.raw_ops.DestroyResourceOp(resource=resource, ignore_lookup_error=True)
@@ -85,15 +85,15 @@ class ShardGraph:
         self._session = v1.Session(session_target, graph=graph, config=config)
         self._session.run(initializer)
         self._restore(layout, shard, content)
-        self._assign(handles.global_step, np.int64(start_step))
-        self._assign(handles.last_local_step, np.full(handles.worker_limit, -1, np.int64))
+        self._assign(variables.global_step, np.int64(start_step))
+        self._assign(variables.last_local_step, np.full(variables.worker_limit, -1, np.int64))
         self.set_final_step(job.train.steps)
         self.updates.start(self._session)
 
     def snapshot(self) -> ShardContent:
         """Copies all that a checkpoint holds; call it from the thread that applies the updates."""
         values = self._session.run(self._reads)
-        units = self._handles.bucket_sizes
+        units = self._variables.bucket_sizes
 
         def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
             return np.concatenate([part[:size] for part, size in zip(parts, units, strict=True)])
@@ -123,17 +123,17 @@ class ShardGraph:
     @property
     def model_bytes(self) -> int:
         """Bytes of the model here: its buckets without the roll call, state and frozen weights."""
-        handles = self._handles
-        return sum(handles.bucket_sizes) * 4 + int(handles.state.shape[0]) + int(handles.frozen.shape[0])
+        variables = self._variables
+        return sum(variables.bucket_sizes) * 4 + int(variables.state.shape[0]) + int(variables.frozen.shape[0])
 
     @property
     def optimizer_bytes(self) -> int:
         """Bytes of the optimizer's slots here."""
-        return len(self._slots) * sum(self._handles.bucket_sizes) * 4
+        return len(self._slots) * sum(self._variables.bucket_sizes) * 4
 
     def set_final_step(self, step: int) -> None:
         """Tells workers the global_step at which training ends."""
-        self._assign(self._handles.final_step, np.int64(step))
+        self._assign(self._variables.final_step, np.int64(step))
 
     def close(self) -> None:
         """Frees every waiting worker and this ps's own update loop, and drops the container."""
@@ -144,35 +144,35 @@ class ShardGraph:
             session.run(self._destroy)
 
     def _all_variables(self) -> list[tf.Variable]:
-        handles = self._handles
+        variables = self._variables
         counters = [
-            handles.global_step,
-            handles.final_step,
-            handles.last_local_step,
-            handles.pushed,
-            handles.used,
-            handles.staleness,
-            handles.waited_secs,
-            handles.update_secs,
+            variables.global_step,
+            variables.final_step,
+            variables.last_local_step,
+            variables.pushed,
+            variables.used,
+            variables.staleness,
+            variables.waited_secs,
+            variables.update_secs,
         ]
         slots = [variable for parts in self._slots.values() for variable in parts]
-        return [*handles.buckets, *counters, handles.state, handles.frozen, *slots, *self._scalars.values()]
+        return [*variables.buckets, *counters, variables.state, variables.frozen, *slots, *self._scalars.values()]
 
     def _snapshot_reads(self) -> dict[str, object]:
         return {
-            "buckets": [variable.read_value() for variable in self._handles.buckets],
+            "buckets": [variable.read_value() for variable in self._variables.buckets],
             "slots": {name: [part.read_value() for part in parts] for name, parts in self._slots.items()},
             "scalars": {name: variable.read_value() for name, variable in self._scalars.items()},
-            "state": self._handles.state.read_value(),
-            "frozen": self._handles.frozen.read_value(),
+            "state": self._variables.state.read_value(),
+            "frozen": self._variables.frozen.read_value(),
         }
 
     def _counter_reads(self) -> list[tf.Tensor]:
         """In the order of `Counters`; pushed is read first, so that a gradient on its way is never taken for lost."""
-        handles = self._handles
-        pushed = handles.pushed.read_value()
+        variables = self._variables
+        pushed = variables.pushed.read_value()
         with tf.control_dependencies([pushed]):
-            others = [handles.used, handles.staleness, handles.waited_secs, handles.update_secs]
+            others = [variables.used, variables.staleness, variables.waited_secs, variables.update_secs]
             return [pushed, *[variable.read_value() for variable in others]]
 
     def _restore(self, layout: Layout, shard: int, content: ShardContent) -> None:
@@ -183,7 +183,7 @@ class ShardGraph:
         """
         size = layout.parameters.bucket_size
         in_use = _in_use(layout, shard)
-        vectors = [(self._handles.buckets, content.parameters)]
+        vectors = [(self._variables.buckets, content.parameters)]
         vectors += [(self._slots[name], vector) for name, vector in content.slots.items() if name in self._slots]
         for variables, vector in vectors:
             for index, variable in enumerate(variables):
@@ -194,23 +194,23 @@ class ShardGraph:
         for name, scalar in content.scalars.items():
             if name in self._scalars:
                 self._assign(self._scalars[name], scalar)
-        self._assign(self._handles.state, content.state)
-        self._assign(self._handles.frozen, content.frozen)
+        self._assign(self._variables.state, content.state)
+        self._assign(self._variables.frozen, content.frozen)
 
     def _assign(self, variable: tf.Variable, value: np.ndarray | np.generic) -> None:
         self._session.run(self._assigns[variable.name], {self._feeds[variable.name]: value})
 
 
-def _updates(job: Job, handles: ShardVariables) -> Updates:
+def _updates(job: Job, variables: ShardVariables) -> Updates:
     """The mode that the job names."""
 
     def optimizer(rate_factor: tf.Tensor | float) -> v1.train.Optimizer:
-        rate = optimizers.learning_rate(job.optimizer, handles.global_step.read_value())
+        rate = optimizers.learning_rate(job.optimizer, variables.global_step.read_value())
         return optimizers.build(job.optimizer, rate * rate_factor)
 
     if job.update.mode == "async":
-        return AsyncUpdates(handles, optimizer, job.update.stale)
-    return SyncUpdates(handles, optimizer(1.0), job.quorum, job.fleet.replicas)
+        return AsyncUpdates(variables, optimizer, job.update.stale)
+    return SyncUpdates(variables, optimizer(1.0), job.quorum, job.fleet.replicas)
 
 
 def _scalars(optimizer: v1.train.Optimizer, slots: Mapping[str, Sequence[tf.Variable]]) -> dict[str, tf.Variable]:

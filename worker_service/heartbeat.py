@@ -59,7 +59,7 @@ class Heartbeat:
         self._calls: dict[int, Future[pb.ShardState]] = {}
         self._pool = ThreadPoolExecutor(CALLS_AT_ONCE * len(fleet.ps), "heartbeat")
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._beat_until_closed, name="pulse", daemon=True)
+        self._thread = threading.Thread(target=self._beat_until_closed, name="heartbeat", daemon=True)
 
     def start(self) -> None:
         """Begins to beat."""

@@ -58,7 +58,7 @@ class WorkerMetrics:
     """Reads one worker; it knows more and more of itself while it starts.
 
     Attributes:
-        pulse: Once it has joined the run.
+        heartbeat: Once it has joined the run.
         layout: Once it has loaded the program.
         duties: Once it leads the run.
     """
@@ -66,34 +66,34 @@ class WorkerMetrics:
     def __init__(self, run: str, job: Job) -> None:
         self._run = run
         self._job = job
-        self.pulse: Heartbeat | None = None
+        self.heartbeat: Heartbeat | None = None
         self.layout: Layout | None = None
         self.duties: Duties | None = None
 
     def read(self) -> Iterator[Readings]:
         """The present values; from any thread. None before this worker has an index."""
-        pulse = self.pulse
-        if pulse is None:
+        heartbeat = self.heartbeat
+        if heartbeat is None:
             return
         told = [
             Reading(metrics.BUILD_INFO, 1, (psfleet.__version__,)),
-            Reading(metrics.STEP, pulse.step),
+            Reading(metrics.STEP, heartbeat.step),
             Reading(metrics.TARGET_STEP, self._job.train.steps),
-            Reading(metrics.GENERATION, pulse.generation),
-            Reading(metrics.STEP_SECONDS, pulse.meter.step_secs.read()),
-            Reading(metrics.RECOVERY_SECONDS, pulse.meter.recovery_secs.read()),
+            Reading(metrics.GENERATION, heartbeat.generation),
+            Reading(metrics.STEP_SECONDS, heartbeat.meter.step_secs.read()),
+            Reading(metrics.RECOVERY_SECONDS, heartbeat.meter.recovery_secs.read()),
         ]
         if self.layout is not None:
-            told += _traffic(pulse, Payload.of(self._job, self.layout, pulse.index))
+            told += _traffic(heartbeat, Payload.of(self._job, self.layout, heartbeat.index))
         if self.duties is not None:
             told += _duties(self.duties)
-        yield Readings(self._run, self._job.fleet.role(pulse.index), pulse.index, told)
+        yield Readings(self._run, self._job.fleet.role(heartbeat.index), heartbeat.index, told)
 
 
-def _traffic(pulse: Heartbeat, payload: Payload) -> list[Reading]:
-    meter = pulse.meter
+def _traffic(heartbeat: Heartbeat, payload: Payload) -> list[Reading]:
+    meter = heartbeat.meter
     return [
-        Reading(metrics.PUSHED_BYTES, pulse.pushed * payload.push),
+        Reading(metrics.PUSHED_BYTES, heartbeat.pushed * payload.push),
         Reading(metrics.PULLED_BYTES, meter.pulls * payload.pull + meter.attachments * payload.attach),
     ]
 

@@ -26,14 +26,16 @@ class Exchange:
     """
 
     def __init__(self, job: Job, layout: Layout, shard: int, index: int, own_device: str, container: str) -> None:
-        self.handles = ShardVariables(layout, shard, job.fleet.worker_limit, container, device=f"/job:ps/task:{shard}")
+        self.variables = ShardVariables(
+            layout, shard, job.fleet.worker_limit, container, device=f"/job:ps/task:{shard}"
+        )
         self._is_sync = job.update.mode == "sync"
         self._wire = tf.dtypes.as_dtype(job.update.wire)
         self._shard = shard
         self._index = index
         self._own_device = own_device
         self._layout = layout.parameters
-        self._first_size = self._layout.bucket_size + self.handles.contributor_mask_size
+        self._first_size = self._layout.bucket_size + self.variables.contributor_mask_size
         self._is_small = self._layout.bucket_size * 4 <= SMALL_BYTES
 
     def push(
@@ -51,18 +53,18 @@ class Exchange:
         """
         with tf.device(self._own_device):
             sent = self._buckets(gradients, local_step)
-        handles = self.handles
-        with tf.device(handles.device):
+        variables = self.variables
+        with tf.device(variables.device):
             local_step = _number(sent[0][self._first_size :])
             arrived = [tf.cast(bucket, tf.float32) for bucket in sent]
             arrived[0] = arrived[0][: self._first_size]
-            before = [handles.pushed.scatter_nd_add([[self._index]], tf.ones([1], tf.int64)).op]
+            before = [variables.pushed.scatter_nd_add([[self._index]], tf.ones([1], tf.int64)).op]
             if state is not None:
-                before.append(handles.state.assign(state, read_value=False))
+                before.append(variables.state.assign(state, read_value=False))
             with tf.control_dependencies(before):
                 done = self._add(arrived, local_step) if self._is_sync else self._enqueue(arrived, local_step)
             with tf.control_dependencies(done):
-                return [handles.last_local_step.scatter_nd_update([[self._index]], [local_step])], local_step
+                return [variables.last_local_step.scatter_nd_update([[self._index]], [local_step])], local_step
 
     def await_and_pull(self, after: Sequence[tf.Operation], local_step: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Waits until the ps has gone on, then reads its parameters.
@@ -73,15 +75,15 @@ class Exchange:
         Returns:
             See `pull`.
         """
-        handles = self.handles
-        with tf.device(handles.device):
+        variables = self.variables
+        with tf.device(variables.device):
             with tf.control_dependencies(after):
                 arrived = tf.timestamp()
             with tf.control_dependencies([arrived]):
-                passed = self._pass_barrier(local_step) if self._is_sync else handles.tokens[self._index].dequeue()
+                passed = self._pass_barrier(local_step) if self._is_sync else variables.tokens[self._index].dequeue()
             with tf.control_dependencies([passed]):
                 waited = [tf.timestamp() - arrived]
-            with tf.control_dependencies([handles.waited_secs.scatter_nd_add([[self._index]], waited).op]):
+            with tf.control_dependencies([variables.waited_secs.scatter_nd_add([[self._index]], waited).op]):
                 sent = self._read()
         # What the worker makes of it waits for the tensors alone: for the barrier, too, it would need a message more.
         return self._receive(*sent)
@@ -95,21 +97,21 @@ class Exchange:
         Returns:
             int64 `[2]`, the shard's global_step and target; and its buckets, `[bucket_size]` float32 each, on the worker.
         """
-        with tf.device(self.handles.device):
+        with tf.device(self.variables.device):
             sent = self._read()
         return self._receive(*sent)
 
     def look(self) -> tf.Tensor:
         """int64 `[2]`, without waiting: the shard's global_step, and the local_step of this worker's newest gradient."""
-        with tf.device(self.handles.device):
-            return tf.stack([self.handles.global_step.read_value(), self.handles.last_local_step[self._index]])
+        with tf.device(self.variables.device):
+            return tf.stack([self.variables.global_step.read_value(), self.variables.last_local_step[self._index]])
 
     def _read(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """On the ps: global_step and target, and the buckets as they travel."""
-        handles = self.handles
-        progress = tf.stack([handles.global_step.read_value(), handles.final_step.read_value()])
+        variables = self.variables
+        progress = tf.stack([variables.global_step.read_value(), variables.final_step.read_value()])
         with tf.control_dependencies([progress]):
-            buckets = [tf.cast(bucket.read_value(), self._wire) for bucket in handles.buckets]
+            buckets = [tf.cast(bucket.read_value(), self._wire) for bucket in variables.buckets]
         if self._is_small:
             buckets[0] = tf.concat([buckets[0], _words(progress, self._wire)], 0)
         return progress, buckets
@@ -130,7 +132,7 @@ class Exchange:
         size = self._layout.bucket_size
         shard_size = self._layout.shard_size
         start = self._shard * shard_size
-        contributor_mask = tf.one_hot(self._index, self.handles.contributor_mask_size)
+        contributor_mask = tf.one_hot(self._index, self.variables.contributor_mask_size)
         parts = [_range(self._layout, gradients, low, low + size) for low in range(start, start + shard_size, size)]
         parts[0].append(contributor_mask)
         sent = [[tf.cast(part, self._wire) for part in bucket] for bucket in parts]
@@ -143,31 +145,32 @@ class Exchange:
         The ps remembers the local_step of a worker's newest gradient: the same again (a worker that was killed behind its
         push and started again) goes in under a local_step so old that the accumulator drops it.
         """
-        handles = self.handles
-        newest = handles.last_local_step[self._index]
+        variables = self.variables
+        newest = variables.last_local_step[self._index]
         effective = tf.where(local_step > newest, local_step, tf.constant(-1, tf.int64))
-        late = tf.clip_by_value(handles.global_step.read_value() - local_step, 0, STALENESS_BUCKETS - 1)
+        late = tf.clip_by_value(variables.global_step.read_value() - local_step, 0, STALENESS_BUCKETS - 1)
         place = tf.stack([tf.constant(self._index, tf.int64), late])[tf.newaxis]
-        counted = handles.staleness.scatter_nd_add(place, tf.ones([1], tf.int64))
+        counted = variables.staleness.scatter_nd_add(place, tf.ones([1], tf.int64))
         added = [
-            handles.accumulator(index).apply_grad(bucket, local_step=effective) for index, bucket in enumerate(buckets)
+            variables.accumulator(index).apply_grad(bucket, local_step=effective)
+            for index, bucket in enumerate(buckets)
         ]
         return [counted, *added]
 
     def _enqueue(self, buckets: Sequence[tf.Tensor], local_step: tf.Tensor) -> list[tf.Operation]:
         """Async: hands the whole gradient to the ps at once."""
-        return [self.handles.gradient_queue().enqueue([*buckets, local_step, tf.constant(self._index)])]
+        return [self.variables.gradient_queue().enqueue([*buckets, local_step, tf.constant(self._index)])]
 
     def _pass_barrier(self, local_step: tf.Tensor) -> tf.Tensor:
         """The global_step, once it is above `local_step`: a loop on the ps, which sleeps on this worker's token queue."""
-        token = self.handles.tokens[self._index]
+        token = self.variables.tokens[self._index]
 
         def sleep(global_step: tf.Tensor) -> tf.Tensor:
             del global_step
             with tf.control_dependencies([token.dequeue()]):
-                return self.handles.global_step.read_value()
+                return self.variables.global_step.read_value()
 
-        at_first = self.handles.global_step.read_value()
+        at_first = self.variables.global_step.read_value()
         return v1.while_loop(lambda global_step: global_step <= local_step, sleep, [at_first], parallel_iterations=1)
 
 

@@ -61,18 +61,18 @@ def serve(settings: Settings, stop: Stop) -> int:
         index = _join(fleet, settings, job, stop)
         log_json(run=settings.run, role="worker", index=index)
         logger.info("joined as worker %d", index)
-        measured.pulse = pulse = Heartbeat(fleet, index, settings.address, stop)
-        pulse.start()
+        measured.heartbeat = heartbeat = Heartbeat(fleet, index, settings.address, stop)
+        heartbeat.start()
         try:
             with data_plane(settings, "worker", index, identity) as plane:
-                return _work(settings, plane, job, fleet, pulse, stop, measured)
+                return _work(settings, plane, job, fleet, heartbeat, stop, measured)
         except PsfleetError as error:
             if isinstance(error, PermanentError) or (index == 0 and not _leaves(error, stop)):
                 details = error.details if isinstance(error, ProgramError) else ""
                 fleet.finish(pb.Outcome(exit_code=error.exit_code, message=str(error), details=details))
             raise
         finally:
-            pulse.close()
+            heartbeat.close()
 
 
 def _join(fleet: FleetClient, settings: Settings, job: Job, stop: Stop) -> int:
@@ -108,7 +108,7 @@ def _work(
     plane: DataPlane,
     job: Job,
     fleet: FleetClient,
-    pulse: Heartbeat,
+    heartbeat: Heartbeat,
     stop: Stop,
     measured: WorkerMetrics,
 ) -> int:
@@ -116,24 +116,24 @@ def _work(
     plane.check()
     program = load_program(job, settings.program_folder)
     num_shards = job.fleet.replicas
-    front = front_end(program, job, num_shards, pulse.index)
+    front = front_end(program, job, num_shards, heartbeat.index)
     layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, job.update.bucket_bytes)
     measured.layout = layout
-    shard = pulse.index % num_shards
-    place = TaskAddresses(settings.run, pulse.index, plane.own, plane.ps)
+    shard = heartbeat.index % num_shards
+    place = TaskAddresses(settings.run, heartbeat.index, plane.own, plane.ps)
     parts: dict[str, Any] = {
         "place": place,
         "job": job,
         "layout": layout,
         "front_end": front,
         "fleet": fleet,
-        "pulse": pulse,
+        "heartbeat": heartbeat,
         "stop": stop,
         "batches": Batches(lambda start: batches(program, job, shard, num_shards, start)),
     }
     # What is there now stays: the collector need not look at it again (5 % of a worker's time otherwise).
     gc.freeze()
-    if pulse.index != 0:
+    if heartbeat.index != 0:
         outcome = Worker(**parts).run()
         if outcome.exit_code:
             logger.info("the run ended: %s", outcome.message, extra={"exit_code": outcome.exit_code})
@@ -155,22 +155,22 @@ def _lead(settings: Settings, job: Job, layout: Layout, parts: dict[str, Any], m
     }
     committer = CheckpointCommitter(fleet, job, layout, run, root, extra, parts["stop"])
     measured.duties = Duties(committer, events, recorder)
-    conclusion = RunFinisher(fleet, job, run, out, recorder, committer, events, started)
-    settler = Recovery(fleet, job, layout, run, root, front.initial_values, extra, events)
-    chief = Chief(settler, committer, conclusion, recorder, events, **parts)
+    finisher = RunFinisher(fleet, job, run, out, recorder, committer, events, started)
+    recovery = Recovery(fleet, job, layout, run, root, front.initial_values, extra, events)
+    chief = Chief(recovery, committer, finisher, recorder, events, **parts)
     try:
         outcome = chief.run()
         error = chief.error
         if error is None and outcome.exit_code:
             raise _foreign(outcome)
-        _write(conclusion, chief, out, error)
+        _write(finisher, chief, out, error)
         if error is not None:
             raise error
         return outcome.exit_code
     except PsfleetError as error:
         if chief.error is None and not _leaves(error, parts["stop"]):
             chief.states = fleet.describe()
-            _write(conclusion, chief, out, error)
+            _write(finisher, chief, out, error)
         raise
     finally:
         recorder.close()
@@ -181,8 +181,8 @@ def _leaves(error: PsfleetError, stop: Stop) -> bool:
     return isinstance(error, StoppedError) and stop.must_leave(0)
 
 
-def _write(conclusion: RunFinisher, chief: Chief, out: Path, error: PsfleetError | None) -> None:
-    html.publish(conclusion.report(chief.states, chief.checkpoint, error), out)
+def _write(finisher: RunFinisher, chief: Chief, out: Path, error: PsfleetError | None) -> None:
+    html.publish(finisher.report(chief.states, chief.checkpoint, error), out)
 
 
 def _foreign(outcome: pb.Outcome) -> PsfleetError:

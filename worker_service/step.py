@@ -66,8 +66,8 @@ class StepGraph:
             with tf.device(own):
                 self.look = tf.stack([exchange.look() for exchange in exchanges])
                 self.remote_state = (
-                    tf.concat([exchange.handles.state.read_value() for exchange in exchanges], 0),
-                    tf.concat([exchange.handles.frozen.read_value() for exchange in exchanges], 0),
+                    tf.concat([exchange.variables.state.read_value() for exchange in exchanges], 0),
+                    tf.concat([exchange.variables.frozen.read_value() for exchange in exchanges], 0),
                 )
             self._loads = [(v, v1.placeholder(v.dtype, v.shape)) for v in (*state, *frozen)]
             self._load = [variable.assign(feed, read_value=False) for variable, feed in self._loads]

@@ -20,7 +20,7 @@ class Observer(Protocol):
     def start(self, global_step: int) -> None:
         """The loop begins at a global_step."""
 
-    def step(self, attachment: WorkerSession, batch: Batch, global_step: int, loss: float, secs: float) -> None:
+    def step(self, session: WorkerSession, batch: Batch, global_step: int, loss: float, secs: float) -> None:
         """A step is done: the global_step now, the loss of the batch, the seconds since the step before."""
 
 
@@ -52,7 +52,7 @@ class Batches:
 
 
 def train(
-    attachment: WorkerSession, start: Start, is_sync: bool, batches: Batches, pulse: Heartbeat, observer: Observer
+    session: WorkerSession, start: Start, is_sync: bool, batches: Batches, heartbeat: Heartbeat, observer: Observer
 ) -> None:
     """Trains until every shard has reached its target.
 
@@ -64,26 +64,26 @@ def train(
         ProgramError: See `WorkerSession`.
     """
     progress = start.progress
-    local_step = pulse.step = start.global_step
+    local_step = heartbeat.step = start.global_step
     observer.start(local_step)
-    pulse.meter.attached()
+    heartbeat.meter.attached()
     before = time.perf_counter()
     if is_sync and local_step <= start.local_steps.min() and not _is_done(progress):
-        progress = attachment.await_step(local_step)
-        pulse.meter.awaited()
+        progress = session.await_step(local_step)
+        heartbeat.meter.awaited()
         local_step = _global_step(progress)
     while not _is_done(progress):
-        pulse.step = local_step
+        heartbeat.step = local_step
         batch = batches.current()
-        loss, progress = attachment.train(batch, local_step)
+        loss, progress = session.train(batch, local_step)
         batches.done()
-        pulse.pushed += 1
+        heartbeat.pushed += 1
         local_step = _global_step(progress)
         now = time.perf_counter()
-        pulse.meter.step(now - before)
-        observer.step(attachment, batch, local_step, loss, now - before)
+        heartbeat.meter.step(now - before)
+        observer.step(session, batch, local_step, loss, now - before)
         before = now
-    pulse.step = local_step
+    heartbeat.step = local_step
 
 
 def _global_step(progress: np.ndarray) -> int:
@@ -101,6 +101,6 @@ class NullObserver:
         """See `Observer`."""
 
     def step(
-        self, attachment: WorkerSession, batch: Sequence[np.ndarray], global_step: int, loss: float, secs: float
+        self, session: WorkerSession, batch: Sequence[np.ndarray], global_step: int, loss: float, secs: float
     ) -> None:
         """See `Observer`."""

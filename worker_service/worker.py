@@ -53,7 +53,7 @@ class Worker:
         layout: Layout,
         front_end: FrontEnd,
         fleet: FleetClient,
-        pulse: Heartbeat,
+        heartbeat: Heartbeat,
         stop: Stop,
         batches: Batches,
         observer: Observer | None = None,
@@ -63,7 +63,7 @@ class Worker:
         self._layout = layout
         self._front_end = front_end
         self._fleet = fleet
-        self._pulse = pulse
+        self._heartbeat = heartbeat
         self._stop = stop
         self._batches = batches
         self._observer = observer or NullObserver()
@@ -80,15 +80,15 @@ class Worker:
             ProgramError: The training program failed.
             BadJobError: The fleet trains something else.
         """
-        while self._pulse.outcome is None:
+        while self._heartbeat.outcome is None:
             generation = self.agree()
             if generation is not None and self.train(generation):
                 self.after_target(generation)
-        return self._pulse.outcome
+        return self._heartbeat.outcome
 
     def after_target(self, generation: int) -> None:
         """Waits until the run is over, or goes back to a checkpoint."""
-        self._wait(f"the end of the run after step {self._pulse.step}", lambda states: self._has_news(generation))
+        self._wait(f"the end of the run after step {self._heartbeat.step}", lambda states: self._has_news(generation))
 
     def agree(self) -> int | None:
         """Waits for a generation that every ps trains; None if the run is over."""
@@ -107,23 +107,23 @@ class Worker:
         """Trains one generation; whether it reached the target, rather than losing a peer."""
         graph = self._step_graph(generation)
         place, job = self._place, self._job
-        before = self._pulse.step
+        before = self._heartbeat.step
         try:
             self._warm_up(generation)
-            with WorkerSession(graph, job, self._layout, place.ps, place.own, place.index) as attachment:
-                self._pulse.interrupt = attachment.close
-                self._pulse.generation = generation
-                start = attachment.start()
+            with WorkerSession(graph, job, self._layout, place.ps, place.own, place.index) as session:
+                self._heartbeat.interrupt = session.close
+                self._heartbeat.generation = generation
+                start = session.start()
                 if self._batches.generation != generation:
                     self._batches.seek(generation, self._first_batch(start.global_step))
-                train(attachment, start, job.update.mode == "sync", self._batches, self._pulse, self._observer)
+                train(session, start, job.update.mode == "sync", self._batches, self._heartbeat, self._observer)
         except LostPeerError as error:
-            self._note_loss(error, progressed=self._pulse.step > before)
+            self._note_loss(error, progressed=self._heartbeat.step > before)
             return False
         finally:
-            self._pulse.generation = -1
-            self._pulse.interrupt = _nothing
-            self._pulse.listen_afresh()
+            self._heartbeat.generation = -1
+            self._heartbeat.interrupt = _nothing
+            self._heartbeat.listen_afresh()
         self._last_progress = time.monotonic()
         return True
 
@@ -152,26 +152,26 @@ class Worker:
 
     def _has_news(self, generation: int) -> bool:
         """Whether the fleet is no longer in this generation, as far as all ps can be reached."""
-        states = self._pulse.states
+        states = self._heartbeat.states
         return all(state is not None for state in states) and any(
             state is not None and state.generation != generation for state in states
         )
 
     def _note_loss(self, error: LostPeerError, progressed: bool) -> None:
-        if self._pulse.outcome is not None:
+        if self._heartbeat.outcome is not None:
             return
         if self._stop.must_leave(self._place.index):
             raise self._stop.error()
-        self._pulse.meter.lost()
-        extra = {"event": "lost_peer", "step": self._pulse.step}
-        logger.warning("lost a peer at step %d: %s", self._pulse.step, error, extra=extra)
+        self._heartbeat.meter.lost()
+        extra = {"event": "lost_peer", "step": self._heartbeat.step}
+        logger.warning("lost a peer at step %d: %s", self._heartbeat.step, error, extra=extra)
         now = time.monotonic()
         if progressed:
             self._last_progress, self._failures = now, 0
         self._failures += 1
         stall_secs = self._job.deadlines.stall_secs
         if now - self._last_progress > stall_secs:
-            raise DeadlineError(f"a step after step {self._pulse.step}", stall_secs, error) from error
+            raise DeadlineError(f"a step after step {self._heartbeat.step}", stall_secs, error) from error
         healthy = all(state is not None and state.generation >= 0 for state in self._fleet.describe())
         if self._failures >= SAME_ERROR_LIMIT and healthy and "DeadlineExceeded" not in str(error):
             raise ProgramError(f"{self._failures} attempts at a step failed alike: {error}") from error
@@ -180,14 +180,14 @@ class Worker:
         """Waits for the fleet; returns early when the run is over, raises when a signal comes."""
 
         def over(states: States) -> bool:
-            if self._pulse.outcome is not None:
+            if self._heartbeat.outcome is not None:
                 return True
             if self._stop.must_leave(self._place.index):
                 raise self._stop.error()
             return done(states)
 
         def look() -> States:
-            return self._pulse.states
+            return self._heartbeat.states
 
         wait_until(look, self._job.deadlines.stall_secs, what, done=over, poll_secs=0.05)
 

@@ -33,19 +33,19 @@ class Updates(Protocol):
         """Lets held workers go on."""
 
 
-def send_tokens(handles: ShardVariables, global_step: tf.Tensor, chosen: tf.Tensor | None = None) -> tf.Operation:
+def send_tokens(variables: ShardVariables, global_step: tf.Tensor, chosen: tf.Tensor | None = None) -> tf.Operation:
     """Puts a token into the queue of each worker whose queue is empty.
 
     A token is only a wake-up: the worker looks at `global_step` itself, so a token that is left over misleads nobody, and
     one token is as good as many. A queue holds 0 or 1, and only the ps adds: this never blocks.
 
     Args:
-        handles: The shard.
+        variables: The shard.
         global_step: int64 scalar that goes into the token.
         chosen: int32 scalar, the only worker to send_tokens; None: all of them.
     """
     puts: list[tf.Operation] = []
-    for worker, queue in enumerate(handles.tokens):
+    for worker, queue in enumerate(variables.tokens):
         # Not before the global_step: a queue that was full while the ps waited for a gradient may be empty by now.
         with tf.control_dependencies([global_step]):
             count = 1 - queue.size()
@@ -55,14 +55,14 @@ def send_tokens(handles: ShardVariables, global_step: tf.Tensor, chosen: tf.Tens
     return tf.group(*puts)
 
 
-def contributor_mask(handles: ShardVariables, gradient: tf.Tensor) -> tf.Tensor:
+def contributor_mask(variables: ShardVariables, gradient: tf.Tensor) -> tf.Tensor:
     """Whose gradients are in a gradient of the first bucket: int64 `[slots]` of zeros and ones."""
-    start = handles.bucket_sizes[0]
-    tail: tf.Tensor = gradient[start : start + handles.worker_limit]
+    start = variables.bucket_sizes[0]
+    tail: tf.Tensor = gradient[start : start + variables.worker_limit]
     return tf.cast(tail > 0, tf.int64)
 
 
-def timed(handles: ShardVariables, gradients: Sequence[Any], update: Callable[[], tf.Operation]) -> tf.Operation:
+def timed(variables: ShardVariables, gradients: Sequence[Any], update: Callable[[], tf.Operation]) -> tf.Operation:
     """An update that also adds to the shard's `update_secs` the time from its last gradient to its own end.
 
     No bucket waits for the gradient of another.
@@ -72,7 +72,7 @@ def timed(handles: ShardVariables, gradients: Sequence[Any], update: Callable[[]
     updated = update()
     with tf.control_dependencies([started, updated]):
         took = tf.timestamp() - started
-    return handles.update_secs.assign_add(took, read_value=False)
+    return variables.update_secs.assign_add(took, read_value=False)
 
 
 def slot_values(optimizer: v1.train.Optimizer, buckets: Sequence[tf.Variable]) -> dict[str, list[tf.Variable]]:

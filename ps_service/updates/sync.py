@@ -15,20 +15,20 @@ from psfleet.tf import ShardVariables
 class ContributorCounter(v1.train.Optimizer):
     """Counts whose gradients an average is made of, then leaves it to the optimizer that it wraps, and times that."""
 
-    def __init__(self, optimizer: v1.train.Optimizer, handles: ShardVariables) -> None:
+    def __init__(self, optimizer: v1.train.Optimizer, variables: ShardVariables) -> None:
         super().__init__(use_locking=False, name="ContributorCounter")
         self._wrapped = optimizer
-        self._handles = handles
+        self._variables = variables
 
     def apply_gradients(
         self, grads_and_vars: Iterable[Any], global_step: Any = None, name: str | None = None
     ) -> tf.Operation:
         """See tf.compat.v1.train.Optimizer; the first pair is the first bucket."""
         pairs = list(grads_and_vars)
-        counted = self._handles.used.assign_add(contributor_mask(self._handles, pairs[0][0]), read_value=False)
+        counted = self._variables.used.assign_add(contributor_mask(self._variables, pairs[0][0]), read_value=False)
         averages = [average for average, _ in pairs]
         with tf.control_dependencies([counted]):
-            return timed(self._handles, averages, lambda: self._wrapped.apply_gradients(pairs, global_step, name))
+            return timed(self._variables, averages, lambda: self._wrapped.apply_gradients(pairs, global_step, name))
 
 
 class SyncUpdates:
@@ -39,24 +39,26 @@ class SyncUpdates:
     step's into one token for each worker.
     """
 
-    def __init__(self, handles: ShardVariables, optimizer: v1.train.Optimizer, quorum: int, num_replicas: int) -> None:
+    def __init__(
+        self, variables: ShardVariables, optimizer: v1.train.Optimizer, quorum: int, num_replicas: int
+    ) -> None:
         self.optimizer = optimizer
-        with v1.container(handles.container):
+        with v1.container(variables.container):
             sync = v1.train.SyncReplicasOptimizer(
-                ContributorCounter(optimizer, handles), replicas_to_aggregate=quorum, total_num_replicas=num_replicas
+                ContributorCounter(optimizer, variables), replicas_to_aggregate=quorum, total_num_replicas=num_replicas
             )
-            shapes = [(tf.zeros(bucket.shape), bucket) for bucket in handles.buckets]
-            sync.apply_gradients(shapes, global_step=handles.global_step)
+            shapes = [(tf.zeros(bucket.shape), bucket) for bucket in variables.buckets]
+            sync.apply_gradients(shapes, global_step=variables.global_step)
             sync.ready_for_local_init_op.mark_used()
             runner = sync.get_chief_queue_runner()
             with tf.control_dependencies(runner.enqueue_ops):
                 tokens = runner.queue.dequeue_many(max(quorum, num_replicas))
         self._updated = tokens[0]
         with tf.control_dependencies([tokens]):
-            self._woken = send_tokens(handles, tokens[0])
+            self._woken = send_tokens(variables, tokens[0])
             with tf.control_dependencies([self._woken]):
                 self._updated_and_woken = tf.identity(tokens[0])
-        self._send_tokens = send_tokens(handles, handles.global_step.read_value())
+        self._send_tokens = send_tokens(variables, variables.global_step.read_value())
         self._ready = (v1.local_variables_initializer(), sync.chief_init_op)
         self._advance: Callable[[], Any] | None = None
 

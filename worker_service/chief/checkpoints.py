@@ -25,7 +25,7 @@ CUT_AHEAD_SECS = 0.5
 
 
 class CheckpointCommitter:
-    """Looks at the states of the ps after each beat of the pulse."""
+    """Looks at the states of the ps after each beat of the heartbeat."""
 
     def __init__(
         self, fleet: FleetClient, job: Job, layout: Layout, run: str, root: Path, extra: dict[str, Any], stop: Stop

@@ -28,21 +28,21 @@ class Chief(Worker):
 
     def __init__(
         self,
-        settler: Recovery,
+        recovery: Recovery,
         committer: CheckpointCommitter,
-        conclusion: RunFinisher,
+        finisher: RunFinisher,
         recorder: Recorder,
         events: Events,
         **worker: Any,
     ) -> None:
         super().__init__(observer=recorder, **worker)
-        self._settler = settler
+        self._recovery = recovery
         self._committer = committer
-        self._conclusion = conclusion
+        self._finisher = finisher
         self._recorder = recorder
         self._events = events
-        self._roster = FleetStatusLogger(self._job, events)
-        self._pulse.on_beat = self._look
+        self._status_logger = FleetStatusLogger(self._job, events)
+        self._heartbeat.on_beat = self._look
         self.states: States = []
         self.checkpoint: Checkpoint | None = None
         self.error: PsfleetError | None = None
@@ -51,12 +51,12 @@ class Chief(Worker):
         """Brings the fleet to a generation; None if the run is over. See `Worker`."""
         while True:
             self._wait("all parameter servers to answer", self._can_settle)
-            if self._pulse.outcome is not None:
+            if self._heartbeat.outcome is not None:
                 return None
             if self._stop.event.is_set():
                 raise self._stop.error()
             try:
-                settled = self._settler.settle([client.describe() for client in self._fleet.ps], self._pulse.step)
+                settled = self._recovery.settle([client.describe() for client in self._fleet.ps], self._heartbeat.step)
             except LostPeerError as error:
                 self._note_loss(error, progressed=False)
                 continue
@@ -73,11 +73,11 @@ class Chief(Worker):
     def after_target(self, generation: int) -> None:
         """Ends the run, unless a ps is lost before its last part is on the disk. See `Worker`."""
         try:
-            checkpoint, _ = self._conclusion.commit_last(generation)
+            checkpoint, _ = self._finisher.commit_last(generation)
         except LostPeerError as error:
             self._note_loss(error, progressed=False)
             return
-        self._end(checkpoint, self._conclusion.final_states(checkpoint.step))
+        self._end(checkpoint, self._finisher.final_states(checkpoint.step))
 
     def _end(self, checkpoint: Checkpoint, states: States) -> None:
         self.checkpoint, self.states = checkpoint, states
@@ -87,9 +87,9 @@ class Chief(Worker):
         message = f"step {checkpoint.step} is saved and verified"
         outcome = pb.Outcome(exit_code=code, message=message)
         self._fleet.finish(outcome)
-        self._pulse.outcome = outcome
+        self._heartbeat.outcome = outcome
 
     def _look(self, states: States) -> None:
         self._events.watch(states)
-        self._roster.look(states)
+        self._status_logger.look(states)
         self._committer.look(states)

@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 
 class FleetStatusLogger:
-    """Looks at the states of the ps after each beat of the pulse.
+    """Looks at the states of the ps after each beat of the heartbeat.
 
     A row has `index`, `step`, `rate` (a ps: updates per second; a worker: examples per second), `alive`, `restarts` and
     `last_event`; a worker's also `role` and `address`.

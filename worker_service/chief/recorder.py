@@ -60,7 +60,7 @@ class Recorder:
             "summaries": _next(global_step, self._job.summaries.every_steps),
         }
 
-    def step(self, attachment: WorkerSession, batch: Batch, global_step: int, loss: float, secs: float) -> None:
+    def step(self, session: WorkerSession, batch: Batch, global_step: int, loss: float, secs: float) -> None:
         """See `Observer`."""
         made = global_step - self._global_step
         if made > 0:
@@ -73,12 +73,12 @@ class Recorder:
         if now - self._last[0] >= PROGRESS_SECS or global_step >= self._job.train.steps:
             self._progress(now, global_step, loss)
         if self._is_due("summaries", global_step, self._job.summaries.every_steps):
-            self._summarize(attachment, batch, global_step, loss)
+            self._summarize(session, batch, global_step, loss)
         if (
             self._is_due("evaluate", global_step, self._job.evaluate.every_steps)
             and global_step < self._job.train.steps
         ):
-            self.evaluate(global_step, lambda: local_values(attachment, self._layout))
+            self.evaluate(global_step, lambda: local_values(session, self._layout))
 
     def evaluate(self, global_step: int, values: Callable[[], Mapping[str, np.ndarray]]) -> None:
         """Evaluates named tensors at a global_step, and records the metrics.
@@ -137,8 +137,8 @@ class Recorder:
         extra = {"event": "progress", "target": self._job.train.steps, **point.model_dump(exclude={"time"})}
         logger.info("step %d of %d: loss %.4g", global_step, self._job.train.steps, loss, extra=extra)
 
-    def _summarize(self, attachment: WorkerSession, batch: Batch, global_step: int, loss: float) -> None:
-        own = attachment.summaries(batch)
+    def _summarize(self, session: WorkerSession, batch: Batch, global_step: int, loss: float) -> None:
+        own = session.summaries(batch)
         with self._board.as_default(step=global_step):
             tf.summary.scalar("train/loss", loss)
             if self.step_secs:
@@ -153,11 +153,11 @@ class Recorder:
         return True
 
 
-def local_values(attachment: WorkerSession, layout: Layout) -> dict[str, np.ndarray]:
+def local_values(session: WorkerSession, layout: Layout) -> dict[str, np.ndarray]:
     """Every named tensor: the parameters of this worker, and the state that the ps hold."""
-    state, frozen = attachment.state()
+    state, frozen = session.state()
     return {
-        **layout.parameters.unpack(attachment.parameters()),
+        **layout.parameters.unpack(session.parameters()),
         **layout.state.unpack(state),
         **layout.frozen.unpack(frozen),
     }

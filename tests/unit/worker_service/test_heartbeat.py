@@ -14,7 +14,7 @@ from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import LostPeerError
 from psfleet.polling import wait_until
-from worker_service import heartbeat as pulse_module
+from worker_service import heartbeat as heartbeat_module
 from worker_service.fleet_state import States
 from worker_service.heartbeat import Heartbeat
 
@@ -62,19 +62,19 @@ class Ps:
 
 @contextmanager
 def beating(*ps: Ps) -> Iterator[tuple[Heartbeat, list[list[int]]]]:
-    """A chief's pulse, and the step of each ps (-1: not known) at each beat; ps answer as they like in the end."""
+    """A chief's heartbeat, and the step of each ps (-1: not known) at each beat; ps answer as they like in the end."""
     stop: Any = SimpleNamespace(must_leave=lambda index: False)
     fleet: Any = SimpleNamespace(ps=ps)
-    pulse = Heartbeat(fleet, 0, Address("worker", 2222), stop)
+    heartbeat = Heartbeat(fleet, 0, Address("worker", 2222), stop)
     seen: list[list[int]] = []
-    pulse.on_beat = lambda states: seen.append(_steps(states))
-    pulse.start()
+    heartbeat.on_beat = lambda states: seen.append(_steps(states))
+    heartbeat.start()
     try:
-        yield pulse, seen
+        yield heartbeat, seen
     finally:
         for one in ps:
             one.go()
-        pulse.close()
+        heartbeat.close()
 
 
 def _steps(states: States) -> list[int]:
@@ -83,18 +83,18 @@ def _steps(states: States) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def _fast_beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulse_module, "BEAT_SECS", 0.05)
+    monkeypatch.setattr(heartbeat_module, "BEAT_SECS", 0.05)
 
 
 def test_a_ps_that_does_not_answer_keeps_no_news_of_another_back() -> None:
     silent, other = Ps(), Ps()
-    with beating(silent, other) as (pulse, _):
+    with beating(silent, other) as (heartbeat, _):
         silent.next_call()
         over = pb.ShardState(phase=pb.FINISHED, outcome=pb.Outcome(exit_code=70, message="the loss is NaN"))
         other.next_call().answer.put(over)
-        wait_until(lambda: pulse.outcome is not None, SECS, "the outcome")
-        assert pulse.outcome is not None
-        assert pulse.outcome.exit_code == 70
+        wait_until(lambda: heartbeat.outcome is not None, SECS, "the outcome")
+        assert heartbeat.outcome is not None
+        assert heartbeat.outcome.exit_code == 70
 
 
 def test_a_ps_that_does_not_answer_is_not_asked_again_while_another_is() -> None:
@@ -114,12 +114,12 @@ def test_a_ps_that_does_not_answer_is_not_asked_again_while_another_is() -> None
 
 def test_what_was_asked_before_a_loss_is_not_heard_after_it() -> None:
     ps = Ps()
-    with beating(ps) as (pulse, seen):
+    with beating(ps) as (heartbeat, seen):
         ps.next_call().answer.put(pb.ShardState(step=1))
         wait_until(lambda: seen[-1:] == [[1]], SECS, "the first answer")
         before = ps.next_call()
-        pulse.listen_afresh()
-        assert _steps(pulse.states) == [-1]
+        heartbeat.listen_afresh()
+        assert _steps(heartbeat.states) == [-1]
         after = ps.next_call()
         count = len(seen)
         before.answer.put(pb.ShardState(step=2))
@@ -139,9 +139,9 @@ def test_a_ps_that_is_gone_has_no_state() -> None:
 
 def test_a_heartbeat_tells_what_the_training_loop_has_done() -> None:
     ps = Ps()
-    with beating(ps) as (pulse, _):
+    with beating(ps) as (heartbeat, _):
         ps.next_call().answer.put(pb.ShardState())
-        pulse.step, pulse.pushed, pulse.generation = 8, 9, 2
+        heartbeat.step, heartbeat.pushed, heartbeat.generation = 8, 9, 2
         ps.next_call().answer.put(pb.ShardState())
         request = ps.next_call().request
         assert (request.step, request.pushed, request.generation, request.address) == (8, 9, 2, "worker:2222")

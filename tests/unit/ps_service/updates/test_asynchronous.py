@@ -71,22 +71,27 @@ class Shard:
         layout = Layout.plan([TensorSpec("w", (SIZE,))], [], [], num_ps=1, bucket_bytes=4096)
         v1.disable_control_flow_v2()
         with tf.Graph().as_default() as graph:
-            self.handles = ShardVariables(layout, 0, SLOTS, "run/1", device="")
+            self.variables = ShardVariables(layout, 0, SLOTS, "run/1", device="")
             self.updates = AsyncUpdates(
-                self.handles, lambda factor: v1.train.GradientDescentOptimizer(RATE * factor), stale
+                self.variables, lambda factor: v1.train.GradientDescentOptimizer(RATE * factor), stale
             )
-            handles = self.handles
-            counters = [handles.global_step, handles.final_step, handles.used, handles.staleness, handles.update_secs]
-            variables = [*counters, *handles.buckets]
-            initializer = v1.variables_initializer(variables)
-            ready = [handles.final_step.assign(TARGET), handles.buckets[0].assign(tf.ones(FIRST_BUCKET))]
+            variables = self.variables
+            counters = [
+                variables.global_step,
+                variables.final_step,
+                variables.used,
+                variables.staleness,
+                variables.update_secs,
+            ]
+            initializer = v1.variables_initializer([*counters, *variables.buckets])
+            ready = [variables.final_step.assign(TARGET), variables.buckets[0].assign(tf.ones(FIRST_BUCKET))]
             self._gradient = [v1.placeholder(tf.float32, [FIRST_BUCKET]), v1.placeholder(tf.int64, [])]
             self._worker = v1.placeholder(tf.int32, [])
-            self._push = handles.gradient_queue().enqueue([*self._gradient, self._worker])
+            self._push = variables.gradient_queue().enqueue([*self._gradient, self._worker])
             self._global_step = v1.placeholder(tf.int64, [])
-            self._set_version = handles.global_step.assign(self._global_step)
-            self._num_tokens = [queue.size() for queue in handles.tokens]
-            self._take_token = [queue.dequeue() for queue in handles.tokens]
+            self._set_global_step = variables.global_step.assign(self._global_step)
+            self._num_tokens = [queue.size() for queue in variables.tokens]
+            self._take_token = [queue.dequeue() for queue in variables.tokens]
         self.session = v1.Session(graph=graph)
         self.session.run(initializer)
         self.session.run(ready)
@@ -99,20 +104,20 @@ class Shard:
 
     def push(self, global_step: int, local_step: int, worker: int = 0) -> int:
         """A gradient comes to the shard at `global_step`, which looks at it; its global_step afterwards."""
-        self.session.run(self._set_version, {self._global_step: global_step})
+        self.session.run(self._set_global_step, {self._global_step: global_step})
         self.send(local_step, worker)
         return self.updates.advance(hold=False)
 
     def weight(self) -> float:
         """All weights are equal: one of them."""
-        return float(self.session.run(self.handles.buckets[0])[0])
+        return float(self.session.run(self.variables.buckets[0])[0])
 
     def read(self, name: str) -> Any:
         """A variable of the shard."""
-        return self.session.run(getattr(self.handles, name))
+        return self.session.run(getattr(self.variables, name))
 
     def tokens(self) -> list[int]:
-        """How many send_tokens-ups wait for each worker."""
+        """The number of tokens in each worker's queue."""
         waiting: list[int] = [int(size) for size in self.session.run(self._num_tokens)]
         return waiting
 

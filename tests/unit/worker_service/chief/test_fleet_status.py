@@ -25,14 +25,14 @@ JOB = parse_job(
 
 
 class Bench:
-    """A roster, its clock, and what it logs."""
+    """A status_logger, its clock, and what it logs."""
 
     def __init__(self, folder: Path, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO, "psfleet")
         self.caplog = caplog
         self.now = 100.0
         self.events = Events(folder, JOB)
-        self.roster = FleetStatusLogger(JOB, self.events, clock=lambda: self.now)
+        self.status_logger = FleetStatusLogger(JOB, self.events, clock=lambda: self.now)
 
     def look(self, step: int, silent_secs: float = 0.1, lost_ps: int | None = None) -> None:
         workers = [
@@ -40,7 +40,7 @@ class Bench:
             for index, secs in ((0, 0.1), (2, silent_secs))
         ]
         states = [pb.ShardState(step=step, workers=workers) for _ in range(2)]
-        self.roster.look([None if index == lost_ps else state for index, state in enumerate(states)])
+        self.status_logger.look([None if index == lost_ps else state for index, state in enumerate(states)])
 
     def tables(self) -> list[dict[str, Any]]:
         return [vars(record) for record in self.caplog.records if getattr(record, "event", "") == "fleet"]
