@@ -17,7 +17,7 @@ from psfleet.control.client import CALL_SECS, FleetClient
 from psfleet.errors import BadJobError, LostPeerError, PsfleetError
 from psfleet.service.process import Stop
 from worker_service.fleet_state import States
-from worker_service.timings import Meter
+from worker_service.progress import Meter
 
 logger = logging.getLogger("psfleet.worker")
 
