@@ -101,7 +101,7 @@ class Exchange:
             sent = self._read()
         return self._receive(*sent)
 
-    def look(self) -> tf.Tensor:
+    def shard_steps(self) -> tf.Tensor:
         """int64 `[2]`, without waiting: the shard's global_step, and the local_step of this worker's newest gradient."""
         with tf.device(self.variables.device):
             return tf.stack([self.variables.global_step.read_value(), self.variables.last_local_step[self._index]])

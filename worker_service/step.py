@@ -64,7 +64,7 @@ class StepGraph:
             self.await_step = self._gather([exchange.await_and_pull([], self.local_step) for exchange in exchanges])
             self.pull = self._gather([exchange.pull() for exchange in exchanges])
             with tf.device(own):
-                self.look = tf.stack([exchange.look() for exchange in exchanges])
+                self.shard_steps = tf.stack([exchange.shard_steps() for exchange in exchanges])
                 self.remote_state = (
                     tf.concat([exchange.variables.state.read_value() for exchange in exchanges], 0),
                     tf.concat([exchange.variables.frozen.read_value() for exchange in exchanges], 0),

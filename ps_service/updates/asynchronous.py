@@ -1,4 +1,4 @@
-"""Async mode: each gradient is an update of its own, unless the policy for stale gradients says otherwise."""
+"""Async mode: each gradient is one update, unless the policy for stale gradients drops it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from psfleet.tf import STALENESS_BUCKETS, ShardVariables
 
 
 class StalePolicy:
-    """What becomes of a gradient by its staleness (int64 scalar)."""
+    """How a gradient is applied, by its staleness (int64 scalar).
+
+    Attributes:
+        is_used: bool scalar; False: it is dropped.
+        rate_factor: float32 scalar, multiplies the learning rate.
+        gradient_factor: float32 scalar, multiplies the gradient.
+    """
 
     def __init__(self, stale: Stale, staleness: tf.Tensor) -> None:
         late = tf.cast(staleness, tf.float32)
@@ -27,7 +33,7 @@ class StalePolicy:
 
 
 class AsyncUpdates:
-    """Takes gradients from the queue one by one.
+    """Applies gradients from the queue one at a time.
 
     Args of the constructor:
         make_optimizer: Builds the optimizer at a factor (float32 scalar) of the scheduled learning rate.
@@ -72,9 +78,9 @@ class AsyncUpdates:
         self._advance = session.make_callable(self._updated)
 
     def advance(self, hold: bool) -> int:
-        """Waits for a gradient and applies or drops it; no worker is ever held. See `Updates`."""
+        """Waits for a gradient and applies or drops it; `hold` has no effect. See `Updates`."""
         del hold
         return int(self._advance())
 
     def release_barrier(self) -> None:
-        """Nobody was held."""
+        """Does nothing: async mode has no barrier."""

@@ -1,4 +1,4 @@
-"""Sync mode: a step is the average of `quorum` gradients, made by this ps as the chief of its own shard."""
+"""Sync mode: each step applies the average of `quorum` gradients; each ps is the chief of its own shard."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from psfleet.tf import ShardVariables
 
 
 class ContributorCounter(v1.train.Optimizer):
-    """Counts whose gradients an average is made of, then leaves it to the optimizer that it wraps, and times that."""
+    """Wraps an optimizer: counts the gradients of each worker in an average, and measures the update."""
 
     def __init__(self, optimizer: v1.train.Optimizer, variables: ShardVariables) -> None:
         super().__init__(use_locking=False, name="ContributorCounter")
@@ -32,11 +32,11 @@ class ContributorCounter(v1.train.Optimizer):
 
 
 class SyncUpdates:
-    """`SyncReplicasOptimizer` over the buckets of one shard, its chief's queue runner run by hand.
+    """`SyncReplicasOptimizer` over the buckets of one shard; this ps runs its chief's queue runner.
 
-    The class hands its tokens to whoever asks first, so that a token which a slow or dead worker left lets a fast one
-    through the barrier early, and twice into one average. Here its tokens go no further than this ps, which turns each
-    step's into one token for each worker.
+    The class has one token queue for all workers. A token that a slow or dead worker left there lets a fast worker
+    through the barrier early, and twice into one average. Here the ps dequeues the class's tokens itself and sends one
+    token to each worker's own queue.
     """
 
     def __init__(
@@ -55,18 +55,18 @@ class SyncUpdates:
                 tokens = runner.queue.dequeue_many(max(quorum, num_replicas))
         self._updated = tokens[0]
         with tf.control_dependencies([tokens]):
-            self._woken = send_tokens(variables, tokens[0])
-            with tf.control_dependencies([self._woken]):
-                self._updated_and_woken = tf.identity(tokens[0])
+            tokens_sent = send_tokens(variables, tokens[0])
+            with tf.control_dependencies([tokens_sent]):
+                self._updated_and_sent = tf.identity(tokens[0])
         self._send_tokens = send_tokens(variables, variables.global_step.read_value())
         self._ready = (v1.local_variables_initializer(), sync.chief_init_op)
         self._advance: Callable[[], Any] | None = None
 
     def start(self, session: v1.Session) -> None:
-        """Sets the accumulators to the restored global_step and hands out the first tokens."""
+        """Sets the accumulators to the restored global step and enqueues the first tokens."""
         for operation in self._ready:
             session.run(operation)
-        self._advance = session.make_callable(self._updated_and_woken)
+        self._advance = session.make_callable(self._updated_and_sent)
         self._advance_and_hold = session.make_callable(self._updated)
         self._release_barrier = session.make_callable(self._send_tokens)
 
@@ -76,5 +76,5 @@ class SyncUpdates:
         return int(self._advance_and_hold() if hold else self._advance())
 
     def release_barrier(self) -> None:
-        """Lets the workers go on to the next step."""
+        """Sends the tokens of the newest step; see `Updates`."""
         self._release_barrier()

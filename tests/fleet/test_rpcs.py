@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,13 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 import psfleet
-from ps_service.shard_graph import ShardGraph
+from ps_service.shard_graph import ShardGraph, ShardPlan
 from psfleet.addresses import Address
 from psfleet.checkpoint.store import ShardContent
 from psfleet.job.job import Job, parse_job
 from psfleet.launch.local.ports import free_addresses
 from psfleet.layout import Layout
-from psfleet.tf import container_name, worker_job
+from psfleet.tf import worker_job
 from psfleet.tf.server import boot, session_config
 from worker_service.frontends import FrontEnd, front_end
 from worker_service.step import StepGraph
@@ -171,7 +172,7 @@ def serving(ps: list[Address], job: Job, layout: Layout) -> Iterator[Callable[[]
 
     content = ShardContent(zeros("parameters"), {}, {}, zeros("state"), zeros("frozen"))
     shards = [
-        ShardGraph(boot(address, None), job, layout, shard, container_name(RUN, 1), 0, content)
+        ShardGraph(boot(address, None), ShardPlan(RUN, 1, shard, job, layout, Path()), 0, content)
         for shard, address in enumerate(ps)
     ]
 
