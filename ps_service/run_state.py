@@ -57,7 +57,7 @@ class WorkerRecord:
 
 
 class Run:
-    """One run on this ps. `lock` guards everything that changes; `building` is held while a shard is built or closed."""
+    """One run on this ps. `lock` guards what changes; `building` is held while a shard is built or closed."""
 
     def __init__(self, name: str, cause: str) -> None:
         self.name = name

@@ -172,7 +172,7 @@ class ShardGraph:
         }
 
     def _counter_reads(self) -> list[tf.Tensor]:
-        """In the order of `Counters`; pushed is read first, so that a gradient counted meanwhile never looks dropped."""
+        """In the order of `Counters`; reads `pushed` first: a gradient counted meanwhile never looks dropped."""
         variables = self._variables
         pushed = variables.pushed.read_value()
         with tf.control_dependencies([pushed]):

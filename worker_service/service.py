@@ -1,4 +1,4 @@
-"""A worker process: joins the run, loads the program, trains until the run is over; the chief also writes the report."""
+"""A worker process: joins the run, loads the program, trains to the end of the run; the chief writes the report."""
 
 from __future__ import annotations
 

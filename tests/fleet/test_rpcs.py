@@ -49,7 +49,7 @@ Crossings = dict[tuple[str, str], int]
 def test_the_tensors_of_a_step_depend_on_ps_and_buckets_and_not_on_variables(
     mode: str, num_ps: int, bucket_bytes: int, buckets_per_ps: int
 ) -> None:
-    """The buckets and nothing else: local_step and global_step are parts of small buckets, the barrier is no message."""
+    """Only the buckets: local step and global step are parts of small buckets, the barrier needs no message."""
     few, many = (
         crossings("step", num_variables, mode=mode, num_ps=num_ps, bucket_bytes=bucket_bytes)
         for num_variables in (3, 160)

@@ -105,7 +105,7 @@ class CheckpointCommitter:
             logger.info("checkpoint at step %d", step, extra={"event": "checkpoint", "step": step})
 
     def _schedule(self, states: Sequence[pb.ShardState], stop: bool) -> bool:
-        """Schedules a checkpoint at one step on every ps; returns whether all accepted. Retried at the next heartbeat."""
+        """Schedules a checkpoint at one step on every ps; if one refuses, returns False and the next update retries."""
         step = max(state.step for state in states) + self._steps_ahead(states)
         accepted = True
         for client in self._context.fleet.ps:

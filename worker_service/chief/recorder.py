@@ -1,4 +1,4 @@
-"""Records the training as the chief sees it: progress lines, history, TensorBoard, evaluations."""
+"""Records the training of the chief: progress lines, history, TensorBoard, evaluations."""
 
 from __future__ import annotations
 
@@ -23,13 +23,18 @@ logger = logging.getLogger("psfleet.chief")
 PROGRESS_SECS = 0.5
 """Least time between two progress lines."""
 NEVER = 1 << 62
-"""A step that no run reaches."""
+"""Above the steps of any run."""
 REMEMBERED_STEPS = 100_000
-"""Step times over which the report's quantiles are taken."""
+"""Number of newest step times that the report's quantiles are computed of."""
 
 
 class Recorder:
-    """An `Observer` of the chief's training loop."""
+    """An `Observer` of the chief's training loop. Only the training thread writes; metrics read `loss`.
+
+    Attributes:
+        loss: Of the newest step's batch; None before the first.
+        metrics: Of the newest evaluation, by name; empty before the first.
+    """
 
     def __init__(self, out: Path, job: Job, layout: Layout, evaluator: Evaluator) -> None:
         self._job = job
@@ -48,7 +53,7 @@ class Recorder:
         self.training_secs = 0.0
 
     def begin(self, generation: int) -> None:
-        """A generation begins, or goes on."""
+        """A generation starts or is attached to again."""
         self._generation = generation
 
     def start(self, global_step: int) -> None:
@@ -81,7 +86,7 @@ class Recorder:
             self.evaluate(global_step, lambda: local_values(session, self._layout))
 
     def evaluate(self, global_step: int, values: Callable[[], Mapping[str, np.ndarray]]) -> None:
-        """Evaluates named tensors at a global_step, and records the metrics.
+        """Evaluates named tensors at a global step, and records the metrics.
 
         Raises:
             ProgramError: The program failed.
@@ -104,25 +109,25 @@ class Recorder:
                     tf.summary.histogram(spec.name, tensors[spec.name])
 
     def close(self) -> None:
-        """Writes out what TensorBoard has not got yet."""
+        """Flushes and closes the TensorBoard file."""
         self._board.close()
 
     def quantile_secs(self, quantile: float) -> float | None:
-        """Of the step times; None if no step was timed."""
+        """Quantile of the step times; None before the first step."""
         return float(np.quantile(np.array(self.step_secs), quantile)) if self.step_secs else None
 
     def examples_per_sec(self) -> float:
-        """Over all steps that this process saw."""
+        """Examples of all workers per second, over all steps of this process."""
         return self._examples(self.steps_done) / self.training_secs if self.training_secs else 0.0
 
     def _examples(self, steps: int) -> int:
-        """Examples of the gradients that make so many steps."""
+        """Number of examples in the gradients of a number of steps."""
         gradients = self._job.quorum if self._job.update.mode == "sync" else 1
         return steps * gradients * self._job.train.batch_size
 
     def _progress(self, now: float, global_step: int, loss: float) -> None:
-        before, version_before = self._last
-        made = global_step - version_before
+        before, step_before = self._last
+        made = global_step - step_before
         secs = max(now - before, 1e-9)
         self._last = (now, global_step)
         point = Point(
@@ -154,7 +159,7 @@ class Recorder:
 
 
 def local_values(session: WorkerSession, layout: Layout) -> dict[str, np.ndarray]:
-    """Every named tensor: the parameters of this worker, and the state that the ps hold."""
+    """Every named tensor: parameters of this worker; state and frozen weights of the ps."""
     state, frozen = session.state()
     return {
         **layout.parameters.unpack(session.parameters()),
@@ -164,5 +169,5 @@ def local_values(session: WorkerSession, layout: Layout) -> dict[str, np.ndarray
 
 
 def _next(global_step: int, every: int | None) -> int:
-    """The next multiple of `every` above `global_step`; never without `every`."""
+    """The next multiple of `every` above `global_step`; `NEVER` without `every`."""
     return (global_step // every + 1) * every if every else NEVER

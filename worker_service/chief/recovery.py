@@ -1,4 +1,4 @@
-"""Brings every ps to one generation of the run: attaches to the running one, or restores a checkpoint into a new one."""
+"""Brings every ps to one generation: attaches to the running one, or restores a checkpoint into a new one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ logger = logging.getLogger("psfleet.chief")
 
 @dataclass(frozen=True)
 class RecoveryResult:
-    """The fleet's generation, and the checkpoint of the final step if there is one already: then nothing is to train."""
+    """The fleet's generation; `finished` is the checkpoint of the final step if there is one already."""
 
     generation: int
     finished: Checkpoint | None = None
@@ -113,7 +113,7 @@ class Recovery:
             raise StorageError(f"cannot write a checkpoint into {self._root}: {error.strerror or error}") from error
 
     def _log(self, states: Sequence[pb.ShardState], checkpoint: Checkpoint, last_step: int) -> None:
-        """Logs the step from which training resumes, or an event for each ps that was lost with the steps that it cost."""
+        """Logs the step to restore, or an event for each lost ps with the steps that the loss cost."""
         lost = max(0, last_step - checkpoint.step)
         was_training = last_step > 0 or any(state.phase in TRAINING for state in states)
         if was_training:

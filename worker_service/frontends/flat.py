@@ -1,4 +1,4 @@
-"""The flat vector inside a graph: parameters are cut out of it, gradients come in its order."""
+"""The flat vector inside a graph: slices it into parameters, and lays gradients out in its order."""
 
 from __future__ import annotations
 

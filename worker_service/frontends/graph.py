@@ -27,7 +27,7 @@ class GraphFrontEnd:
     """A graph program for one worker.
 
     The loss is built twice, each time in a graph of its own: first with real variables, to learn their names and
-    initial values, then with slices of the flat vector in place of those that are trained.
+    initial values, then with slices of the flat vector in place of the trainable ones.
     """
 
     def __init__(self, program: GraphProgram, job: Job, num_shards: int, index: int) -> None:
@@ -122,7 +122,7 @@ class GraphFrontEnd:
         named = {spec.name: tensor for spec, tensor in zip(layout.parameters.specs, parameters, strict=True)}
         named |= {spec.name: variable for spec, variable in zip(layout.state.specs, state, strict=True)}
         with tf.control_dependencies([variable.assign(slot).op for variable, slot in zip(state, slots, strict=True)]):
-            loss = self._loss(batch, _Hands(named, {spec.name for spec in layout.parameters.specs}))
+            loss = self._loss(batch, _GivenVariables(named, {spec.name for spec in layout.parameters.specs}))
             gradients = flat.dense(layout.parameters, tf.gradients(loss, parameters))
         updates = [getattr(update, "op", update) for update in tf.compat.v1.get_collection(_Collections.UPDATE_OPS)]
         with tf.control_dependencies([loss, *updates]):
@@ -151,8 +151,8 @@ class GraphFrontEnd:
         return ProgramError(f"program {self._job.program!r}: {message}")
 
 
-class _Hands:
-    """A custom getter: hands out given tensors and variables by name, and fills collections as TensorFlow does."""
+class _GivenVariables:
+    """A custom getter: returns given tensors and variables by name, and fills collections like TensorFlow."""
 
     def __init__(self, named: Mapping[str, Any], trained: set[str]) -> None:
         self._named = named
@@ -163,7 +163,9 @@ class _Hands:
         """The tensor or variable of that name."""
         del getter
         if name not in self._named:
-            raise ProgramError(f"loss(batch) asks for variable {name}, for which it did not ask when first called")
+            raise ProgramError(
+                f"loss(batch) gets variable {name} in its second call and not in its first, expected the same variables"
+            )
         value = self._named[name]
         if name not in self._seen:
             self._seen.add(name)
