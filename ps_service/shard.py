@@ -83,7 +83,7 @@ class Shard:
         return self._graph.optimizer_bytes
 
     def local_steps(self) -> list[int]:
-        """By worker, the global_step on which its newest gradient was computed; -1 before its first."""
+        """By worker, the local step of its newest gradient; -1 before the first."""
         return self._graph.local_steps()
 
     def schedule_checkpoint(self, step: int, stop: bool) -> bool:

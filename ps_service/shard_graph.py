@@ -115,7 +115,7 @@ class ShardGraph:
         return Counters(*self._session.run(self._counters))
 
     def local_steps(self) -> list[int]:
-        """By worker, the global_step on which its newest gradient was computed; -1 before its first."""
+        """By worker, the local step of its newest gradient; -1 before the first."""
         local_steps: list[int] = self._session.run(self._local_steps).tolist()
         return local_steps
 

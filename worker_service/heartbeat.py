@@ -82,7 +82,7 @@ class Heartbeat:
             return self._generation
 
     def listen(self, listener: Callable[[States], None]) -> None:
-        """Has the heartbeat thread call `listener` with the states after each beat."""
+        """Sets the function that the heartbeat thread calls with the states after each heartbeat."""
         with self._lock:
             self._listener = listener
 

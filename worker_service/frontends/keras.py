@@ -129,7 +129,7 @@ class KerasFrontEnd:
         def step(values: Any, batch: Any) -> tuple[tf.Tensor, ...]:
             vector, *others = values
             state, frozen = others[: len(self._state)], others[len(self._state) :]
-            parameters = flat.cut(layout.parameters, vector)
+            parameters = flat.slices(layout.parameters, vector)
             with tf.GradientTape() as tape:
                 tape.watch(parameters)
                 values = [*parameters, *self._shift_seeds(state, self._index), *frozen]

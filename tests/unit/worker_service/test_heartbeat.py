@@ -22,7 +22,7 @@ from worker_service.progress import TrainingProgress
 
 SECS = 30.0
 """Far more than any wait takes."""
-GONE = LostPeerError("nobody is there")
+GONE = LostPeerError("connection refused")
 
 
 class Call:

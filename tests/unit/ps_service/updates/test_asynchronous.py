@@ -1,4 +1,4 @@
-"""What async mode does with a gradient by its staleness, in a session of this process on a real shard's variables."""
+"""How async mode applies a gradient by its staleness, in a session of this process on a real shard's variables."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from psfleet.polling import wait_until
 from psfleet.tf import STALENESS_BUCKETS, ShardVariables
 
 SIZE = 16
-SLOTS = 3
-FIRST_BUCKET = SIZE + contributor_mask_size(SLOTS)
+MAX_WORKERS = 3
+FIRST_BUCKET = SIZE + contributor_mask_size(MAX_WORKERS)
 TARGET = 100
 RATE = 0.5
 ROUNDS = 20
@@ -71,7 +71,7 @@ class Shard:
         layout = Layout.plan([TensorSpec("w", (SIZE,))], [], [], num_ps=1, bucket_bytes=4096)
         v1.disable_control_flow_v2()
         with tf.Graph().as_default() as graph:
-            self.variables = ShardVariables(layout, 0, SLOTS, "run/1", device="")
+            self.variables = ShardVariables(layout, 0, MAX_WORKERS, "run/1", device="")
             self.updates = AsyncUpdates(
                 self.variables, lambda factor: v1.train.GradientDescentOptimizer(RATE * factor), stale
             )
@@ -98,12 +98,12 @@ class Shard:
         self.updates.start(self.session)
 
     def send(self, local_step: int, worker: int) -> None:
-        """A gradient of ones that was computed on `local_step` comes to the shard."""
+        """Sends a gradient of ones with a local step to the shard."""
         values = dict(zip(self._gradient, [np.ones(FIRST_BUCKET, np.float32), local_step], strict=True))
         self.session.run(self._push, {**values, self._worker: worker})
 
     def push(self, global_step: int, local_step: int, worker: int = 0) -> int:
-        """A gradient comes to the shard at `global_step`, which looks at it; its global_step afterwards."""
+        """A shard at `global_step` processes a gradient; returns its global step afterwards."""
         self.session.run(self._set_global_step, {self._global_step: global_step})
         self.send(local_step, worker)
         return self.updates.advance(hold=False)
@@ -122,7 +122,7 @@ class Shard:
         return waiting
 
     def take_token(self, worker: int) -> None:
-        """What a worker does behind its push; waits for the token."""
+        """Waits for the token, as a worker does after its push."""
         self.session.run(self._take_token[worker])
 
 
@@ -151,11 +151,11 @@ def test_a_gradient_five_updates_late_moves_the_weights_as_the_policy_says(shard
     assert after == shard.read("global_step") == 12 + (moved > 0)
     assert shard.read("used").tolist() == [0, int(moved > 0), 0]
     assert np.argwhere(shard.read("staleness")).tolist() == [[1, 5]]
-    assert shard.tokens() == [0, 1, 0], "the worker that pushed goes on, used or dropped"
+    assert shard.tokens() == [0, 1, 0], "the worker that pushed gets a token, whether its gradient was used or dropped"
 
 
 @pytest.mark.parametrize("shard", [Stale()], indirect=True)
-def test_a_gradient_behind_the_target_is_dropped_and_its_worker_goes_on(shard: Shard) -> None:
+def test_a_gradient_after_the_final_step_is_dropped_and_its_worker_gets_a_token(shard: Shard) -> None:
     assert shard.push(global_step=TARGET, local_step=TARGET - 1, worker=2) == TARGET
     assert shard.weight() == 1
     assert shard.read("used").tolist() == [0, 0, 0]
