@@ -1,1 +1,1 @@
-"""Measurements of psfleet against the book's way; timings are printed and never decide an exit code."""
+"""Compares psfleet with the stock recipe of TensorFlow 1; timings are printed and never decide an exit code."""

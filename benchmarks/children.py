@@ -1,4 +1,4 @@
-"""Child processes that are watched together and never outlive the block that started them."""
+"""Child processes that are watched together and end with the context that started them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from types import TracebackType
 from typing import Any
 
 GRACE_SECS = 30.0
-"""From SIGTERM to SIGKILL: as long as a psfleet launcher may need to end its own children."""
+"""From SIGTERM to SIGKILL: enough for a psfleet launcher to end its own children."""
 TAIL_LINES = 25
 
 
 class ChildError(Exception):
-    """A child ended too early, with another exit code than 0, or not by its deadline; the text ends with its output."""
+    """A child ended too early, with an exit code other than 0, or not by its deadline; the message has its output."""
 
 
 class Child:
@@ -46,7 +46,7 @@ class Child:
 
 
 class Children:
-    """A context manager: children are started in it, and those still alive are ended when it is left."""
+    """A context manager that starts children, and ends those that still run at its exit."""
 
     def __init__(self) -> None:
         self._children: list[Child] = []
@@ -78,23 +78,23 @@ class Children:
         threading.Thread(target=self._read, args=(child,), daemon=True).start()
         return child
 
-    def tell(self, child: Child, word: str) -> None:
+    def send(self, child: Child, line: str) -> None:
         """Writes one line to the child's stdin.
 
         Raises:
             ChildError: The child has ended.
         """
         try:
-            child.stdin.write(f"{word}\n")
+            child.stdin.write(f"{line}\n")
             child.stdin.flush()
         except BrokenPipeError as error:
-            raise ChildError(f"{child.name} ended before it was told: {word}\n{child.tail()}") from error
+            raise ChildError(f"{child.name} ended before it received: {line}\n{child.tail()}") from error
 
     def receive(self, child: Child, what: str, timeout_secs: float) -> dict[str, Any]:
-        """The next JSON line of a child that has to go on printing while all its siblings live.
+        """The next JSON line of a child.
 
         Raises:
-            ChildError: It did not come by the deadline, or one of the children ended before.
+            ChildError: It did not come by the deadline, or any child ended before it.
         """
         deadline = time.monotonic() + timeout_secs
         while not child.lines:
@@ -119,7 +119,7 @@ class Children:
             raise ChildError(f"{child.name} ended with exit code {code} during {what}\n{child.tail()}")
 
     def _next_line(self, child: Child, what: str, timeout_secs: float, deadline: float) -> Child | None:
-        """Files the next line of any child; returns the child if it was its end."""
+        """Stores the next line of any child; returns the child if it has ended."""
         try:
             source, line = self._printed.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty as error:

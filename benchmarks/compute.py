@@ -1,4 +1,4 @@
-"""Contender `compute`: one process trains alone in a local session, the floor of what a worker can reach."""
+"""Contender `compute`: one process trains alone in a local session: the lower bound of a worker's step time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 import tensorflow as tf
 
-from benchmarks.leash import Leash
+from benchmarks.parent_pipe import ParentPipe
 from benchmarks.timing import StepTimes, time_steps
 from benchmarks.training_graph import fed_loss, new_optimizer
 from benchmarks.workload import Workload
@@ -15,8 +15,8 @@ from benchmarks.workload import Workload
 
 def main() -> None:
     """Reads the workload from the command line and prints one JSON line of step times in milliseconds."""
-    leash = Leash()
-    leash.tell(**dataclasses.asdict(measure(Workload.from_json(sys.argv[1]))))
+    parent = ParentPipe()
+    parent.report(**dataclasses.asdict(measure(Workload.from_json(sys.argv[1]))))
 
 
 def measure(workload: Workload) -> StepTimes:

@@ -1,4 +1,4 @@
-"""The contenders: each starts its processes, trains one workload and gives the milliseconds of its median step."""
+"""The contenders: each starts its processes, trains one workload and returns the milliseconds of its median step."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from benchmarks.workload import LEARNING_RATE, NUM_WORKERS, Workload
 START_SECS = 120.0
 """For importing TensorFlow and opening a session, on a busy machine."""
 STEP_SECS = 1.0
-"""Most that a step of any contender may take on average, for deadlines."""
+"""Longest mean step of any contender, for deadlines."""
 JOB = Path(__file__).parent / "mlp" / "job.yaml"
 
 
 def compute(workload: Workload) -> float:
-    """Median step of one process that trains alone, in milliseconds."""
+    """Median step of one process without a ps, in milliseconds."""
     with Children() as children:
         child = children.start("compute", _python("benchmarks.compute", workload.to_json()))
         return float(children.receive(child, "step times", _run_secs(workload))["p50_ms"])
 
 
 def stock(workload: Workload) -> float:
-    """Median step of the book's way, 2 workers + 1 ps, in milliseconds: the mean of both workers' medians."""
+    """Median step of stock TensorFlow 1, 2 workers + 1 ps, in milliseconds: the mean of both workers' medians."""
     addresses = [f"127.0.0.1:{port}" for port in free_ports(1 + NUM_WORKERS)]
     cluster = {"ps": addresses[:1], "worker": addresses[1:]}
     with Children() as children:
@@ -40,17 +40,17 @@ def stock(workload: Workload) -> float:
         ]
         children.receive(workers[0], "an open session", START_SECS)
         for worker in workers[1:]:
-            children.tell(worker, "go")
+            children.send(worker, "go")
             children.receive(worker, "an open session", START_SECS)
         times = [children.receive(worker, "step times", _run_secs(workload)) for worker in workers]
         return statistics.fmean(float(one["p50_ms"]) for one in times)
 
 
 def psfleet(workload: Workload, overrides: Sequence[str] = ()) -> float:
-    """Median step of `psfleet train` as its own report states it, in milliseconds.
+    """Median step of `psfleet train` from its report, in milliseconds.
 
     Args:
-        workload: What to train; its warm-up is part of the run and so of the report.
+        workload: What to train; the report's median includes the warm-up steps.
         overrides: Further `key=value` texts for `--set`.
     """
     settings = [
@@ -76,7 +76,7 @@ def psfleet(workload: Workload, overrides: Sequence[str] = ()) -> float:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nothing listens on, all different."""
+    """Different free ports of this machine."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

@@ -13,7 +13,7 @@ from importlib import metadata
 from benchmarks.workload import Workload
 
 TARGETS = {128: 0.75, 1024: 0.85}
-"""By hidden units: the most that psfleet's median step may take as a part of stock's (issue 3)."""
+"""By hidden units: upper bound of psfleet's median step divided by stock's (issue 3)."""
 
 
 @dataclass
@@ -24,11 +24,11 @@ class Figures:
     rounds_ms: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, contender: str, step_ms: float) -> None:
-        """Notes one round's median step."""
+        """Adds one round's median step."""
         self.rounds_ms.setdefault(contender, []).append(step_ms)
 
     def ratio(self, contender: str, other: str) -> float | None:
-        """Median of `contender` by median of `other`, or None when one of them was not measured."""
+        """Median of `contender` by median of `other`, or None if one of them was not measured."""
         if contender not in self.rounds_ms or other not in self.rounds_ms:
             return None
         return statistics.median(self.rounds_ms[contender]) / statistics.median(self.rounds_ms[other])
@@ -61,7 +61,7 @@ class Figures:
 
 
 def machine_facts() -> dict[str, str]:
-    """Where and when the figures were taken; load is the mean number of running processes of the last minute."""
+    """Machine and time of the measurement; load is the mean number of running processes of the last minute."""
     tensorflow = metadata.packages_distributions()["tensorflow"][0]
     return {
         "cpus": str(len(os.sched_getaffinity(0))),

@@ -1,4 +1,4 @@
-"""Contender `stock`, one process of it: synchronous training as the TensorFlow 1 textbooks teach it.
+"""One process of the contender `stock`: the synchronous training of TensorFlow 1 textbooks.
 
 A `Server` per process with the full ClusterSpec, one variable per weight and bias placed round robin,
 `SyncReplicasOptimizer` driven by the chief, `MonitoredTrainingSession`, data through feed_dict.
@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from benchmarks.leash import Leash
+from benchmarks.parent_pipe import ParentPipe
 from benchmarks.timing import StepTimes, time_steps
 from benchmarks.training_graph import Feed, fed_loss, new_optimizer
 from benchmarks.workload import NUM_WORKERS, Workload
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--index", type=int, required=True)
     parser.add_argument("--workload", type=Workload.from_json, required=True)
     args = parser.parse_args()
-    leash = Leash()
+    parent = ParentPipe()
     tf.compat.v1.disable_v2_behavior()
     server = tf.compat.v1.train.Server(
         tf.compat.v1.train.ClusterSpec(args.cluster), job_name=args.role, task_index=args.index
@@ -39,21 +39,21 @@ def main() -> None:
     if args.role == "ps":
         server.join()
     else:
-        run_worker(server, args.cluster, args.index, args.workload, leash)
+        run_worker(server, args.cluster, args.index, args.workload, parent)
 
 
 def run_worker(
-    server: tf.compat.v1.train.Server, cluster: dict[str, list[str]], index: int, workload: Workload, leash: Leash
+    server: tf.compat.v1.train.Server, cluster: dict[str, list[str]], index: int, workload: Workload, parent: ParentPipe
 ) -> None:
-    """Trains as worker `index`; worker 0 is the chief, the others open their session when the benchmark says so.
+    """Trains as worker `index`; worker 0 is the chief, the others open their sessions after the chief.
 
-    They would find an uninitialised model otherwise and look again only 30 s later. No worker closes its session by
-    itself: the chief's end would close the token queue under the others, so the benchmark ends all of them.
+    Otherwise they would find an uninitialized model and retry only after 30 s. No worker closes its session itself: the
+    chief would close the token queue that the others wait for. The benchmark ends all of them.
     """
     is_chief = index == 0
     train_op, feed, sync_hook = build(cluster, index, workload)
     if not is_chief:
-        leash.wait_for_word("the chief's session", GATE_SECS)
+        parent.wait_for_line("the chief's session", GATE_SECS)
     with tf.compat.v1.train.MonitoredTrainingSession(
         master=server.target,
         is_chief=is_chief,
@@ -63,9 +63,9 @@ def run_worker(
         save_summaries_secs=None,
         config=tf.compat.v1.ConfigProto(device_filters=["/job:ps", f"/job:worker/task:{index}"]),
     ) as session:
-        leash.tell(session="open")
-        leash.tell(**dataclasses.asdict(train(session, train_op, feed, workload)))
-        leash.wait_for_word("the end", GATE_SECS)
+        parent.report(session="open")
+        parent.report(**dataclasses.asdict(train(session, train_op, feed, workload)))
+        parent.wait_for_line("the end", GATE_SECS)
 
 
 def build(
@@ -86,7 +86,7 @@ def build(
 def train(session: Any, train_op: tf.Tensor, feed: Callable[[int], Feed], workload: Workload) -> StepTimes:
     """Trains until the model, not this worker, has made the last step.
 
-    A fast worker can take both tokens of a step, so counting one's own steps may leave the other waiting for ever.
+    A fast worker can dequeue both tokens of a step: if each worker counted its own steps, the other could wait forever.
     """
 
     def run_step(index: int) -> int:

@@ -1,4 +1,4 @@
-"""Measures milliseconds per synchronous step, psfleet against the book's way and compute alone, in turn.
+"""Measures milliseconds per synchronous step, of psfleet, the stock recipe of TensorFlow 1 and compute alone, in turn.
 
 2 workers + 1 ps on this machine. The exit code is 0 whatever the figures are, and 1 when a contender failed.
 """
@@ -49,7 +49,7 @@ def main() -> int:
 def measure(
     workloads: Sequence[Workload], num_rounds: int, names: Sequence[str], overrides: Sequence[str]
 ) -> list[Figures]:
-    """Runs each contender once per round and size, in turn, so that a slow minute of the machine meets all of them."""
+    """Runs each contender once per round and size, in turn, so that a slow minute of the machine affects all."""
     runners: dict[str, Callable[[Workload], float]] = {
         "compute": contenders.compute,
         "stock": contenders.stock,

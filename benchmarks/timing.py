@@ -1,4 +1,4 @@
-"""Times steps, and sums up their durations in milliseconds."""
+"""Measures the duration of steps in milliseconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.workload import Workload
 
 @dataclass(frozen=True)
 class StepTimes:
-    """Durations of a worker's timed steps in milliseconds, and how many of them there were."""
+    """Durations of a worker's timed steps in milliseconds, and their number."""
 
     p50_ms: float
     p95_ms: float
@@ -21,11 +21,11 @@ class StepTimes:
 
 
 def time_steps(run_step: Callable[[int], int], workload: Workload) -> StepTimes:
-    """Runs steps until the workload's last one and sums up those after the warm-up.
+    """Runs steps until the workload's last one, and returns the durations of those after the warm-up.
 
     Args:
-        run_step: Runs the worker's i-th step and returns how many steps the model has made since its start.
-        workload: How many steps to make and to leave out.
+        run_step: Runs the worker's i-th step and returns the model's number of steps since the start.
+        workload: The numbers of timed and warm-up steps.
     """
     durations_ms: list[float] = []
     done_steps = 0

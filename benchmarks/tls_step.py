@@ -37,30 +37,30 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="file for every figure")
     args = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):
-        # Unlike the default, it leaves no fleet behind.
+        # Runs the finally blocks, which remove the fleet.
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     facts = machine_facts()
-    found: dict[int, dict[bool, list[float]]] = {hidden: {False: [], True: []} for hidden in TARGETS}
+    step_times: dict[int, dict[bool, list[float]]] = {hidden: {False: [], True: []} for hidden in TARGETS}
     for index in range(args.rounds):
-        for hidden, values in found.items():
+        for hidden, values in step_times.items():
             for tls in (False, True):
                 step_ms = measure(Workload(hidden=hidden, optimizer=OPTIMIZERS[0], steps=args.steps), tls)
                 values[tls].append(step_ms)
                 kind = "TLS" if tls else "plain"
                 print(f"round {index + 1}/{args.rounds}  hidden {hidden:>5}  {kind:<6} {step_ms:8.2f} ms", flush=True)
-    for hidden, values in found.items():
+    for hidden, values in step_times.items():
         size = Workload(hidden=hidden, optimizer=OPTIMIZERS[0], steps=args.steps).num_parameters
         plain, secured = statistics.median(values[False]), statistics.median(values[True])
         print(f"{size:>9,} parameters: plain {plain:.2f} ms, TLS {secured:.2f} ms, ratio {secured / plain:.2f}")
     print(", ".join(f"{name} {value}" for name, value in facts.items()))
     if args.json:
-        rounds = {hidden: {"plain": values[False], "tls": values[True]} for hidden, values in found.items()}
+        rounds = {hidden: {"plain": values[False], "tls": values[True]} for hidden, values in step_times.items()}
         args.json.write_text(json.dumps({"machine": facts, "rounds_ms": rounds}, indent=2) + "\n")
     return 0
 
 
 def measure(workload: Workload, tls: bool) -> float:
-    """Median step of a fleet in containers, as its own report states it, in milliseconds."""
+    """Median step of a fleet in containers from its report, in milliseconds."""
     job = _job(workload, tls)
     if tls:
         certificates.ensure(certificates_folder(job.name))

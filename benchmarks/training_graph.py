@@ -21,15 +21,15 @@ def fed_loss(workload: Workload, shard_index: int) -> tuple[tf.Tensor, Callable[
     """
     size = workload.batch_size
     images = tf.compat.v1.placeholder(tf.float32, [size, NUM_PIXELS])
-    local_steps = tf.compat.v1.placeholder(tf.int32, [size])
+    labels = tf.compat.v1.placeholder(tf.int32, [size])
     all_images, all_labels = synthetic(shard_index)
     num_batches = NUM_EXAMPLES // size
 
     def feed(step: int) -> Feed:
         start = step % num_batches * size
-        return {images: all_images[start : start + size], local_steps: all_labels[start : start + size]}
+        return {images: all_images[start : start + size], labels: all_labels[start : start + size]}
 
-    return mlp_loss(images, local_steps, hidden=workload.hidden), feed
+    return mlp_loss(images, labels, hidden=workload.hidden), feed
 
 
 def new_optimizer(workload: Workload) -> tf.compat.v1.train.Optimizer:

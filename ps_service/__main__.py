@@ -7,7 +7,7 @@ from psfleet.service.settings import prepare_tensorflow
 
 
 def _load() -> Service:
-    """The service; TensorFlow reads its environment when it is imported with it."""
+    """Imports the service; its import of TensorFlow reads the environment."""
     prepare_tensorflow()
     from ps_service.service import serve
 

@@ -1,4 +1,4 @@
-"""Writes this ps's part of each checkpoint, on a thread of its own so that training goes on."""
+"""Writes this ps's part of each checkpoint on a thread of its own, while training continues."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from psfleet.service.logs import RunLogger
 _logger = logging.getLogger("psfleet.ps")
 
 REMEMBERED = 16
-"""How many of its newest parts a ps tells the chief about."""
+"""Number of its newest parts that a ps reports to the chief."""
 
 
 @dataclass(frozen=True)
 class SavedPart:
-    """A part that was written, or why it was not."""
+    """A part that was written, or the error."""
 
     step: int
     record: PartRecord | None
     error: str = ""
 
 
-class Saver:
-    """Writes parts one after the other; a new one waits for the one before."""
+class CheckpointWriter:
+    """Writes parts one at a time."""
 
     def __init__(self, root: Path, run: str, generation: int, shard: int, layout: Layout) -> None:
         self._root = root
@@ -39,18 +39,18 @@ class Saver:
         self._generation = generation
         self._shard = shard
         self._layout = layout
-        self._thread = ThreadPoolExecutor(1, "saver")
+        self._thread = ThreadPoolExecutor(1, "checkpoint-writer")
         self._pending: Future[None] | None = None
         self._parts: list[SavedPart] = []
         self._lock = threading.Lock()
 
     def save(self, step: int, content: ShardContent) -> None:
-        """Takes over a snapshot; returns before it is on the disk."""
+        """Starts to write a snapshot, once the part before is written."""
         self.wait()
         self._pending = self._thread.submit(self._write, step, content)
 
     def wait(self) -> None:
-        """Returns when the part under way is written."""
+        """Returns when no part is being written."""
         if self._pending is not None:
             self._pending.result()
 
@@ -60,7 +60,7 @@ class Saver:
             return list(self._parts)
 
     def close(self) -> None:
-        """Finishes the part under way and ends the thread."""
+        """Ends the thread once no part is being written."""
         self._thread.shutdown(wait=True)
 
     def _write(self, step: int, content: ShardContent) -> None:
@@ -69,7 +69,9 @@ class Saver:
         else:
             saved = SavedPart(step, None, f"weights at step {step} are NaN or infinite")
         if saved.error:
-            self._logger.error("no checkpoint at step %d: %s", step, saved.error, extra={"step": step})
+            self._logger.error(
+                "cannot write the checkpoint part at step %d: %s", step, saved.error, extra={"step": step}
+            )
         with self._lock:
             self._parts = [*self._parts, saved][-REMEMBERED:]
 

@@ -1,4 +1,4 @@
-"""What a ps tells Prometheus: read from the runs that it serves when somebody asks."""
+"""What a ps exposes to Prometheus; values are read at scrape time."""
 
 from __future__ import annotations
 
@@ -17,48 +17,48 @@ from psfleet.service import metrics
 from psfleet.service.metrics import Distribution, Reading, Readings
 
 NO_RUN = ""
-"""The run of a ps that nobody has called yet."""
+"""Run label of a ps without a run."""
 
 
 class PsMetrics:
-    """Reads one ps, by its index."""
+    """The metrics of one ps."""
 
     def __init__(self, index: int) -> None:
         self._index = index
-        self._ledgers: dict[str, Ledger] = {}
+        self._counters: dict[str, GradientCounter] = {}
         self._lock = threading.Lock()
 
     def read(self, runs: Sequence[Run]) -> Iterator[Readings]:
         """The present values; from any thread."""
         with self._lock:
-            self._ledgers = {run.name: self._ledgers.get(run.name) or Ledger() for run in runs}
+            self._counters = {run.name: self._counters.get(run.name) or GradientCounter() for run in runs}
             for run in runs:
-                yield Readings(run.name, "ps", self._index, self._of(run, self._ledgers[run.name]))
+                yield Readings(run.name, "ps", self._index, self._of(run, self._counters[run.name]))
         if not runs:
             yield Readings(NO_RUN, "ps", self._index, [_build_info()])
 
-    def _of(self, run: Run, ledger: Ledger) -> list[Reading]:
+    def _of(self, run: Run, gradients: GradientCounter) -> list[Reading]:
         with run.lock:
             alive = sum(worker.is_alive() for worker in run.workers.values())
             known = sorted(run.workers)
             shard = run.shard
-        told = [_build_info(), Reading(metrics.WORKERS_ALIVE, alive)]
+        readings = [_build_info(), Reading(metrics.WORKERS_ALIVE, alive)]
         if shard is None:
-            return told
+            return readings
         try:
             counters = shard.counters()
         except (tf.errors.OpError, RuntimeError):
-            # The shard was closed meanwhile; a RuntimeError is what its session says then.
-            return told
-        return [*told, *_of_shard(shard), *_of_counters(counters), *ledger.read(shard, counters, known)]
+            # The shard was closed meanwhile; a closed session raises RuntimeError.
+            return readings
+        return [*readings, *_of_shard(shard), *_of_counters(counters), *gradients.read(shard, counters, known)]
 
 
-class Ledger:
-    """Tells lost gradients of one run from those that may still be used.
+class GradientCounter:
+    """Counts the dropped gradients of one run apart from the pending ones, which may still be used.
 
-    Of each worker at most its newest gradient is undecided: it waits for the ps before it pushes another. So all but
-    one of those that were not used are lost for good; the highest such number seen is never too high, and never falls.
-    Once the target is reached, nothing is used any more and all is decided.
+    At most one gradient of each worker is pending, its newest: a worker waits for the ps before it pushes another. All
+    other unused gradients are dropped; the maximum over all readings is exact and never falls. After the final step no
+    gradient is used, so none is pending.
     """
 
     def __init__(self) -> None:
@@ -66,12 +66,12 @@ class Ledger:
         self._dropped = np.zeros(0, np.int64)
 
     def read(self, shard: Shard, counters: Counters, workers: Sequence[int]) -> list[Reading]:
-        """Gradients of the workers that are known; in each reading pushed = used + dropped + pending."""
+        """Gradients by worker; in each reading pushed = used + dropped + pending."""
         if shard.plan.generation != self._generation:
             self._generation, self._dropped = shard.plan.generation, np.zeros_like(counters.pushed)
-        undecided = 0 if shard.is_complete else 1
-        self._dropped = np.maximum(self._dropped, counters.pushed - counters.used - undecided)
-        # What was used after `pushed` was read is in `used` alone.
+        num_pending = 0 if shard.is_complete else 1
+        self._dropped = np.maximum(self._dropped, counters.pushed - counters.used - num_pending)
+        # A gradient used after `pushed` was read is only in `used`.
         pushed = np.maximum(counters.pushed, counters.used + self._dropped)
         pending = pushed - counters.used - self._dropped
         columns = (
@@ -110,7 +110,7 @@ def _of_counters(counters: Counters) -> list[Reading]:
 
 
 def staleness(counts: np.ndarray) -> Distribution:
-    """Counts by staleness, `[STALENESS_BUCKETS]`, in the metric's buckets; the last entry counts as its own index."""
+    """Counts by staleness, int64 `[STALENESS_BUCKETS]`, in the metric's buckets; the last entry counts as its index."""
     bounds = metrics.STALENESS_BOUNDS
     starts = [0, *[bound + 1 for bound in bounds]]
     grouped = [int(counts[low:high].sum()) for low, high in zip(starts, [*starts[1:], len(counts)], strict=True)]

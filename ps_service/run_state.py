@@ -1,4 +1,4 @@
-"""What a ps remembers of one run beside its shard: the workers, and how the run ended."""
+"""One run on a ps, in addition to its shard: the workers, and how the run ended."""
 
 from __future__ import annotations
 
@@ -11,20 +11,34 @@ import tensorflow as tf
 
 from ps_service.shard import Shard
 from psfleet.control import control_pb2 as pb
-from psfleet.control.heartbeat import ALIVE_SECS
 from psfleet.service.logs import RunLogger
 
 _logger = logging.getLogger("psfleet.ps")
 
+ALIVE_SECS = 5.0
+"""A worker whose last heartbeat is older is not alive; it sends one each second."""
 LINGER_SECS = 5.0
-"""How long a ps remembers a run that is over, so that each worker hears of it."""
-FORGET_SECS = 60.0
-"""How long a shared ps remembers a run without a shard of which nobody speaks."""
+"""How long a ps keeps a run that is over, so that each worker receives the outcome."""
+IDLE_SECS = 60.0
+"""How long a shared ps keeps a run without a shard after its last heartbeat."""
 
 
 @dataclass
-class Worker:
-    """A worker as this ps knows it."""
+class WorkerRecord:
+    """What this ps knows of one worker index.
+
+    Attributes:
+        process: Unique for each process that has joined with the index.
+        address: host:port of its TensorFlow server.
+        joins: Number of processes that have joined with the index.
+        cause: Why the present one was restarted; empty if it was not.
+        step: Global step of its local parameters.
+        pushed: Gradients that the present process has pushed.
+        last_heartbeat: By `time.monotonic`.
+        has_left: Whether it reported that it leaves.
+        has_session: Whether it has a TensorFlow session with the fleet.
+        has_outcome: Whether it has received the run's outcome.
+    """
 
     process: str = ""
     address: str = ""
@@ -32,18 +46,18 @@ class Worker:
     cause: str = ""
     step: int = 0
     pushed: int = 0
-    last_heard: float = field(default_factory=time.monotonic)
-    left: bool = False
-    attached: bool = False
-    heard_outcome: bool = False
+    last_heartbeat: float = field(default_factory=time.monotonic)
+    has_left: bool = False
+    has_session: bool = False
+    has_outcome: bool = False
 
     def is_alive(self) -> bool:
-        """Whether it spoke lately and did not say goodbye."""
-        return not self.left and time.monotonic() - self.last_heard < ALIVE_SECS
+        """Whether its last heartbeat is recent and did not say that it leaves."""
+        return not self.has_left and time.monotonic() - self.last_heartbeat < ALIVE_SECS
 
 
 class Run:
-    """One run on this ps. Its lock guards all that changes."""
+    """One run on this ps. `lock` guards what changes; `building` is held while a shard is built or closed."""
 
     def __init__(self, name: str, cause: str) -> None:
         self.name = name
@@ -52,50 +66,50 @@ class Run:
         self.lock = threading.RLock()
         self.building = threading.Lock()
         self.shard: Shard | None = None
-        self.workers: dict[int, Worker] = {}
+        self.workers: dict[int, WorkerRecord] = {}
         self.outcome: pb.Outcome | None = None
-        self.last_heard = time.monotonic()
+        self.last_heartbeat = time.monotonic()
         self._slow_step = -1
         self._finished_at = 0.0
 
     def lease(self, request: pb.JoinRequest) -> tuple[int, int] | None:
-        """Gives a worker the index that it asks for; with -1 the one that it had, or the lowest that none living has.
+        """Leases the requested index; for -1 the one that the worker had, or the lowest without a live worker.
 
         Returns:
-            The index and how many processes have had it; None if there is none.
+            The index and the number of processes that have had it; None if all are taken.
         """
         with self.lock:
             index = request.index if request.index >= 0 else self._free_index(request)
             if index >= request.worker_limit:
                 return None
-            worker = self.workers.setdefault(index, Worker())
-            worker.left, worker.last_heard, worker.address = False, time.monotonic(), request.address
+            worker = self.workers.setdefault(index, WorkerRecord())
+            worker.has_left, worker.last_heartbeat, worker.address = False, time.monotonic(), request.address
             if worker.process != request.process:
                 worker.process, worker.cause = request.process, request.cause
                 worker.joins += 1
             return index, worker.joins
 
     def _free_index(self, request: pb.JoinRequest) -> int:
-        """Index 0 is never leased: the chief is told that it is the chief."""
+        """Never 0: the chief's index is set by the platform."""
         for index, worker in self.workers.items():
-            is_its_place = request.address and worker.address == request.address
-            if index and (is_its_place or worker.process == request.process):
+            has_its_address = request.address and worker.address == request.address
+            if index and (has_its_address or worker.process == request.process):
                 return index
         taken = {at for at, worker in self.workers.items() if worker.is_alive()}
         return next((at for at in range(1, request.worker_limit) if at not in taken), request.worker_limit)
 
-    def hear(self, request: pb.HeartbeatRequest) -> None:
-        """Notes a worker's sign of life."""
+    def record_heartbeat(self, request: pb.HeartbeatRequest) -> None:
+        """Stores what a worker reports of itself."""
         with self.lock:
-            worker = self.workers.setdefault(request.index, Worker(joins=1))
-            worker.last_heard = self.last_heard = time.monotonic()
+            worker = self.workers.setdefault(request.index, WorkerRecord(joins=1))
+            worker.last_heartbeat = self.last_heartbeat = time.monotonic()
             worker.step, worker.pushed = request.step, request.pushed
-            worker.left = request.leaving
-            worker.attached = request.generation >= 0
-            worker.heard_outcome = self.outcome is not None
+            worker.has_left = request.leaving
+            worker.has_session = request.generation >= 0
+            worker.has_outcome = self.outcome is not None
 
     def finish(self, outcome: pb.Outcome) -> bool:
-        """Notes how the run ended; whether that was news."""
+        """Stores how the run ended; returns False if that was known already, and keeps the first outcome."""
         with self.lock:
             if self.outcome is not None:
                 return False
@@ -104,29 +118,29 @@ class Run:
             return True
 
     def is_over(self) -> bool:
-        """Whether the run has ended and nobody is left who would ask about it."""
+        """Whether the run has ended and every live worker has received the outcome, or `LINGER_SECS` have passed."""
         with self.lock:
             if self.outcome is None:
                 return False
-            return self.everybody_knows() or time.monotonic() - self._finished_at > LINGER_SECS
+            return self.all_workers_notified() or time.monotonic() - self._finished_at > LINGER_SECS
 
-    def is_forgotten(self) -> bool:
-        """Whether nothing was ever trained, and nobody speaks who would: what a call after the end of a run leaves."""
+    def is_idle(self) -> bool:
+        """Idle entry without a shard; can be removed. A call after the end of a run creates such an entry."""
         with self.lock:
             is_empty = self.shard is None and self.outcome is None and not self.building.locked()
-            return is_empty and time.monotonic() - self.last_heard > FORGET_SECS
+            return is_empty and time.monotonic() - self.last_heartbeat > IDLE_SECS
 
-    def everybody_knows(self) -> bool:
-        """Whether each living worker has heard how the run ended, and closed its session.
+    def all_workers_notified(self) -> bool:
+        """Whether each live worker has received the outcome, and closed its session.
 
-        TensorFlow waits for a peer that went away before a session was closed, for as long as it takes.
+        A TensorFlow session that is closed after its peer has exited waits for that peer without limit.
         """
         with self.lock:
-            living = [worker for worker in self.workers.values() if worker.is_alive()]
-            return all(worker.heard_outcome and not worker.attached for worker in living)
+            alive = [worker for worker in self.workers.values() if worker.is_alive()]
+            return all(worker.has_outcome and not worker.has_session for worker in alive)
 
     def log_slow_step(self, slow_secs: float) -> None:
-        """Says once for each step that waits longer than this, for whom it waits."""
+        """Logs the workers that a step waits for: once for each step that waits longer than `slow_secs`."""
         shard = self.shard
         if shard is None or self.outcome is not None or shard.step >= shard.final_step:
             return
@@ -137,7 +151,7 @@ class Run:
         try:
             local_steps = shard.local_steps()
         except (tf.errors.OpError, RuntimeError):
-            # Closed since it was looked up: the fleet goes back to a checkpoint.
+            # The shard was closed meanwhile: the fleet restores a checkpoint.
             return
         with self.lock:
             missing = [
@@ -149,7 +163,7 @@ class Run:
         self.logger.warning("step %d waits for %s", shard.step, ", ".join(missing) or "workers to join", extra=extra)
 
     def state(self) -> pb.ShardState:
-        """As the control plane tells it."""
+        """The run's state as the control plane returns it."""
         with self.lock:
             state = pb.ShardState(run=self.name, phase=self._phase(), workers=self._worker_states(), cause=self._cause)
             if self.outcome is not None:
@@ -168,7 +182,7 @@ class Run:
             counters = shard.counters()
             state.pushed[:], state.used[:] = counters.pushed.tolist(), counters.used.tolist()
             state.staleness[:] = counters.staleness.sum(axis=0).tolist()
-            for part in shard.saver.parts():
+            for part in shard.writer.parts():
                 record = part.record
                 state.parts.add(
                     step=part.step,
@@ -187,12 +201,11 @@ class Run:
         return pb.COMPLETE if self.shard.is_complete else pb.RUNNING
 
     def _worker_states(self) -> list[pb.WorkerState]:
-        now = time.monotonic()
         return [
             pb.WorkerState(
                 index=index,
                 step=worker.step,
-                silent_secs=-1.0 if worker.left else now - worker.last_heard,
+                is_alive=worker.is_alive(),
                 pushed=worker.pushed,
                 joins=worker.joins,
                 cause=worker.cause,

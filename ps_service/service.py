@@ -31,7 +31,7 @@ def serve(settings: Settings, stop: Stop) -> int:
     Raises:
         BadJobError: With TLS, its certificate or stunnel is missing.
         LostPeerError: A port is taken.
-        DeadlineError: No worker spoke for the job's `deadlines.stall_secs`.
+        DeadlineError: No worker sent a heartbeat for the job's `deadlines.stall_secs`.
         StoppedError: A signal came first.
     """
     identity = read_identity(settings.tls, "ps")
@@ -43,35 +43,35 @@ def _serve(settings: Settings, stop: Stop, plane: DataPlane, identity: Identity 
     target = boot(plane.own, settings.job.device if settings.job else None)
     plane.check()
     servicer = ControlServicer(target, settings.run, settings.cause, plane)
-    measured = PsMetrics(max(settings.index, 0))
+    metrics = PsMetrics(max(settings.index, 0))
     with (
         serving(settings.address, servicer, identity, stop.event),
-        exposing(settings, lambda: measured.read(servicer.runs())),
+        exposing(settings, lambda: metrics.read(servicer.runs())),
     ):
         logger.info("ps is ready at %s", settings.address.data)
         while not servicer.finished.is_set():
             if stop.event.wait(0.1) and not servicer.finished.is_set():
                 raise stop.error()
-            _look(servicer, settings)
-        return _leave(servicer.runs()[0])
+            _check_runs(servicer, settings)
+        return _wait_for_workers(servicer.runs()[0])
 
 
-def _look(servicer: ControlServicer, settings: Settings) -> None:
-    """Logs a step that waits, drops runs that are over, and gives up when nobody is there."""
+def _check_runs(servicer: ControlServicer, settings: Settings) -> None:
+    """Drops runs that are over, logs a slow step, and raises if no worker sends heartbeats."""
     servicer.drop_finished()
     if settings.job is None:
         return
     deadlines = settings.job.deadlines
     for run in servicer.runs():
-        if time.monotonic() - run.last_heard > deadlines.stall_secs:
-            raise DeadlineError("a sign of life from any worker", deadlines.stall_secs)
+        if time.monotonic() - run.last_heartbeat > deadlines.stall_secs:
+            raise DeadlineError("a heartbeat of any worker", deadlines.stall_secs)
         run.log_slow_step(deadlines.slow_secs)
 
 
-def _leave(run: Run) -> int:
-    """Stays until every worker knows, then names the exit code of the run."""
+def _wait_for_workers(run: Run) -> int:
+    """Waits until every worker has received the outcome; returns the run's exit code."""
     try:
-        wait_until(run.everybody_knows, LINGER_SECS, "the workers to hear of the end")
+        wait_until(run.all_workers_notified, LINGER_SECS, "every worker to receive the outcome")
     except DeadlineError as error:
         logger.info("%s", error)
     assert run.outcome is not None

@@ -1,4 +1,4 @@
-"""Answers the control plane on a ps."""
+"""The control plane of a ps: a gRPC servicer over the runs that it serves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import tensorflow as tf
 
 import psfleet
 from ps_service.run_state import Run
-from ps_service.shard import Shard, ShardPlan
+from ps_service.shard import Shard
+from ps_service.shard_graph import ShardPlan
 from psfleet import errors
 from psfleet.checkpoint.store import read_manifest
 from psfleet.control import control_pb2 as pb
@@ -29,8 +30,8 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
     Args of the constructor:
         server: Address of this process's TensorFlow server, `grpc://host:port`.
         only_run: The one run that this ps serves; empty: any.
-        cause: Why this ps was started again; empty the first time.
-        plane: Learns where each worker is.
+        cause: Why this ps was restarted; empty if it was not.
+        plane: Makes workers reachable for TensorFlow.
     """
 
     def __init__(self, server: str, only_run: str, cause: str, plane: DataPlane) -> None:
@@ -45,7 +46,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             self._runs[only_run] = Run(only_run, cause)
 
     def runs(self) -> list[Run]:
-        """All runs that this ps knows."""
+        """All runs on this ps."""
         with self._lock:
             return list(self._runs.values())
 
@@ -59,7 +60,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         lease = run.lease(request)
         if lease is None:
             message = (
-                f"worker index {request.index} asked for, all {request.worker_limit} of fleet.max_workers are taken"
+                f"worker index {request.index} requested, all {request.worker_limit} of fleet.max_workers are taken"
             )
             _refuse(context, message)
         index, joins = lease
@@ -69,16 +70,16 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         """See control.proto."""
         run = self._run(request.caller, context)
         if not request.leaving:
-            self._meet(request, context)
-        run.hear(request)
+            self._connect_worker(request, context)
+        run.record_heartbeat(request)
         return run.state()
 
     def Configure(self, request: pb.ConfigureRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""
         run = self._run(request.caller, context)
         with run.building:
-            if not self._is_here(run):
-                context.abort(grpc.StatusCode.ABORTED, f"run {run.name} was reset meanwhile")
+            if not self._is_current(run):
+                context.abort(grpc.StatusCode.ABORTED, f"run {run.name} was reset while its shard was configured")
             try:
                 self._configure(run, request)
             except PsfleetError as error:
@@ -106,7 +107,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         """See control.proto."""
         run = self._run(request.caller, context)
         with run.building:
-            if self._is_here(run):
+            if self._is_current(run):
                 with self._lock:
                     del self._runs[run.name]
                     if self._only_run:
@@ -118,14 +119,11 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         return pb.ResetReply(found=shard is not None)
 
     def drop_finished(self) -> None:
-        """Drops each run that is over and of which every worker knows, on a ps that serves other runs too.
-
-        Also what a call after that has left of it.
-        """
+        """On a shared ps, drops each run that is over or idle; see `Run.is_over` and `Run.is_idle`."""
         if self._only_run:
             return
         with self._lock:
-            over = [run for run in self._runs.values() if run.is_over() or run.is_forgotten()]
+            over = [run for run in self._runs.values() if run.is_over() or run.is_idle()]
             for run in over:
                 del self._runs[run.name]
         for run in over:
@@ -134,10 +132,10 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             try:
                 run.shard.close()
             except tf.errors.OpError as error:
-                run.logger.error("not dropped whole: %s", error.message)
+                run.logger.error("cannot release all of the shard's resources: %s", error.message)
 
-    def _meet(self, request: pb.HeartbeatRequest, context: grpc.ServicerContext) -> None:
-        """Before the answer: a worker that has heard from this ps may open a session at once."""
+    def _connect_worker(self, request: pb.HeartbeatRequest, context: grpc.ServicerContext) -> None:
+        """Before the reply: a worker may open a session as soon as it has one."""
         try:
             self._plane.meet(request.index, request.address)
         except LostPeerError as error:
@@ -145,8 +143,8 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         except PsfleetError as error:
             _refuse(context, str(error))
 
-    def _is_here(self, run: Run) -> bool:
-        """Whether a run has not been reset or dropped since a call began."""
+    def _is_current(self, run: Run) -> bool:
+        """Whether a run has not been reset or dropped since the call started."""
         with self._lock:
             return self._runs.get(run.name) is run
 
@@ -159,10 +157,10 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
     def _run(self, caller: pb.Caller, context: grpc.ServicerContext) -> Run:
         """The caller's run; ends the call if this ps cannot serve it."""
         if caller.version != psfleet.__version__:
-            message = f"psfleet {caller.version or 'of no version'} called, expected {psfleet.__version__}"
+            message = f"caller has psfleet {caller.version or 'of no version'}, expected {psfleet.__version__}"
             _refuse(context, message)
         if not caller.run or (self._only_run and caller.run != self._only_run):
-            message = f"run {caller.run!r} called, expected {self._only_run or 'a name'!r}"
+            message = f"caller's run is {caller.run!r}, expected {self._only_run or 'a name'!r}"
             _refuse(context, message)
         with self._lock:
             return self._runs.setdefault(caller.run, Run(caller.run, self._cause))
@@ -181,7 +179,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             if old.plan == plan:
                 return
             if old.plan.generation >= plan.generation:
-                raise _refusal(old.plan, plan)
+                raise _conflict(old.plan, plan)
             with run.lock:
                 run.shard = None
             old.close()
@@ -193,18 +191,23 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         )
         with run.lock:
             run.shard = shard
-        run.logger.info("shard %d starts", plan.shard, extra={"step": shard.step, "generation": plan.generation})
+        run.logger.info(
+            "shard %d starts at step %d",
+            plan.shard,
+            shard.step,
+            extra={"step": shard.step, "generation": plan.generation},
+        )
 
 
 def _refuse(context: grpc.ServicerContext, message: str) -> NoReturn:
-    """Ends a call that this ps cannot serve."""
+    """Aborts a call that would fail again."""
     context.abort(grpc.StatusCode.FAILED_PRECONDITION, message)
     raise AssertionError("abort() raises")
 
 
-def _refusal(mine: ShardPlan, asked: ShardPlan) -> PsfleetError:
-    """Why a plan cannot take the place of the one that this ps follows."""
+def _conflict(mine: ShardPlan, requested: ShardPlan) -> PsfleetError:
+    """Why a plan cannot replace that of this ps's shard."""
     for name in ("shard", "layout", "job", "checkpoints_root"):
-        if getattr(mine, name) != getattr(asked, name):
-            return PsfleetError(f"another {name} than generation {mine.generation} of run {mine.run} has")
-    return PsfleetError(f"generation {asked.generation} asked for, generation {mine.generation} is here")
+        if getattr(mine, name) != getattr(requested, name):
+            return PsfleetError(f"{name} differs from that of generation {mine.generation} of run {mine.run}")
+    return PsfleetError(f"generation {requested.generation} requested, expected one above {mine.generation}")

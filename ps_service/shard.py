@@ -1,4 +1,4 @@
-"""One generation of one run's shard: applies updates in a loop and saves at the steps that are due."""
+"""One generation of one run's shard: applies updates in a loop, and writes checkpoint parts at the steps due."""
 
 from __future__ import annotations
 
@@ -6,48 +6,32 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import tensorflow as tf
 
-from ps_service.checkpoint_writer import Saver
-from ps_service.shard_graph import Counters, ShardGraph
+from ps_service.checkpoint_writer import CheckpointWriter
+from ps_service.shard_graph import Counters, ShardGraph, ShardPlan
 from psfleet.checkpoint.store import Checkpoint, read_shard
-from psfleet.job.job import Job
-from psfleet.layout import Layout
 from psfleet.service.logs import RunLogger
-from psfleet.tf import container_name
 
 _logger = logging.getLogger("psfleet.ps")
 
-CUT_AHEAD = 2
-"""A cut must lie this many steps ahead: the next one is already under way."""
+MIN_STEPS_AHEAD = 2
+"""A checkpoint is accepted from this many steps ahead on: the next step has started already."""
 CLOSE_SECS = 5.0
 
 
-@dataclass(frozen=True)
-class ShardPlan:
-    """What a shard is built from; two equal plans build the same shard."""
-
-    run: str
-    generation: int
-    shard: int
-    job: Job
-    layout: Layout
-    checkpoints_root: Path
-
-
 class Shard:
-    """A shard that is being trained.
+    """A shard in training.
 
     Args of the constructor:
         server: Address of this process's TensorFlow server, `grpc://host:port`.
-        checkpoint: Where training starts from.
+        checkpoint: To restore.
         on_failure: Called with a message, on the shard's own thread, if an update cannot be applied.
 
     Raises:
-        BadJobError: The checkpoint does not fit the layout.
+        BadJobError: The checkpoint does not match the layout.
         NoCheckpointError: The checkpoint cannot be read.
     """
 
@@ -58,12 +42,13 @@ class Shard:
         content = read_shard(checkpoint, plan.layout, plan.shard)
         if checkpoint.optimizer != plan.job.optimizer.name:
             self._logger.warning(
-                "optimizer %s starts afresh: the checkpoint has %s", plan.job.optimizer.name, checkpoint.optimizer
+                "optimizer %s starts without state: the checkpoint's optimizer is %s",
+                plan.job.optimizer.name,
+                checkpoint.optimizer,
             )
             content = replace(content, slots={}, scalars={})
-        container = container_name(plan.run, plan.generation)
-        self._graph = ShardGraph(server, plan.job, plan.layout, plan.shard, container, checkpoint.step, content)
-        self.saver = Saver(plan.checkpoints_root, plan.run, plan.generation, plan.shard, plan.layout)
+        self._graph = ShardGraph(server, plan, checkpoint.step, content)
+        self.writer = CheckpointWriter(plan.checkpoints_root, plan.run, plan.generation, plan.shard, plan.layout)
         self.first_step = self.step = checkpoint.step
         self.final_step = plan.job.train.steps
         self.last_update = time.monotonic()
@@ -75,8 +60,8 @@ class Shard:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the target is reached and its part written, or could not be."""
-        return self.step >= self.final_step and any(part.step == self.step for part in self.saver.parts())
+        """Whether the final step is applied, and its part is written or has failed."""
+        return self.step >= self.final_step and any(part.step == self.step for part in self.writer.parts())
 
     @property
     def slot_names(self) -> list[str]:
@@ -84,7 +69,7 @@ class Shard:
         return self._graph.slot_names
 
     def counters(self) -> Counters:
-        """What was counted since the generation began."""
+        """Counts since the generation started."""
         return self._graph.counters()
 
     @property
@@ -98,13 +83,13 @@ class Shard:
         return self._graph.optimizer_bytes
 
     def local_steps(self) -> list[int]:
-        """By worker, the global_step on which its newest gradient was computed; -1 before its first."""
+        """By worker, the local step of its newest gradient; -1 before the first."""
         return self._graph.local_steps()
 
     def schedule_checkpoint(self, step: int, stop: bool) -> bool:
-        """Plans a checkpoint, and with `stop` the end of training, at a step; whether that was still possible."""
+        """Schedules a checkpoint, and with `stop` the end of training, at a step; returns False if it is too late."""
         with self._lock:
-            if step < self.step + CUT_AHEAD:
+            if step < self.step + MIN_STEPS_AHEAD:
                 return False
             if step >= self.plan.job.train.steps:
                 return True
@@ -121,22 +106,26 @@ class Shard:
         self._graph.close()
         self._thread.join(CLOSE_SECS)
         if self._thread.is_alive():
-            self._logger.warning("the update loop of generation %d is still busy", self.plan.generation)
-        self.saver.close()
+            self._logger.warning(
+                "the update loop of generation %d did not end within %g s; its thread is abandoned",
+                self.plan.generation,
+                CLOSE_SECS,
+            )
+        self.writer.close()
 
     def _loop(self) -> None:
         try:
             while not self._closing.is_set():
                 self._advance()
         except Exception as error:
-            # Whatever it is: with this thread gone the fleet would wait for a step that never comes.
+            # Any error: without this thread the fleet would wait forever for the next step.
             if not self._closing.is_set():
                 self._logger.exception("update %d failed", self.step + 1, extra={"step": self.step})
                 reason = error.message if isinstance(error, tf.errors.OpError) else f"{type(error).__name__}: {error}"
                 self._on_failure(f"ps {self.plan.shard}: update {self.step + 1} failed: {reason}")
 
     def _advance(self) -> None:
-        """One update, or in async mode one gradient that was dropped."""
+        """Waits for one update, or in async mode one dropped gradient."""
         with self._lock:
             hold = self._is_due(self.step + 1)
         step = self._graph.updates.advance(hold)
@@ -148,7 +137,7 @@ class Shard:
             due = self._is_due(step)
             self._scheduled = {step_ for step_ in self._scheduled if step_ > step}
         if due:
-            self.saver.save(step, self._graph.snapshot())
+            self.writer.save(step, self._graph.snapshot())
         if hold:
             self._graph.updates.release_barrier()
 

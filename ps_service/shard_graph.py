@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
@@ -15,18 +16,30 @@ from ps_service.updates.interface import slot_values
 from psfleet.checkpoint.store import ShardContent
 from psfleet.job.job import Job
 from psfleet.layout import Layout
-from psfleet.tf import ShardVariables
+from psfleet.tf import ShardVariables, container_name
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """What a shard is built from; two equal plans build the same shard."""
+
+    run: str
+    generation: int
+    shard: int
+    job: Job
+    layout: Layout
+    checkpoints_root: Path
 
 
 @dataclass(frozen=True)
 class Counters:
-    """What a shard counts in a generation.
+    """Counts of a generation; see `ShardVariables`.
 
     Attributes:
-        pushed, used: int64 `[slots]`, gradients by worker.
-        staleness: int64 `[slots, STALENESS_BUCKETS]`.
-        waited_secs: float64 `[slots]`, see `ShardVariables`.
-        update_secs: float64 scalar, likewise.
+        pushed, used: int64 `[worker_limit]`.
+        staleness: int64 `[worker_limit, STALENESS_BUCKETS]`.
+        waited_secs: float64 `[worker_limit]`.
+        update_secs: float64 scalar.
     """
 
     pushed: np.ndarray
@@ -41,39 +54,30 @@ class ShardGraph:
 
     Args of the constructor:
         session_target: Address of this process's TensorFlow server, `grpc://host:port`.
-        container: The resource container.
-        start_step: The global_step that the restored content has.
+        start_step: Global step of the content.
+        content: To restore.
     """
 
-    def __init__(
-        self,
-        session_target: str,
-        job: Job,
-        layout: Layout,
-        shard: int,
-        container: str,
-        start_step: int,
-        content: ShardContent,
-    ) -> None:
+    def __init__(self, session_target: str, plan: ShardPlan, start_step: int, content: ShardContent) -> None:
+        job, container = plan.job, container_name(plan.run, plan.generation)
         self._session_target = session_target
-        self._container = container
         # cond_v2 would build the optimizer in a graph of its own, where it cannot find its slots.
         v1.disable_control_flow_v2()
         with tf.Graph().as_default() as graph:
-            handles = ShardVariables(layout, shard, job.fleet.worker_limit, container, device="")
-            self._handles = handles
-            self.updates = _updates(job, handles)
+            variables = ShardVariables(plan.layout, plan.shard, job.fleet.worker_limit, container, device="")
+            self._variables = variables
+            self.updates = _updates(job, variables)
             with v1.container(container):
-                self._slots = slot_values(self.updates.optimizer, handles.buckets)
+                self._slots = slot_values(self.updates.optimizer, variables.buckets)
                 self._scalars = _scalars(self.updates.optimizer, self._slots)
                 initializer = v1.variables_initializer(self._all_variables())
             everything = self._all_variables()
             self._feeds = {v.name: v1.placeholder(v.dtype, v.shape) for v in everything}
             self._assigns = {v.name: v.assign(self._feeds[v.name], read_value=False) for v in everything}
             self._values = {v.name: v.read_value() for v in everything}
-            self._close_queues = [queue.close(cancel_pending_enqueues=True) for queue in handles.tokens]
+            self._close_queues = [queue.close(cancel_pending_enqueues=True) for queue in variables.tokens]
             self._reads = self._snapshot_reads()
-            self._local_steps = handles.last_local_step.read_value()
+            self._local_steps = variables.last_local_step.read_value()
             self._counters = self._counter_reads()
             self._destroy = [
                 tf.raw_ops.DestroyResourceOp(resource=resource, ignore_lookup_error=True)
@@ -84,16 +88,16 @@ class ShardGraph:
         config.log_device_placement = job.device.log_placement
         self._session = v1.Session(session_target, graph=graph, config=config)
         self._session.run(initializer)
-        self._restore(layout, shard, content)
-        self._assign(handles.global_step, np.int64(start_step))
-        self._assign(handles.last_local_step, np.full(handles.worker_limit, -1, np.int64))
+        self._restore(plan, content)
+        self._assign(variables.global_step, np.int64(start_step))
+        self._assign(variables.last_local_step, np.full(variables.worker_limit, -1, np.int64))
         self.set_final_step(job.train.steps)
         self.updates.start(self._session)
 
     def snapshot(self) -> ShardContent:
-        """Copies all that a checkpoint holds; call it from the thread that applies the updates."""
+        """Copies everything that a checkpoint holds. The thread that applies the updates must call it."""
         values = self._session.run(self._reads)
-        units = self._handles.bucket_sizes
+        units = self._variables.bucket_sizes
 
         def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
             return np.concatenate([part[:size] for part, size in zip(parts, units, strict=True)])
@@ -107,11 +111,11 @@ class ShardGraph:
         )
 
     def counters(self) -> Counters:
-        """What the shard has counted; `pushed` is older than the rest."""
+        """Counts since the generation started; `pushed` is read before the others."""
         return Counters(*self._session.run(self._counters))
 
     def local_steps(self) -> list[int]:
-        """By worker, the global_step on which its newest gradient was computed; -1 before its first."""
+        """By worker, the local step of its newest gradient; -1 before the first."""
         local_steps: list[int] = self._session.run(self._local_steps).tolist()
         return local_steps
 
@@ -122,68 +126,68 @@ class ShardGraph:
 
     @property
     def model_bytes(self) -> int:
-        """Bytes of the model here: its buckets without the roll call, state and frozen weights."""
-        handles = self._handles
-        return sum(handles.bucket_sizes) * 4 + int(handles.state.shape[0]) + int(handles.frozen.shape[0])
+        """Bytes of the model on this ps: buckets without the contributor mask, state and frozen weights."""
+        variables = self._variables
+        return sum(variables.bucket_sizes) * 4 + int(variables.state.shape[0]) + int(variables.frozen.shape[0])
 
     @property
     def optimizer_bytes(self) -> int:
-        """Bytes of the optimizer's slots here."""
-        return len(self._slots) * sum(self._handles.bucket_sizes) * 4
+        """Bytes of the optimizer's slots on this ps."""
+        return len(self._slots) * sum(self._variables.bucket_sizes) * 4
 
     def set_final_step(self, step: int) -> None:
-        """Tells workers the global_step at which training ends."""
-        self._assign(self._handles.final_step, np.int64(step))
+        """Sets the global step at which workers end training."""
+        self._assign(self._variables.final_step, np.int64(step))
 
     def close(self) -> None:
-        """Frees every waiting worker and this ps's own update loop, and drops the container."""
+        """Ends the wait of every worker and of this ps's update loop with an error, and destroys the resources."""
         self._session.run(self._close_queues)
         self._session.close()
-        # Session.reset would drop the container too, but closes every session of this process: those of other runs.
+        # Session.reset would clear the container too, but also closes the sessions of all other runs on this ps.
         with v1.Session(self._session_target, graph=self._graph) as session:
             session.run(self._destroy)
 
     def _all_variables(self) -> list[tf.Variable]:
-        handles = self._handles
+        variables = self._variables
         counters = [
-            handles.global_step,
-            handles.final_step,
-            handles.last_local_step,
-            handles.pushed,
-            handles.used,
-            handles.staleness,
-            handles.waited_secs,
-            handles.update_secs,
+            variables.global_step,
+            variables.final_step,
+            variables.last_local_step,
+            variables.pushed,
+            variables.used,
+            variables.staleness,
+            variables.waited_secs,
+            variables.update_secs,
         ]
         slots = [variable for parts in self._slots.values() for variable in parts]
-        return [*handles.buckets, *counters, handles.state, handles.frozen, *slots, *self._scalars.values()]
+        return [*variables.buckets, *counters, variables.state, variables.frozen, *slots, *self._scalars.values()]
 
     def _snapshot_reads(self) -> dict[str, object]:
         return {
-            "buckets": [variable.read_value() for variable in self._handles.buckets],
+            "buckets": [variable.read_value() for variable in self._variables.buckets],
             "slots": {name: [part.read_value() for part in parts] for name, parts in self._slots.items()},
             "scalars": {name: variable.read_value() for name, variable in self._scalars.items()},
-            "state": self._handles.state.read_value(),
-            "frozen": self._handles.frozen.read_value(),
+            "state": self._variables.state.read_value(),
+            "frozen": self._variables.frozen.read_value(),
         }
 
     def _counter_reads(self) -> list[tf.Tensor]:
-        """In the order of `Counters`; pushed is read first, so that a gradient on its way is never taken for lost."""
-        handles = self._handles
-        pushed = handles.pushed.read_value()
+        """In the order of `Counters`; reads `pushed` first: a gradient counted meanwhile never looks dropped."""
+        variables = self._variables
+        pushed = variables.pushed.read_value()
         with tf.control_dependencies([pushed]):
-            others = [handles.used, handles.staleness, handles.waited_secs, handles.update_secs]
+            others = [variables.used, variables.staleness, variables.waited_secs, variables.update_secs]
             return [pushed, *[variable.read_value() for variable in others]]
 
-    def _restore(self, layout: Layout, shard: int, content: ShardContent) -> None:
-        """Gives variables the values of a checkpoint.
+    def _restore(self, plan: ShardPlan, content: ShardContent) -> None:
+        """Assigns a checkpoint's values to the variables.
 
-        Only elements of tensors are set. The gaps between them keep what the optimizer put there: Adagrad with a zero
-        in its accumulator divides by it.
+        Only elements of tensors are set. The gaps between tensors keep the optimizer's initial values: Adagrad would
+        divide by a zero in its accumulator.
         """
-        size = layout.parameters.bucket_size
-        in_use = _in_use(layout, shard)
-        vectors = [(self._handles.buckets, content.parameters)]
+        size = plan.layout.parameters.bucket_size
+        in_use = _in_use(plan.layout, plan.shard)
+        vectors = [(self._variables.buckets, content.parameters)]
         vectors += [(self._slots[name], vector) for name, vector in content.slots.items() if name in self._slots]
         for variables, vector in vectors:
             for index, variable in enumerate(variables):
@@ -194,34 +198,34 @@ class ShardGraph:
         for name, scalar in content.scalars.items():
             if name in self._scalars:
                 self._assign(self._scalars[name], scalar)
-        self._assign(self._handles.state, content.state)
-        self._assign(self._handles.frozen, content.frozen)
+        self._assign(self._variables.state, content.state)
+        self._assign(self._variables.frozen, content.frozen)
 
     def _assign(self, variable: tf.Variable, value: np.ndarray | np.generic) -> None:
         self._session.run(self._assigns[variable.name], {self._feeds[variable.name]: value})
 
 
-def _updates(job: Job, handles: ShardVariables) -> Updates:
-    """The mode that the job names."""
+def _updates(job: Job, variables: ShardVariables) -> Updates:
+    """The update loop of the job's mode."""
 
     def optimizer(rate_factor: tf.Tensor | float) -> v1.train.Optimizer:
-        rate = optimizers.learning_rate(job.optimizer, handles.global_step.read_value())
+        rate = optimizers.learning_rate(job.optimizer, variables.global_step.read_value())
         return optimizers.build(job.optimizer, rate * rate_factor)
 
     if job.update.mode == "async":
-        return AsyncUpdates(handles, optimizer, job.update.stale)
-    return SyncUpdates(handles, optimizer(1.0), job.quorum, job.fleet.replicas)
+        return AsyncUpdates(variables, optimizer, job.update.stale)
+    return SyncUpdates(variables, optimizer(1.0), job.quorum, job.fleet.replicas)
 
 
 def _scalars(optimizer: v1.train.Optimizer, slots: Mapping[str, Sequence[tf.Variable]]) -> dict[str, tf.Variable]:
-    """What the optimizer keeps beside its slots, such as Adam's powers of beta."""
+    """The optimizer's variables other than slots, such as Adam's powers of beta."""
     of_slots = {variable.name for parts in slots.values() for variable in parts}
     others = [variable for variable in optimizer.variables() if variable.name not in of_slots]
     return {variable.name.rpartition("/")[2].removesuffix(":0"): variable for variable in others}
 
 
 def _resources(graph: tf.Graph, container: str) -> list[tf.Tensor]:
-    """Handles to all that a graph keeps in a container: variables, accumulators, queues."""
+    """Handles of the graph's resources in a container: variables, accumulators, queues."""
     return [
         operation.outputs[0]
         for operation in graph.get_operations()

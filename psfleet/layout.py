@@ -1,4 +1,4 @@
-"""Where each named tensor lies in the flat vectors that the ps hold in equal shards."""
+"""The position of each named tensor in the flat vectors, which the ps hold in equal shards."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALIGNMENT_BYTES = 64
 
 
 def contributor_mask_size(worker_limit: int) -> int:
-    """Float32 elements behind the first bucket that say whose a gradient is: one for each slot, up to a whole slice."""
+    """Float32 elements of the contributor mask after the first bucket: one for each worker, rounded up to alignment."""
     aligned = ALIGNMENT_BYTES // 4
     return math.ceil(worker_limit / aligned) * aligned
 
@@ -44,7 +44,7 @@ class TensorSpec:
 class Piece:
     """The part of one tensor that lies in a range of the flat vector.
 
-    `start` and `stop` count the tensor's own elements; `at` is where the piece begins in the range.
+    `start` and `stop` are positions in the tensor; `at` is the piece's position in the range.
     """
 
     spec: TensorSpec
@@ -55,10 +55,10 @@ class Piece:
 
 @dataclass(frozen=True)
 class FlatLayout:
-    """Tensors laid one behind the other in one vector, which is cut into `num_shards` equal shards.
+    """Tensors in one vector, one after the other, which is cut into `num_shards` equal shards.
 
-    The vector's unit is an element of `unit_dtype`: float32 for parameters; uint8 for state, whose tensors differ in
-    type and are laid out as bytes. Gaps and the tail are zeros.
+    The vector's unit is an element of `unit_dtype`: float32 for parameters; uint8 for state, whose tensors have
+    several types. Gaps and the tail are zeros.
     """
 
     specs: tuple[TensorSpec, ...]
@@ -68,12 +68,12 @@ class FlatLayout:
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Where each tensor starts in the vector, in units."""
+        """The offset of each tensor in the vector, in units."""
         return tuple(start for start, _ in self._extents())
 
     @property
     def bucket_size(self) -> int:
-        """Units in each bucket: the same in all, and aligned as tensors are."""
+        """Units in each bucket: equal for all, and aligned like tensors."""
         extents = list(self._extents())
         used = sum(extents[-1]) if extents else 0
         aligned = ALIGNMENT_BYTES // np.dtype(self.unit_dtype).itemsize
@@ -90,7 +90,7 @@ class FlatLayout:
         return self.shard_size * self.num_shards
 
     def pieces(self, shard: int) -> Iterator[Piece]:
-        """The pieces of tensors in a shard, in their order; `start`, `stop` and `at` count units."""
+        """The pieces of tensors in a shard, in their order; `start`, `stop` and `at` in units."""
         low, high = shard * self.shard_size, (shard + 1) * self.shard_size
         for spec, (offset, units) in zip(self.specs, self._extents(), strict=True):
             start, stop = max(low, offset), min(high, offset + units)
@@ -98,7 +98,7 @@ class FlatLayout:
                 yield Piece(spec, start - offset, stop - offset, start - low)
 
     def pack(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
-        """All tensors as the one vector: `[size]` of `unit_dtype`.
+        """All tensors as one vector: `[size]` of `unit_dtype`.
 
         Raises:
             KeyError: A tensor is missing.
@@ -131,10 +131,10 @@ class FlatLayout:
 
 @dataclass(frozen=True)
 class Layout:
-    """Every tensor of a model and where it lies.
+    """Every tensor of a model and its position.
 
-    `parameters` are trained. `state` is what the forward pass changes (moving averages, seeds of dropout) and `frozen`
-    is what nothing changes; both are vectors of bytes.
+    `parameters` are trained. `state` are tensors that the forward pass changes (moving averages, seeds of dropout), and
+    `frozen` those that never change; both are vectors of bytes.
     """
 
     parameters: FlatLayout
@@ -190,5 +190,5 @@ class Layout:
         )
 
     def digest(self) -> str:
-        """Sixteen hex digits that are equal for equal layouts."""
+        """Sixteen hex digits of a hash; equal for equal layouts."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+
 from psfleet.service.process import Service, run_service
 from psfleet.service.settings import prepare_tensorflow
 
+logger = logging.getLogger("psfleet.worker")
+
 
 def _load() -> Service:
-    """The service; TensorFlow reads its environment when it is imported with it."""
+    """Imports the service; its import of TensorFlow reads the environment and takes seconds."""
+    logger.info("importing TensorFlow", extra={"event": "starting"})
     prepare_tensorflow()
     from worker_service.service import serve
 

@@ -1,4 +1,4 @@
-"""Evaluates named tensors on this machine alone: no ps is asked, so the fleet can train on, or be gone."""
+"""Evaluates named tensors in this process, without any ps: the fleet may train meanwhile, or have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the states of all ps say together."""
+"""The state of the fleet, from the states of all ps."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from psfleet.errors import BadJobError
 TRAINING = (pb.RUNNING, pb.COMPLETE)
 
 States = Sequence[pb.ShardState | None]
-"""The state of each ps in their order; None where one cannot be reached."""
+"""The state of each ps in their order; None for a ps that cannot be reached."""
 
 
 def generation_of(states: States, digest: str) -> int | None:
-    """The generation that every ps trains; None if they do not, or not the same.
+    """The generation that every ps trains; None if one does not train, or if they differ.
 
     Raises:
-        BadJobError: They train another layout.
+        BadJobError: A ps has another layout than `digest`.
     """
     known = [state for state in states if state is not None and state.phase in TRAINING]
     for shard, state in enumerate(known):

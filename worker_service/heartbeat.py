@@ -1,4 +1,4 @@
-"""A worker's sign of life to every ps, each second, and what it hears back."""
+"""Sends heartbeats to every ps, each second; caches their replies."""
 
 from __future__ import annotations
 
@@ -17,141 +17,193 @@ from psfleet.control.client import CALL_SECS, FleetClient
 from psfleet.errors import BadJobError, LostPeerError, PsfleetError
 from psfleet.service.process import Stop
 from worker_service.fleet_state import States
-from worker_service.timings import Meter
+from worker_service.progress import TrainingProgress
 
 logger = logging.getLogger("psfleet.worker")
 
 BEAT_SECS = 1.0
 CALLS_AT_ONCE = 1 + math.ceil(CALL_SECS / BEAT_SECS)
-"""To a ps that does not answer: it is asked again after each loss, while calls of before wait for their deadline."""
+"""To one ps that does not answer: after each loss it is called again while earlier calls wait for their deadline."""
 UNWIND_SECS = 3.0
-"""How long a worker may take to leave a step when its run is over; then the process ends without it."""
+"""Time for a worker to leave its step when its run is over; after that the process exits."""
+
+
+def _ignore(states: States) -> None:
+    """The listener before `listen`."""
+
+
+def _no_step() -> None:
+    """The interrupt of a worker without a session."""
 
 
 class Heartbeat:
-    """Beats on a thread of its own until it is closed.
+    """A thread that sends heartbeats until it is closed or the run is over.
 
-    Attributes:
-        step, pushed: What the training loop reports.
-        meter: What the training loop measures.
-        generation: The one in training; -1 between generations.
-        states: What each ps said last; None where it was silent, or was not heard since `listen_afresh`.
-        outcome: How the run ended, once it did.
-        on_beat: Called with the states after each beat, on this thread.
-        interrupt: Called when the step under way is in vain: the run is over, or its generation is not the fleet's.
+    Every method and property may be used from any thread: one lock guards all that changes. The training thread calls
+    `attach`, `detach` and `finish`; the heartbeat thread stores replies, and calls the listener and the interrupt.
     """
 
-    def __init__(self, fleet: FleetClient, index: int, address: Address, stop: Stop) -> None:
+    def __init__(
+        self, fleet: FleetClient, index: int, address: Address, stop: Stop, progress: TrainingProgress
+    ) -> None:
         self.index = index
-        self.step = 0
-        self.pushed = 0
-        self.meter = Meter()
-        self.generation = -1
-        self.states: States = [None] * len(fleet.ps)
-        self.outcome: pb.Outcome | None = None
-        self.on_beat: Callable[[States], None] = lambda states: None
-        self.interrupt: Callable[[], None] = lambda: None
         self._fleet = fleet
         self._address = address.data
         self._stop = stop
-        self._now = threading.Event()
-        self._closing = False
-        self._calls: dict[int, Future[pb.ShardState]] = {}
-        self._pool = ThreadPoolExecutor(CALLS_AT_ONCE * len(fleet.ps), "heartbeat")
+        self._progress = progress
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._beat_until_closed, name="pulse", daemon=True)
+        self._states: States = [None] * len(fleet.ps)
+        self._outcome: pb.Outcome | None = None
+        self._generation = -1
+        self._interrupt: Callable[[], None] = _no_step
+        self._listener: Callable[[States], None] = _ignore
+        self._calls: dict[int, Future[pb.ShardState]] = {}
+        self._beat_now = threading.Event()
+        self._closing = False
+        self._pool = ThreadPoolExecutor(CALLS_AT_ONCE * len(fleet.ps), "heartbeat-call")
+        self._thread = threading.Thread(target=self._beat_until_closed, name="heartbeat", daemon=True)
+
+    @property
+    def states(self) -> States:
+        """Each ps's newest reply; None where the newest call failed, or none was answered since `detach`."""
+        with self._lock:
+            return self._states
+
+    @property
+    def outcome(self) -> pb.Outcome | None:
+        """How the run ended; None while it runs."""
+        with self._lock:
+            return self._outcome
+
+    @property
+    def generation(self) -> int:
+        """The generation that this worker has a session with; -1: none."""
+        with self._lock:
+            return self._generation
+
+    def listen(self, listener: Callable[[States], None]) -> None:
+        """Sets the function that the heartbeat thread calls with the states after each heartbeat."""
+        with self._lock:
+            self._listener = listener
+
+    def attach(self, generation: int, interrupt: Callable[[], None]) -> None:
+        """Reports from now on that this worker has a session with a generation.
+
+        Args:
+            generation: Of the session.
+            interrupt: Ends the running step. The heartbeat thread calls it when the step is useless: the run is over,
+                this worker must leave, or a ps has another generation.
+        """
+        with self._lock:
+            self._generation, self._interrupt = generation, interrupt
+
+    def detach(self) -> None:
+        """Reports from now on that this worker has no session; discards all replies and asks again at once.
+
+        A ps may be gone: a reply to a call from before must not say that it is there.
+        """
+        with self._lock:
+            self._generation, self._interrupt = -1, _no_step
+            self._calls = {}
+            self._states = [None] * len(self._fleet.ps)
+        self._beat_now.set()
+
+    def finish(self, outcome: pb.Outcome) -> None:
+        """Stores how the run ended: the chief knows it before any ps replies."""
+        with self._lock:
+            self._outcome = outcome
 
     def start(self) -> None:
-        """Begins to beat."""
+        """Starts the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Says goodbye to each ps."""
+        """Ends the thread, and reports to each ps that this worker leaves."""
         self._closing = True
-        self._now.set()
+        self._beat_now.set()
         self._thread.join(BEAT_SECS)
-        goodbyes = [self._pool.submit(client.heartbeat, self._request(leaving=True)) for client in self._fleet.ps]
-        wait(goodbyes, CALL_SECS)
+        last = [self._pool.submit(client.heartbeat, self._request(leaving=True)) for client in self._fleet.ps]
+        wait(last, CALL_SECS)
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-    def listen_afresh(self) -> None:
-        """Forgets what every ps has said so far, and asks all anew: one of them may be gone."""
-        with self._lock:
-            self._calls = {}
-            self.states = [None] * len(self._fleet.ps)
-        self._now.set()
 
     def _beat_until_closed(self) -> None:
         while not self._closing:
             began = time.monotonic()
-            self._now.clear()
+            self._beat_now.clear()
             self._beat()
-            try:
-                self.on_beat(self.states)
-            except (PsfleetError, OSError) as error:
-                logger.error("the chief's duties: %s", error, extra={"event": "duty_failed"})
-            if self._is_in_vain():
-                self.interrupt()
-            if self.outcome is not None:
-                self._end_soon(self.outcome.exit_code)
+            self._notify_listener()
+            self._interrupt_useless_step()
+            outcome = self.outcome
+            if outcome is not None:
+                self._exit_if_stuck(outcome.exit_code)
                 return
-            self._now.wait(max(0.0, BEAT_SECS - (time.monotonic() - began)))
+            self._beat_now.wait(max(0.0, BEAT_SECS - (time.monotonic() - began)))
 
     def _beat(self) -> None:
-        """A sign of life to every ps at once: one that does not answer delays none of the others."""
+        """Calls every ps at once: one that does not answer delays none of the others."""
+        requests = [self._request(leaving=False) for _ in self._fleet.ps]
         with self._lock:
             calls = self._calls
-            for shard, client in enumerate(self._fleet.ps):
+            for shard, (client, request) in enumerate(zip(self._fleet.ps, requests, strict=True)):
                 if shard not in calls:
-                    calls[shard] = self._pool.submit(client.heartbeat, self._request(leaving=False))
+                    calls[shard] = self._pool.submit(client.heartbeat, request)
         done, _ = wait(calls.values(), BEAT_SECS)
-        heard = {shard: _state(call) for shard, call in calls.items() if call in done}
+        replies = {shard: _reply(call) for shard, call in calls.items() if call in done}
         with self._lock:
             if calls is self._calls:
-                self._calls = {shard: call for shard, call in calls.items() if shard not in heard}
-                self.states = [heard.get(shard, state) for shard, state in enumerate(self.states)]
-            if self.outcome is None:
-                over = [state for state in heard.values() if state is not None and state.phase == pb.FINISHED]
-                self.outcome = over[0].outcome if over else None
+                self._calls = {shard: call for shard, call in calls.items() if shard not in replies}
+                self._states = [replies.get(shard, state) for shard, state in enumerate(self._states)]
+            if self._outcome is None:
+                over = [state for state in replies.values() if state is not None and state.phase == pb.FINISHED]
+                self._outcome = over[0].outcome if over else None
 
     def _request(self, leaving: bool) -> pb.HeartbeatRequest:
         return pb.HeartbeatRequest(
             index=self.index,
-            step=self.step,
-            pushed=self.pushed,
+            step=self._progress.step,
+            pushed=self._progress.pushed,
             leaving=leaving,
             generation=self.generation,
             address=self._address,
         )
 
-    def _is_in_vain(self) -> bool:
-        if self.outcome is not None:
-            return True
-        if self._stop.must_leave(self.index):
-            return True
-        mine = self.generation
-        return mine >= 0 and any(state is not None and state.generation != mine for state in self.states)
+    def _notify_listener(self) -> None:
+        with self._lock:
+            listener, states = self._listener, self._states
+        try:
+            listener(states)
+        except (PsfleetError, OSError) as error:
+            logger.error("the chief's periodic work failed: %s", error, extra={"event": "duty_failed"})
 
-    def _end_soon(self, exit_code: int) -> None:
-        """Ends the process if the training program does not give the thread back; not for the chief, who reports."""
+    def _interrupt_useless_step(self) -> None:
+        """Outside of the lock: closing a session takes seconds."""
+        with self._lock:
+            own, states, interrupt = self._generation, self._states, self._interrupt
+            is_over = self._outcome is not None
+        is_replaced = own >= 0 and any(state is not None and state.generation != own for state in states)
+        if is_over or is_replaced or self._stop.must_leave(self.index):
+            interrupt()
+
+    def _exit_if_stuck(self, exit_code: int) -> None:
+        """Exits if the training program does not return in time; the chief never does, because it reports."""
         deadline = time.monotonic() + UNWIND_SECS
         while time.monotonic() < deadline:
             if self._closing:
                 return
-            self._now.wait(0.1)
-            self._now.clear()
+            self._beat_now.wait(0.1)
+            self._beat_now.clear()
         if self.index != 0:
-            logger.warning("the run is over, but the training program does not return")
+            logger.warning("the training program did not return within %g s of the run's end: exiting", UNWIND_SECS)
             faulthandler.dump_traceback()
             os._exit(exit_code)
 
 
-def _state(call: Future[pb.ShardState]) -> pb.ShardState | None:
-    """What a ps answered; None if it did not."""
+def _reply(call: Future[pb.ShardState]) -> pb.ShardState | None:
+    """The ps's reply; None if the call failed."""
     error = call.exception()
     if error is None:
         return call.result()
     if not isinstance(error, LostPeerError | BadJobError):
         raise error
-    logger.debug("no answer: %s", error)
+    logger.debug("heartbeat failed: %s", error)
     return None

@@ -1,4 +1,4 @@
-"""A worker's batches: shuffled, batched, repeated; batch t depends on nothing but the seed, the shard and t."""
+"""A worker's batches: shuffled, batched, repeated; batch t is a function of the seed, the shard and t."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ def batches(
 ) -> Iterator[tuple[np.ndarray, ...]]:
     """Endless batches of one shard, from batch number `start_batch` on.
 
-    Each epoch is shuffled anew (`job.train.shuffle` > 0), and examples that do not fill a batch at its end are left
-    out. Whole epochs are jumped over where the data set's length is known, and read where it is not. TensorFlow's
-    global seed is set from `job.train.seed`: orders drawn by the data set would otherwise depend on what ran before.
+    Each epoch has its own order (`job.train.shuffle` > 0); examples at its end that do not fill a batch are dropped. To
+    reach `start_batch`, whole epochs are skipped if the data set's length is known, and read if it is not.
+    TensorFlow's global seed is set from `job.train.seed`: random operations of the data set without a seed of their own
+    would otherwise depend on the operations created before.
 
     Yields:
         The arrays of one batch in `tf.nest.flatten` order, `[batch, ...]` each; read-only.
@@ -80,7 +81,7 @@ def batch_spec(dataset: tf.data.Dataset, job: Job, batch_size: int | None) -> An
 
 
 def evaluation_batches(program: KerasProgram | GraphProgram, job: Job) -> tf.data.Dataset | None:
-    """The evaluation data in batches, the last one as small as it is; None if the program has none.
+    """The evaluation data in batches, the last of which may be smaller; None if the program has none.
 
     Raises:
         ProgramError: `evaluate` raised or returned something else, or the data are empty or endless.
@@ -146,7 +147,7 @@ class _Shard:
     index: int
 
     def num_examples(self) -> int | None:
-        """Length of the data set; None where only reading it tells, or where it has no end."""
+        """Length of the data set; None if it is unknown or infinite."""
         cardinality = int(self.dataset.cardinality())
         return cardinality if cardinality >= 0 else None
 
@@ -183,5 +184,5 @@ class _Shard:
 
     @property
     def reading(self) -> str:
-        """What is being done when its data set raises."""
+        """What this process is doing when the data set raises."""
         return f"reading the training data of shard {self.index}"

@@ -1,4 +1,4 @@
-"""What a worker, spare or chief tells Prometheus: read from what it has anyway when somebody asks."""
+"""What a worker, spare or chief exposes to Prometheus; values are read at scrape time."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from psfleet.job.job import Job
 from psfleet.layout import Layout, contributor_mask_size
 from psfleet.service import metrics
 from psfleet.service.metrics import Reading, Readings
-from worker_service.chief.checkpoints import CheckpointCommitter
-from worker_service.chief.events import Events
-from worker_service.chief.recorder import Recorder
+from worker_service.chief.chief import ChiefComponents
 from worker_service.heartbeat import Heartbeat
+from worker_service.progress import TrainingProgress
 
 WIRE_BYTES = {"float32": 4, "bfloat16": 2}
 """Of one element on the wire."""
-VERSION_BYTES = 8
-"""An int64: the label that travels with a push; a pull brings two, version and target."""
+STEP_BYTES = 8
+"""An int64: a push carries the local step; a pull carries two, the global step and the final step."""
 
 
 @dataclass(frozen=True)
@@ -34,83 +33,81 @@ class Payload:
 
     @classmethod
     def of(cls, job: Job, layout: Layout, index: int) -> Payload:
-        """As `worker_service.push_pull` sends them: buckets, roll call and label, and from the chief its state."""
+        """As `worker_service.push_pull` sends them: buckets, contributor mask and steps; the chief also sends state."""
         wire_bytes = WIRE_BYTES[job.update.wire]
         buckets = layout.parameters.size * wire_bytes
-        roll_call = contributor_mask_size(job.fleet.worker_limit) * wire_bytes
+        mask = contributor_mask_size(job.fleet.worker_limit) * wire_bytes
         return cls(
-            push=buckets + layout.num_ps * (roll_call + VERSION_BYTES) + (layout.state.size if index == 0 else 0),
-            pull=buckets + layout.num_ps * (roll_call + 2 * VERSION_BYTES),
+            push=buckets + layout.num_ps * (mask + STEP_BYTES) + (layout.state.size if index == 0 else 0),
+            pull=buckets + layout.num_ps * (mask + 2 * STEP_BYTES),
             attach=layout.state.size + layout.frozen.size,
         )
 
 
-@dataclass(frozen=True)
-class Duties:
-    """What only the chief has."""
-
-    committer: CheckpointCommitter
-    events: Events
-    recorder: Recorder
-
-
 class WorkerMetrics:
-    """Reads one worker; it knows more and more of itself while it starts.
+    """The metrics of one worker. Each `add_` method makes further metrics available, in the order of a worker's start.
 
-    Attributes:
-        pulse: Once it has joined the run.
-        layout: Once it has loaded the program.
-        duties: Once it leads the run.
+    The main thread adds, once each; the metrics server's threads read.
     """
 
-    def __init__(self, run: str, job: Job) -> None:
+    def __init__(self, run: str, job: Job, progress: TrainingProgress) -> None:
         self._run = run
         self._job = job
-        self.pulse: Heartbeat | None = None
-        self.layout: Layout | None = None
-        self.duties: Duties | None = None
+        self._progress = progress
+        self._heartbeat: Heartbeat | None = None
+        self._payload: Payload | None = None
+        self._chief: ChiefComponents | None = None
+
+    def add_heartbeat(self, heartbeat: Heartbeat) -> None:
+        """The worker has joined the run."""
+        self._heartbeat = heartbeat
+
+    def add_layout(self, layout: Layout, index: int) -> None:
+        """The program is loaded."""
+        self._payload = Payload.of(self._job, layout, index)
+
+    def add_chief(self, components: ChiefComponents) -> None:
+        """The worker is the chief."""
+        self._chief = components
 
     def read(self) -> Iterator[Readings]:
-        """The present values; from any thread. None before this worker has an index."""
-        pulse = self.pulse
-        if pulse is None:
+        """The present values; nothing before this worker has an index. May be called from any thread."""
+        heartbeat, progress = self._heartbeat, self._progress
+        if heartbeat is None:
             return
-        told = [
+        readings = [
             Reading(metrics.BUILD_INFO, 1, (psfleet.__version__,)),
-            Reading(metrics.STEP, pulse.step),
+            Reading(metrics.STEP, progress.step),
             Reading(metrics.TARGET_STEP, self._job.train.steps),
-            Reading(metrics.GENERATION, pulse.generation),
-            Reading(metrics.STEP_SECONDS, pulse.meter.step_secs.read()),
-            Reading(metrics.RECOVERY_SECONDS, pulse.meter.recovery_secs.read()),
+            Reading(metrics.GENERATION, heartbeat.generation),
+            Reading(metrics.STEP_SECONDS, progress.step_secs.read()),
+            Reading(metrics.RECOVERY_SECONDS, progress.recovery_secs.read()),
         ]
-        if self.layout is not None:
-            told += _traffic(pulse, Payload.of(self._job, self.layout, pulse.index))
-        if self.duties is not None:
-            told += _duties(self.duties)
-        yield Readings(self._run, self._job.fleet.role(pulse.index), pulse.index, told)
+        if self._payload is not None:
+            readings += _traffic(progress, self._payload)
+        if self._chief is not None:
+            readings += _of_chief(self._chief)
+        yield Readings(self._run, self._job.fleet.role(heartbeat.index), heartbeat.index, readings)
 
 
-def _traffic(pulse: Heartbeat, payload: Payload) -> list[Reading]:
-    meter = pulse.meter
-    return [
-        Reading(metrics.PUSHED_BYTES, pulse.pushed * payload.push),
-        Reading(metrics.PULLED_BYTES, meter.pulls * payload.pull + meter.attachments * payload.attach),
-    ]
+def _traffic(progress: TrainingProgress, payload: Payload) -> list[Reading]:
+    pulled = progress.pulls * payload.pull + progress.sessions * payload.attach
+    return [Reading(metrics.PUSHED_BYTES, progress.pushed * payload.push), Reading(metrics.PULLED_BYTES, pulled)]
 
 
-def _duties(duties: Duties) -> list[Reading]:
-    told = [
+def _of_chief(chief: ChiefComponents) -> list[Reading]:
+    readings = [
         Reading(metrics.RESTARTS, count, (f"{role}-{index}",))
-        for (role, index), count in sorted(dict(duties.events.restarts).items())
+        for (role, index), count in sorted(dict(chief.events.restarts).items())
         if count
     ]
-    told.append(Reading(metrics.STEPS_LOST, duties.events.steps_lost))
-    if duties.recorder.loss is not None:
-        told.append(Reading(metrics.LOSS, duties.recorder.loss))
-    checkpoint = duties.committer.newest
+    readings.append(Reading(metrics.STEPS_LOST, chief.events.steps_lost))
+    if chief.recorder.loss is not None:
+        readings.append(Reading(metrics.LOSS, chief.recorder.loss))
+    checkpoint = chief.committer.newest
     if checkpoint is not None:
-        told.append(Reading(metrics.CHECKPOINT_STEP, checkpoint.step))
+        readings.append(Reading(metrics.CHECKPOINT_STEP, checkpoint.step))
         with suppress(OSError):
             written = (checkpoint.folder / MANIFEST).stat().st_mtime
-            told.append(Reading(metrics.CHECKPOINT_AGE, max(0.0, time.time() - written)))
-    return told
+            readings.append(Reading(metrics.CHECKPOINT_AGE, max(0.0, time.time() - written)))
+    return readings

@@ -1,4 +1,4 @@
-"""What a worker and one ps exchange in a step: push a gradient, wait for the token, pull the parameters."""
+"""The exchange of a worker with one ps in a step: pushes a gradient, waits for the token, pulls the parameters."""
 
 from __future__ import annotations
 
@@ -12,110 +12,113 @@ from psfleet.layout import FlatLayout, Layout
 from psfleet.tf import STALENESS_BUCKETS, ShardVariables
 
 SMALL_BYTES = 1 << 20
-"""Up to this size a copy of a bucket costs less than a second tensor on the network: the global_step travels with it."""
+"""A bucket of at most this size carries the global step: the copy costs less than a second tensor on the network."""
 
 
 class Exchange:
     """A worker's end of one shard.
 
     Args of the constructor:
-        shard: Which one; its ps is task `shard` of job `ps` in the session's ClusterSpec.
+        shard: Index of the shard; its ps is task `shard` of job `ps` in the session's ClusterSpec.
         index: Of this worker.
         own_device: This worker's device.
         container: The resource container of the generation.
     """
 
     def __init__(self, job: Job, layout: Layout, shard: int, index: int, own_device: str, container: str) -> None:
-        self.handles = ShardVariables(layout, shard, job.fleet.worker_limit, container, device=f"/job:ps/task:{shard}")
+        self.variables = ShardVariables(
+            layout, shard, job.fleet.worker_limit, container, device=f"/job:ps/task:{shard}"
+        )
         self._is_sync = job.update.mode == "sync"
         self._wire = tf.dtypes.as_dtype(job.update.wire)
         self._shard = shard
         self._index = index
         self._own_device = own_device
         self._layout = layout.parameters
-        self._first_size = self._layout.bucket_size + self.handles.contributor_mask_size
+        self._first_size = self._layout.bucket_size + self.variables.contributor_mask_size
         self._is_small = self._layout.bucket_size * 4 <= SMALL_BYTES
 
     def push(
         self, gradients: Sequence[tf.Tensor], local_step: tf.Tensor, state: tf.Tensor | None
     ) -> tuple[list[tf.Operation], tf.Tensor]:
-        """Sends a gradient to the ps; the local_step travels as the last words of its first bucket.
+        """Sends a gradient to the ps; the last elements of its first bucket carry the local step.
 
         Args:
             gradients: `[size]` float32 for each parameter of the layout; those of this shard are sent.
-            local_step: int64 scalar, the global_step on which they were computed.
-            state: uint8 `[state shard size]`, what the chief's forward pass changed; None from others.
+            local_step: int64 scalar, the global step of the parameters that they were computed on.
+            state: uint8 `[state shard size]`, the state after the chief's forward pass; None from other workers.
 
         Returns:
-            What is done once the gradient is in, and the local_step as the ps got it.
+            Operations that end once the ps has the gradient, and the local step on the ps, int64 scalar.
         """
         with tf.device(self._own_device):
             sent = self._buckets(gradients, local_step)
-        handles = self.handles
-        with tf.device(handles.device):
+        variables = self.variables
+        with tf.device(variables.device):
             local_step = _number(sent[0][self._first_size :])
             arrived = [tf.cast(bucket, tf.float32) for bucket in sent]
             arrived[0] = arrived[0][: self._first_size]
-            before = [handles.pushed.scatter_nd_add([[self._index]], tf.ones([1], tf.int64)).op]
+            before = [variables.pushed.scatter_nd_add([[self._index]], tf.ones([1], tf.int64)).op]
             if state is not None:
-                before.append(handles.state.assign(state, read_value=False))
+                before.append(variables.state.assign(state, read_value=False))
             with tf.control_dependencies(before):
                 done = self._add(arrived, local_step) if self._is_sync else self._enqueue(arrived, local_step)
             with tf.control_dependencies(done):
-                return [handles.last_local_step.scatter_nd_update([[self._index]], [local_step])], local_step
+                return [variables.last_local_step.scatter_nd_update([[self._index]], [local_step])], local_step
 
     def await_and_pull(self, after: Sequence[tf.Operation], local_step: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Waits until the ps has gone on, then reads its parameters.
+        """Waits for the ps, then reads its parameters.
 
-        Sync: until the shard's global_step is above `local_step`. Async: until the ps has looked at this worker's gradient.
-        The ps adds up how long that took, by its own clock.
+        Sync: until the shard's global step is above `local_step`. Async: until the ps has applied or dropped this
+        worker's gradient. The wait is added to `waited_secs` by the ps's clock.
 
         Returns:
             See `pull`.
         """
-        handles = self.handles
-        with tf.device(handles.device):
+        variables = self.variables
+        with tf.device(variables.device):
             with tf.control_dependencies(after):
                 arrived = tf.timestamp()
             with tf.control_dependencies([arrived]):
-                passed = self._pass_barrier(local_step) if self._is_sync else handles.tokens[self._index].dequeue()
+                passed = self._pass_barrier(local_step) if self._is_sync else variables.tokens[self._index].dequeue()
             with tf.control_dependencies([passed]):
                 waited = [tf.timestamp() - arrived]
-            with tf.control_dependencies([handles.waited_secs.scatter_nd_add([[self._index]], waited).op]):
+            with tf.control_dependencies([variables.waited_secs.scatter_nd_add([[self._index]], waited).op]):
                 sent = self._read()
-        # What the worker makes of it waits for the tensors alone: for the barrier, too, it would need a message more.
+        # Outside of the control dependencies: waiting for the barrier on the worker too would cost one more message.
         return self._receive(*sent)
 
     def pull(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Reads the shard's parameters, without waiting.
 
-        The global_step is read before the parameters are: it is never newer than they are, so that a gradient computed
-        on parameters that were read in the middle of an update counts as stale.
+        The global step is read before the parameters and so never newer than they are: a gradient computed on
+        parameters that were read during an update counts as stale.
 
         Returns:
-            int64 `[2]`, the shard's global_step and target; and its buckets, `[bucket_size]` float32 each, on the worker.
+            int64 `[2]`, the shard's global step and final step; and its buckets, `[bucket_size]` float32 each, on the
+            worker.
         """
-        with tf.device(self.handles.device):
+        with tf.device(self.variables.device):
             sent = self._read()
         return self._receive(*sent)
 
-    def look(self) -> tf.Tensor:
-        """int64 `[2]`, without waiting: the shard's global_step, and the local_step of this worker's newest gradient."""
-        with tf.device(self.handles.device):
-            return tf.stack([self.handles.global_step.read_value(), self.handles.last_local_step[self._index]])
+    def shard_steps(self) -> tf.Tensor:
+        """int64 `[2]`, without waiting: the shard's global step, and this worker's newest local step."""
+        with tf.device(self.variables.device):
+            return tf.stack([self.variables.global_step.read_value(), self.variables.last_local_step[self._index]])
 
     def _read(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """On the ps: global_step and target, and the buckets as they travel."""
-        handles = self.handles
-        progress = tf.stack([handles.global_step.read_value(), handles.final_step.read_value()])
+        """On the ps: global step and final step, and the buckets in the wire type."""
+        variables = self.variables
+        progress = tf.stack([variables.global_step.read_value(), variables.final_step.read_value()])
         with tf.control_dependencies([progress]):
-            buckets = [tf.cast(bucket.read_value(), self._wire) for bucket in handles.buckets]
+            buckets = [tf.cast(bucket.read_value(), self._wire) for bucket in variables.buckets]
         if self._is_small:
-            buckets[0] = tf.concat([buckets[0], _words(progress, self._wire)], 0)
+            buckets[0] = tf.concat([buckets[0], _bits(progress, self._wire)], 0)
         return progress, buckets
 
     def _receive(self, progress: tf.Tensor, buckets: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """On the worker: what `pull` returns."""
+        """On the worker: converts what `_read` returns to what `pull` returns."""
         with tf.device(self._own_device):
             if self._is_small:
                 progress = _number(tf.reshape(buckets[0][self._first_size :], [2, -1]))
@@ -123,52 +126,53 @@ class Exchange:
             return tf.identity(progress), received
 
     def _buckets(self, gradients: Sequence[tf.Tensor], local_step: tf.Tensor) -> list[tf.Tensor]:
-        """This shard's buckets out of the gradients of all tensors, as they travel.
+        """This shard's buckets of the gradients of all tensors, in the wire type.
 
-        Gaps are filled with zeros; behind the first bucket come the roll call and the words of the local_step.
+        Gaps are zeros. The first bucket is followed by the contributor mask and the bits of the local step.
         """
         size = self._layout.bucket_size
         shard_size = self._layout.shard_size
         start = self._shard * shard_size
-        contributor_mask = tf.one_hot(self._index, self.handles.contributor_mask_size)
+        contributor_mask = tf.one_hot(self._index, self.variables.contributor_mask_size)
         parts = [_range(self._layout, gradients, low, low + size) for low in range(start, start + shard_size, size)]
         parts[0].append(contributor_mask)
         sent = [[tf.cast(part, self._wire) for part in bucket] for bucket in parts]
-        sent[0].append(_words(local_step, self._wire))
+        sent[0].append(_bits(local_step, self._wire))
         return [tf.concat(bucket, 0) for bucket in sent]
 
     def _add(self, buckets: Sequence[tf.Tensor], local_step: tf.Tensor) -> list[tf.Operation]:
-        """Sync: adds each bucket to its accumulator, once for each local_step.
+        """Sync: adds each bucket to its accumulator, at most once for each local step.
 
-        The ps remembers the local_step of a worker's newest gradient: the same again (a worker that was killed behind its
-        push and started again) goes in under a local_step so old that the accumulator drops it.
+        The ps stores each worker's newest local step. A second gradient of that step, from a worker that was killed
+        after its push and restarted, gets the local step -1: the accumulator drops it as stale.
         """
-        handles = self.handles
-        newest = handles.last_local_step[self._index]
+        variables = self.variables
+        newest = variables.last_local_step[self._index]
         effective = tf.where(local_step > newest, local_step, tf.constant(-1, tf.int64))
-        late = tf.clip_by_value(handles.global_step.read_value() - local_step, 0, STALENESS_BUCKETS - 1)
+        late = tf.clip_by_value(variables.global_step.read_value() - local_step, 0, STALENESS_BUCKETS - 1)
         place = tf.stack([tf.constant(self._index, tf.int64), late])[tf.newaxis]
-        counted = handles.staleness.scatter_nd_add(place, tf.ones([1], tf.int64))
+        counted = variables.staleness.scatter_nd_add(place, tf.ones([1], tf.int64))
         added = [
-            handles.accumulator(index).apply_grad(bucket, local_step=effective) for index, bucket in enumerate(buckets)
+            variables.accumulator(index).apply_grad(bucket, local_step=effective)
+            for index, bucket in enumerate(buckets)
         ]
         return [counted, *added]
 
     def _enqueue(self, buckets: Sequence[tf.Tensor], local_step: tf.Tensor) -> list[tf.Operation]:
-        """Async: hands the whole gradient to the ps at once."""
-        return [self.handles.gradient_queue().enqueue([*buckets, local_step, tf.constant(self._index)])]
+        """Async: enqueues all buckets as one element."""
+        return [self.variables.gradient_queue().enqueue([*buckets, local_step, tf.constant(self._index)])]
 
     def _pass_barrier(self, local_step: tf.Tensor) -> tf.Tensor:
-        """The global_step, once it is above `local_step`: a loop on the ps, which sleeps on this worker's token queue."""
-        token = self.handles.tokens[self._index]
+        """The global step, once it is above `local_step`: a loop on the ps that waits for this worker's token queue."""
+        token = self.variables.tokens[self._index]
 
-        def sleep(global_step: tf.Tensor) -> tf.Tensor:
+        def wait(global_step: tf.Tensor) -> tf.Tensor:
             del global_step
             with tf.control_dependencies([token.dequeue()]):
-                return self.handles.global_step.read_value()
+                return self.variables.global_step.read_value()
 
-        at_first = self.handles.global_step.read_value()
-        return v1.while_loop(lambda global_step: global_step <= local_step, sleep, [at_first], parallel_iterations=1)
+        at_first = self.variables.global_step.read_value()
+        return v1.while_loop(lambda global_step: global_step <= local_step, wait, [at_first], parallel_iterations=1)
 
 
 def _range(layout: FlatLayout, tensors: Sequence[tf.Tensor], low: int, high: int) -> list[tf.Tensor]:
@@ -188,11 +192,11 @@ def _range(layout: FlatLayout, tensors: Sequence[tf.Tensor], low: int, high: int
     return parts
 
 
-def _words(numbers: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """int64 numbers as the raw bits of a vector of another type, which may be nonsense as numbers of that type."""
+def _bits(numbers: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    """Bitcasts int64 numbers to a vector of another type; only the bits have a meaning."""
     return tf.reshape(tf.bitcast(numbers, dtype), [-1])
 
 
-def _number(words: tf.Tensor) -> tf.Tensor:
-    """The inverse of `_words`: the last dimension, 8 bytes long, becomes one int64."""
-    return tf.bitcast(words, tf.int64)
+def _number(bits: tf.Tensor) -> tf.Tensor:
+    """The inverse of `_bits`: the last dimension, 8 bytes, becomes one int64."""
+    return tf.bitcast(bits, tf.int64)

@@ -1,12 +1,11 @@
-"""A worker from its start to the end of its run: joins, loads the program, trains, reports."""
+"""A worker process: joins the run, loads the program, trains to the end of the run; the chief writes the report."""
 
 from __future__ import annotations
 
 import gc
 import logging
 import secrets
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient
@@ -25,61 +24,78 @@ from psfleet.service.settings import Settings
 from psfleet.tf.server import boot
 from psfleet.tls.data_plane import DataPlane, data_plane
 from worker_service.chief.checkpoints import CheckpointCommitter
-from worker_service.chief.chief import Chief
+from worker_service.chief.chief import Chief, ChiefComponents
 from worker_service.chief.events import Events
 from worker_service.chief.recorder import Recorder
 from worker_service.chief.recovery import Recovery
 from worker_service.chief.run_attempt import begin
 from worker_service.chief.run_finisher import RunFinisher, versions
 from worker_service.evaluation import Evaluator
-from worker_service.frontends import front_end
+from worker_service.frontends import FrontEnd, front_end
 from worker_service.heartbeat import Heartbeat
 from worker_service.input_pipeline import batches
-from worker_service.metrics import Duties, WorkerMetrics
+from worker_service.metrics import WorkerMetrics
+from worker_service.progress import TrainingProgress
+from worker_service.run_context import RunContext, TaskAddresses
 from worker_service.training_loop import Batches
-from worker_service.worker import TaskAddresses, Worker
+from worker_service.worker import Worker
 
 logger = logging.getLogger("psfleet.worker")
 
 
+@dataclass(frozen=True)
+class _Process:
+    """This process, once it has an index."""
+
+    settings: Settings
+    job: Job
+    fleet: FleetClient
+    stop: Stop
+    progress: TrainingProgress
+    heartbeat: Heartbeat
+    metrics: WorkerMetrics
+
+
 def serve(settings: Settings, stop: Stop) -> int:
-    """Works until the run is over; the exit code.
+    """Trains until the run is over; returns the exit code.
 
     Raises:
-        PsfleetError: What ended this worker before the run.
+        PsfleetError: What ended this worker before the run's end.
     """
     if settings.job is None or not settings.ps or not settings.run:
         raise BadJobError("PSFLEET_JOB, PSFLEET_PS and PSFLEET_RUN are missing, expected all three")
-    job = settings.job
-    measured = WorkerMetrics(settings.run, job)
+    job, progress = settings.job, TrainingProgress()
+    metrics = WorkerMetrics(settings.run, job, progress)
     identity = read_identity(settings.tls, "worker")
     with (
         FleetClient(settings.ps, settings.run, identity) as fleet,
         serving(settings.address, identity=identity, stopping=stop.event),
-        exposing(settings, measured.read),
+        exposing(settings, metrics.read),
     ):
         index = _join(fleet, settings, job, stop)
         log_json(run=settings.run, role="worker", index=index)
         logger.info("joined as worker %d", index)
-        measured.pulse = pulse = Heartbeat(fleet, index, settings.address, stop)
-        pulse.start()
+        heartbeat = Heartbeat(fleet, index, settings.address, stop, progress)
+        metrics.add_heartbeat(heartbeat)
+        heartbeat.start()
+        process = _Process(settings, job, fleet, stop, progress, heartbeat, metrics)
         try:
             with data_plane(settings, "worker", index, identity) as plane:
-                return _work(settings, plane, job, fleet, pulse, stop, measured)
+                return _train(process, plane)
         except PsfleetError as error:
-            if isinstance(error, PermanentError) or (index == 0 and not _leaves(error, stop)):
+            if isinstance(error, PermanentError) or (index == 0 and not _is_replaced(error, stop)):
                 details = error.details if isinstance(error, ProgramError) else ""
                 fleet.finish(pb.Outcome(exit_code=error.exit_code, message=str(error), details=details))
             raise
         finally:
-            pulse.close()
+            heartbeat.close()
 
 
 def _join(fleet: FleetClient, settings: Settings, job: Job, stop: Stop) -> int:
-    """Takes an index from ps 0 and tells it to the others."""
+    """Leases an index from ps 0, and registers it with the other ps."""
     process = secrets.token_hex(8)
 
-    def ask() -> int | LostPeerError:
+    def join() -> int | LostPeerError:
         if stop.event.is_set():
             raise stop.error()
         index = settings.index
@@ -97,96 +113,95 @@ def _join(fleet: FleetClient, settings: Settings, job: Job, stop: Stop) -> int:
             return error
         return index
 
-    what = f"{len(fleet.ps)} parameter servers to answer"
-    index = wait_until(ask, job.deadlines.start_secs, what, done=lambda found: isinstance(found, int), poll_secs=0.2)
+    number = len(fleet.ps)
+    logger.info("waiting for %d parameter server%s", number, "s" if number > 1 else "", extra={"event": "starting"})
+    what = f"{number} parameter servers to answer"
+    index = wait_until(join, job.deadlines.start_secs, what, done=lambda reply: isinstance(reply, int), poll_secs=0.2)
     assert isinstance(index, int), "wait_until checked it"
     return index
 
 
-def _work(
-    settings: Settings,
-    plane: DataPlane,
-    job: Job,
-    fleet: FleetClient,
-    pulse: Heartbeat,
-    stop: Stop,
-    measured: WorkerMetrics,
-) -> int:
+def _train(process: _Process, plane: DataPlane) -> int:
+    """Loads the program and trains; returns the exit code."""
+    settings, job, index = process.settings, process.job, process.heartbeat.index
     boot(plane.own, job.device)
     plane.check()
+    logger.info("building the model and tracing a step", extra={"event": "starting"})
     program = load_program(job, settings.program_folder)
     num_shards = job.fleet.replicas
-    front = front_end(program, job, num_shards, pulse.index)
+    front = front_end(program, job, num_shards, index)
     layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, job.update.bucket_bytes)
-    measured.layout = layout
-    shard = pulse.index % num_shards
-    place = TaskAddresses(settings.run, pulse.index, plane.own, plane.ps)
-    parts: dict[str, Any] = {
-        "place": place,
-        "job": job,
-        "layout": layout,
-        "front_end": front,
-        "fleet": fleet,
-        "pulse": pulse,
-        "stop": stop,
-        "batches": Batches(lambda start: batches(program, job, shard, num_shards, start)),
-    }
-    # What is there now stays: the collector need not look at it again (5 % of a worker's time otherwise).
+    process.metrics.add_layout(layout, index)
+    context = RunContext(
+        run=settings.run,
+        index=index,
+        job=job,
+        layout=layout,
+        tasks=TaskAddresses(plane.own, plane.ps),
+        fleet=process.fleet,
+        stop=process.stop,
+        out=settings.out,
+    )
+    feed = Batches(lambda start: batches(program, job, index % num_shards, num_shards, start))
+    # All objects so far live as long as the process: the collector need not scan them (5 % of a worker's time).
     gc.freeze()
-    if pulse.index != 0:
-        outcome = Worker(**parts).run()
-        if outcome.exit_code:
-            logger.info("the run ended: %s", outcome.message, extra={"exit_code": outcome.exit_code})
-        return outcome.exit_code
-    return _lead(settings, job, layout, parts, measured)
+    if index == 0:
+        return _lead(process, context, front, feed)
+    outcome = Worker(context, front, feed, process.heartbeat, process.progress).run()
+    if outcome.exit_code:
+        logger.info("the run ended: %s", outcome.message, extra={"exit_code": outcome.exit_code})
+    return outcome.exit_code
 
 
-def _lead(settings: Settings, job: Job, layout: Layout, parts: dict[str, Any], measured: WorkerMetrics) -> int:
-    """The chief's work, and the report at its end, whatever the end is."""
-    out, fleet, front, run = settings.out, parts["fleet"], parts["front_end"], settings.run
-    started = begin(settings)
-    events = Events(out, job)
-    recorder = Recorder(out, job, layout, Evaluator(front, layout, job.device))
-    root = out / "checkpoints"
-    extra = {
-        "job": job.model_dump(mode="json"),
-        "program_folder": str(settings.program_folder),
-        "versions": versions(),
-    }
-    committer = CheckpointCommitter(fleet, job, layout, run, root, extra, parts["stop"])
-    measured.duties = Duties(committer, events, recorder)
-    conclusion = RunFinisher(fleet, job, run, out, recorder, committer, events, started)
-    settler = Recovery(fleet, job, layout, run, root, front.initial_values, extra, events)
-    chief = Chief(settler, committer, conclusion, recorder, events, **parts)
+def _lead(process: _Process, context: RunContext, front: FrontEnd, feed: Batches) -> int:
+    """Trains as the chief, and writes the report, however the run ends; returns the exit code."""
+    components = _chief_components(process.settings, context, front)
+    process.metrics.add_chief(components)
+    chief = Chief(context, front, feed, process.heartbeat, process.progress, components)
     try:
         outcome = chief.run()
         error = chief.error
         if error is None and outcome.exit_code:
-            raise _foreign(outcome)
-        _write(conclusion, chief, out, error)
+            raise _worker_error(outcome)
+        html.publish(chief.report(error), context.out)
         if error is not None:
             raise error
         return outcome.exit_code
     except PsfleetError as error:
-        if chief.error is None and not _leaves(error, parts["stop"]):
-            chief.states = fleet.describe()
-            _write(conclusion, chief, out, error)
+        if chief.error is None and not _is_replaced(error, process.stop):
+            html.publish(chief.report(error), context.out)
         raise
     finally:
-        recorder.close()
+        components.recorder.close()
 
 
-def _leaves(error: PsfleetError, stop: Stop) -> bool:
-    """Whether the chief ends to make room for its successor, who goes on with the run."""
+def _chief_components(settings: Settings, context: RunContext, front: FrontEnd) -> ChiefComponents:
+    started = begin(settings)
+    manifest_extra = {
+        "job": context.job.model_dump(mode="json"),
+        "program_folder": str(settings.program_folder),
+        "versions": versions(),
+    }
+    events = Events(context.out, context.job)
+    evaluator = Evaluator(front, context.layout, context.job.device)
+    recorder = Recorder(context.out, context.job, context.layout, evaluator)
+    committer = CheckpointCommitter(context, manifest_extra)
+    return ChiefComponents(
+        recovery=Recovery(context, front.initial_values, manifest_extra, events),
+        committer=committer,
+        finisher=RunFinisher(context, recorder, committer, events, started),
+        recorder=recorder,
+        events=events,
+    )
+
+
+def _is_replaced(error: PsfleetError, stop: Stop) -> bool:
+    """Whether the chief ends to make room for another chief process, which resumes the run."""
     return isinstance(error, StoppedError) and stop.must_leave(0)
 
 
-def _write(conclusion: RunFinisher, chief: Chief, out: Path, error: PsfleetError | None) -> None:
-    html.publish(conclusion.report(chief.states, chief.checkpoint, error), out)
-
-
-def _foreign(outcome: pb.Outcome) -> PsfleetError:
-    """The error of the worker that ended the run, as this process reports it."""
+def _worker_error(outcome: pb.Outcome) -> PsfleetError:
+    """The error of the worker that ended the run, as the chief reports it."""
     error = ProgramError(outcome.message, outcome.details)
     error.exit_code = outcome.exit_code
     return error

@@ -1,4 +1,4 @@
-"""A worker's TensorFlow session with every ps: opened, run with deadlines, closed without ever hanging."""
+"""A worker's TensorFlow session with every ps: opened, run and closed, each with a deadline."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ from worker_service.step import NAN_LOSS, StepGraph
 
 CLOSE_SECS = 2.0
 HEADING = re.compile(r"=+$|([A-Z_]+: )?From /job:")
-"""Lines of TensorFlow's messages that frame the reason, or say where it was met."""
+"""Lines of TensorFlow's messages before and after the reason."""
 PROGRAM_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError, tf.errors.ResourceExhaustedError)
-"""What only the training program causes. All other errors of a run can come from a peer that died or restarted."""
+"""Caused by the training program only. All other errors of a run can come from a peer that died or restarted."""
 
 
 @dataclass(frozen=True)
-class Start:
-    """What a worker finds when it attaches.
+class SessionStart:
+    """What a worker reads from the ps when it opens a session.
 
     Attributes:
-        progress: Version and target of each shard, int64 `[num_ps, 2]`.
-        local_steps: Label of this worker's newest gradient on each shard, int64 `[num_ps]`; -1: none.
+        shards: Global step and final step of each shard, int64 `[num_ps, 2]`.
+        local_steps: Local step of this worker's newest gradient on each shard, int64 `[num_ps]`; -1: none.
     """
 
-    progress: np.ndarray
+    shards: np.ndarray
     local_steps: np.ndarray
 
     @property
     def global_step(self) -> int:
-        """The lowest global_step among the shards."""
-        return int(self.progress[:, 0].min())
+        """The lowest global step among the shards."""
+        return int(self.shards[:, 0].min())
 
 
 class _Call:
-    """One run of a session that is made again and again.
+    """A repeated run of a session with fixed fetches and feeds.
 
-    With feeds, `Session.make_callable` is `Session.run`, which checks and converts all anew: 0.4 ms of a step. This is
-    the call below it, as BaseSession._do_run makes it in TensorFlow 2.21.
+    With feeds, `Session.make_callable` is `Session.run`, which checks and converts everything at each call: 0.4 ms of a
+    step. This makes the call below it, like BaseSession._do_run of TensorFlow 2.21.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class _Call:
         self._options = tf_session.TF_NewBufferFromString(options.SerializeToString())
 
     def __call__(self, *values: np.ndarray | np.generic) -> list[Any]:
-        """The fetches as NumPy values; the feeds have to be of the placeholders' types."""
+        """The fetches as NumPy values; the feeds must have the placeholders' types."""
         fed = {feed: np.asarray(value) for feed, value in zip(self._feeds, values, strict=True)}
         fetched: list[Any] = self._session._call_tf_sessionrun(self._options, fed, self._fetches, [], None)
         return fetched
@@ -74,11 +74,11 @@ class _Call:
 class WorkerSession:
     """A session on the resources of one generation.
 
-    Its ClusterSpec names every ps and this worker alone, and travels with the session: no process waits for a worker
-    that is not there.
+    Its ClusterSpec contains every ps and only this worker, and is sent with the session: no process waits for an absent
+    worker.
 
     Raises (from every method):
-        LostPeerError: A ps went away or forgot the generation.
+        LostPeerError: A ps cannot be reached or has lost the generation's resources.
         ProgramError: The training program failed.
     """
 
@@ -104,31 +104,31 @@ class WorkerSession:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        # After a loss there is nobody to say goodbye to, and the rest of the fleet waits.
+        # After a loss the peer cannot answer, and the rest of the fleet waits for this worker.
         self.close(wait_secs=0.0 if isinstance(error, LostPeerError) else CLOSE_SECS)
 
-    def start(self) -> Start:
+    def start(self) -> SessionStart:
         """Opens the session, and copies state and parameters from the ps."""
         threading.Thread(target=self._open, name="open-session", daemon=True).start()
-        with _translated():
+        with _translate_errors():
             try:
                 self._opened.result(self._step_secs)
             except (CancelledError, TimeoutError) as error:
                 raise LostPeerError("a ps went away while a session was opened") from error
             self._step.load_state(self._session, self._layout, self._options)
-            local_steps = self._session.run(self._step.look, options=self._options)[:, 1]
-            progress = self._session.run(self._step.pull, options=self._options)
+            local_steps = self._session.run(self._step.shard_steps, options=self._options)[:, 1]
+            shards = self._session.run(self._step.pull, options=self._options)
         step = self._step
         self._train = _Call(self._session, step.step, [*step.feeds, step.local_step], self._options)
         self._await = _Call(self._session, [step.await_step], [step.local_step], self._options)
-        return Start(progress, local_steps)
+        return SessionStart(shards, local_steps)
 
     def _open(self) -> None:
         """Makes the first call of the session, which opens it.
 
-        TensorFlow waits then for every task of the ClusterSpec until it answers, and heeds neither the deadline of the
-        call, nor `ConfigProto.operation_timeout_in_ms`, nor that the session is closed: a thread that waits for a ps
-        which is gone is left behind, and ends when another takes its address.
+        TensorFlow then waits until every task of the ClusterSpec answers. It ignores the deadline of the call,
+        `ConfigProto.operation_timeout_in_ms` and the closing of the session: a thread that waits for a lost ps is
+        abandoned, and ends when another process listens at that address.
         """
         with suppress(InvalidStateError):
             try:
@@ -139,60 +139,62 @@ class WorkerSession:
                 self._opened.set_result(None)
 
     def train(self, batch: Sequence[np.ndarray], local_step: int) -> tuple[float, np.ndarray]:
-        """One step: the loss of the batch; global_step and target of each shard afterwards, int64 `[num_ps, 2]`."""
-        with _translated():
-            loss, progress = self._train(*batch, np.int64(local_step))
-        return float(loss), progress
+        """Runs one step.
+
+        Args:
+            batch: In the order of the graph's feeds.
+            local_step: The global step of the local parameters.
+
+        Returns:
+            The loss of the batch; global step and final step of each shard after the step, int64 `[num_ps, 2]`.
+        """
+        with _translate_errors():
+            loss, shards = self._train(*batch, np.int64(local_step))
+        return float(loss), shards
 
     def await_step(self, local_step: int) -> np.ndarray:
-        """Waits for the end of a step whose gradient was pushed before; as `train` without the loss."""
-        with _translated():
-            (progress,) = self._await(np.int64(local_step))
-        return progress
-
-    def loss(self, batch: Sequence[np.ndarray]) -> float:
-        """The loss of a batch under the local parameters."""
-        with _translated():
-            feeds = dict(zip(self._step.feeds, batch, strict=True))
-            return float(self._session.run(self._step.loss, feeds, options=self._options))
+        """Waits for the end of a step whose gradient is pushed already; returns what `train` does, without the loss."""
+        with _translate_errors():
+            (shards,) = self._await(np.int64(local_step))
+        return shards
 
     def summaries(self, batch: Sequence[np.ndarray]) -> bytes | None:
         """The program's own summaries of a batch; None if it has none."""
         if self._step.summaries is None:
             return None
-        with _translated():
+        with _translate_errors():
             feeds = dict(zip(self._step.feeds, batch, strict=True))
             serialized: bytes = self._session.run(self._step.summaries, feeds, options=self._options)
         return serialized
 
     def parameters(self) -> np.ndarray:
         """The local parameters, float32 `[layout.parameters.size]`."""
-        with _translated():
+        with _translate_errors():
             values: np.ndarray = self._session.run(self._step.parameters)
         return values
 
     def state(self) -> tuple[np.ndarray, np.ndarray]:
         """State and frozen weights as the ps hold them, uint8 vectors."""
-        with _translated():
+        with _translate_errors():
             state, frozen = self._session.run(self._step.remote_state, options=self._options)
         return state, frozen
 
     def close(self, wait_secs: float = CLOSE_SECS) -> None:
-        """Ends what is running with an error, and the session; from any thread, as often as one likes."""
+        """Cancels the running step and closes the session; from any thread, any number of times."""
         with self._closing:
             if self._closed:
                 return
             self._closed = True
         self._opened.cancel()
-        # Closing waits for the peers, without limit after one died: it is left behind then.
+        # Closing waits for the peers, forever after one died: the thread is then abandoned.
         closer = threading.Thread(target=self._session.close, name="close-session", daemon=True)
         closer.start()
         closer.join(wait_secs)
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
-    """TensorFlow's errors as psfleet's."""
+def _translate_errors() -> Iterator[None]:
+    """Raises psfleet's errors in place of TensorFlow's."""
     try:
         yield
     except PROGRAM_ERRORS as error:
@@ -203,12 +205,12 @@ def _translated() -> Iterator[None]:
     except tf.errors.OpError as error:
         raise LostPeerError(f"{type(error).__name__}: {_reason(error)}") from error
     except RuntimeError as error:
-        # What a session says that another thread closed.
+        # The session was closed by another thread.
         raise LostPeerError(f"the session is closed: {error}") from error
 
 
 def _reason(error: Any) -> str:
-    """The line of an error that says what happened; Python's wrapper puts headings before it."""
-    told = error.__context__ if isinstance(error.__context__, tf.errors.OpError) else error
-    lines = [line.strip() for line in str(told.message).splitlines()]
+    """The line of an error's message that gives the reason; Python's wrapper puts headings before it."""
+    original = error.__context__ if isinstance(error.__context__, tf.errors.OpError) else error
+    lines = [line.strip() for line in str(original.message).splitlines()]
     return next((line for line in lines if line and not HEADING.match(line)), type(error).__name__)

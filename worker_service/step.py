@@ -1,4 +1,4 @@
-"""One training step as a graph: gradients of the local parameters, push, token and pull, all in one run."""
+"""One training step as a graph: gradients of the local parameters, push, token and pull in one `Session.run`."""
 
 from __future__ import annotations
 
@@ -21,20 +21,19 @@ class StepGraph:
     Attributes:
         graph: The graph; every other attribute is part of it.
         feeds: Placeholders of a batch.
-        local_step: int64 scalar placeholder: the global_step of the local parameters.
-        step: Run it to train: the loss (float32 scalar), and global_step and target of each shard (int64 `[num_ps, 2]`).
-        await_step: Run it instead of `step` when this step's gradient has been pushed already: global_step and target.
-        pull: Run it to read the parameters without waiting: global_step and target.
-        loss: float32 scalar of a batch, without training.
-        summaries: The program's own summaries; None if it has none.
+        local_step: int64 scalar placeholder: the global step of the local parameters.
+        step: Trains: the loss (float32 scalar), and global step and final step of each shard (int64 `[num_ps, 2]`).
+        await_step: Replaces `step` if this step's gradient is pushed already: global step and final step.
+        pull: Reads the parameters without waiting: global step and final step.
+        summaries: `[]` string, the program's own summaries; None if it has none.
         parameters: float32 `[layout.parameters.size]`, the local copy.
-        remote_state: uint8 `[state size]` and uint8 `[frozen size]` as the ps hold them.
-        worker_job: The TensorFlow job that this worker has to be a task of.
-        look: int64 `[num_ps, 2]`: the global_step of each shard, and the local_step of this worker's newest gradient there.
+        remote_state: State and frozen weights on the ps, uint8 `[state size]` and uint8 `[frozen size]`.
+        worker_job: The TensorFlow job whose task this worker must be.
+        shard_steps: int64 `[num_ps, 2]`: the global step of each shard, and this worker's newest local step there.
     """
 
     def __init__(self, front_end: FrontEnd, job: Job, layout: Layout, index: int, run: str, generation: int) -> None:
-        # A while loop of global_step 2 runs as a function call: it could not stay on the ps whose queue it waits on.
+        # A while loop of control flow v2 is a function call, which cannot be placed on the ps whose queue it waits for.
         v1.disable_control_flow_v2()
         self.worker_job = worker_job(run)
         own = f"/job:{self.worker_job}/task:{index}"
@@ -52,7 +51,7 @@ class StepGraph:
                     [s.read_value() for s in state],
                     [f.read_value() for f in frozen],
                 )
-                self.feeds, self.loss, self.summaries = training.feeds, training.loss, training.summaries
+                self.feeds, self.summaries = training.feeds, training.summaries
                 loss = tf.debugging.check_numerics(training.loss, NAN_LOSS)
                 with tf.control_dependencies([loss]):
                     gradients = _clipped(training.gradients, job.optimizer.clip_norm)
@@ -60,14 +59,14 @@ class StepGraph:
                 with tf.control_dependencies([loss]):
                     kept = [s.assign(new, read_value=False) for s, new in zip(state, training.new_state, strict=True)]
             updates = [*training.updates, *kept]
-            self.step = (loss, self._trade(exchanges, gradients, pushed_state, updates))
+            self.step = (loss, self._push_and_pull(exchanges, gradients, pushed_state, updates))
             self.await_step = self._gather([exchange.await_and_pull([], self.local_step) for exchange in exchanges])
             self.pull = self._gather([exchange.pull() for exchange in exchanges])
             with tf.device(own):
-                self.look = tf.stack([exchange.look() for exchange in exchanges])
+                self.shard_steps = tf.stack([exchange.shard_steps() for exchange in exchanges])
                 self.remote_state = (
-                    tf.concat([exchange.handles.state.read_value() for exchange in exchanges], 0),
-                    tf.concat([exchange.handles.frozen.read_value() for exchange in exchanges], 0),
+                    tf.concat([exchange.variables.state.read_value() for exchange in exchanges], 0),
+                    tf.concat([exchange.variables.frozen.read_value() for exchange in exchanges], 0),
                 )
             self._loads = [(v, v1.placeholder(v.dtype, v.shape)) for v in (*state, *frozen)]
             self._load = [variable.assign(feed, read_value=False) for variable, feed in self._loads]
@@ -77,7 +76,7 @@ class StepGraph:
             self.graph.finalize()
 
     def load_state(self, session: v1.Session, layout: Layout, options: v1.RunOptions) -> None:
-        """Copies the state that the ps hold into this worker."""
+        """Copies state and frozen weights from the ps to this worker's variables."""
         vectors = session.run(self.remote_state, options=options)
         values: list[np.ndarray] = []
         for flat, vector in zip((layout.state, layout.frozen), vectors, strict=True):
@@ -86,14 +85,14 @@ class StepGraph:
         feeds = {feed: value for (_, feed), value in zip(self._loads, values, strict=True)}
         session.run(self._load, feeds)
 
-    def _trade(
+    def _push_and_pull(
         self,
         exchanges: Sequence[Exchange],
         gradients: Sequence[tf.Tensor],
         state: tf.Tensor | None,
         updates: Sequence[tf.Operation],
     ) -> tf.Tensor:
-        """Push to, wait for and pull from every ps, each on its own."""
+        """Pushes to, waits for and pulls from each ps independently."""
         with tf.device(self.parameters.device):
             states = [None] * len(exchanges) if state is None else tf.split(state, len(exchanges))
         pulled = []
@@ -104,7 +103,7 @@ class StepGraph:
             return self._gather(pulled)
 
     def _gather(self, pulled: Sequence[tuple[tf.Tensor, list[tf.Tensor]]]) -> tf.Tensor:
-        """Stores the parameters of all shards locally; global_step and target of each, int64 `[num_ps, 2]`."""
+        """Assigns the parameters of all shards; returns global step and final step of each, int64 `[num_ps, 2]`."""
         with tf.device(self.parameters.device):
             buckets = [bucket for _, shard in pulled for bucket in shard]
             stored = self.parameters.assign(tf.concat(buckets, 0) if len(buckets) > 1 else buckets[0], read_value=False)
@@ -113,7 +112,7 @@ class StepGraph:
 
 
 NAN_LOSS = "psfleet: the loss is"
-"""Begins TensorFlow's message about a loss that is not finite."""
+"""Start of TensorFlow's message about a loss that is not finite."""
 
 
 def _local(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Variable:
@@ -137,7 +136,7 @@ def _clipped(gradients: Sequence[tf.Tensor], clip_norm: float | None) -> Sequenc
 
 
 def _as_bytes(flat: FlatLayout, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Tensors in the order of the layout as its vector, uint8 `[size]`."""
+    """Packs tensors, in the order of the layout, into its vector, uint8 `[size]`."""
     parts: list[tf.Tensor] = []
     at = 0
     for spec, offset, tensor in zip(flat.specs, flat.offsets, tensors, strict=True):

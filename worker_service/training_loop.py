@@ -1,106 +1,121 @@
-"""The training loop of a worker over one session: batch by batch, until every shard has reached its target."""
+"""The training loop of a worker over one session: batch by batch, until every shard has reached the final step."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
 
-from worker_service.heartbeat import Heartbeat
-from worker_service.session import Start, WorkerSession
+from worker_service.progress import TrainingProgress
+from worker_service.session import SessionStart, WorkerSession
 
 Batch = tuple[np.ndarray, ...]
 
 
 class Observer(Protocol):
-    """Who looks at the steps of a worker: the chief's recorder."""
+    """Is called for each step of a worker: the chief's recorder."""
 
     def start(self, global_step: int) -> None:
-        """The loop begins at a global_step."""
+        """The loop starts at a global step."""
 
-    def step(self, attachment: WorkerSession, batch: Batch, global_step: int, loss: float, secs: float) -> None:
-        """A step is done: the global_step now, the loss of the batch, the seconds since the step before."""
+    def step(self, session: WorkerSession, batch: Batch, global_step: int, loss: float, secs: float) -> None:
+        """A step is done.
+
+        Args:
+            session: The worker's open session.
+            batch: The step's batch.
+            global_step: After the step.
+            loss: Of the batch, before the update.
+            secs: Seconds since the end of the step before.
+        """
 
 
 class Batches:
-    """Batches of this worker's shard; the one in hand is kept until its gradient is known to be pushed."""
+    """Batches of this worker's shard; the current one is kept until its gradient is known to be pushed.
+
+    Args of the constructor:
+        make: Returns the batches from an index on.
+    """
 
     def __init__(self, make: Callable[[int], Iterator[Batch]]) -> None:
         self._make = make
         self._batches: Iterator[Batch] | None = None
-        self._in_hand: Batch | None = None
-        self.generation = -1
+        self._current: Batch | None = None
+        self._generation = -1
 
     def seek(self, generation: int, index: int) -> None:
-        """Begins a generation at the batch of an index; the data set is read from there on."""
-        self.generation = generation
+        """Starts a generation at the batch of an index; does nothing if this generation has been started before."""
+        if self._generation == generation:
+            return
+        self._generation = generation
         self._batches = self._make(index)
-        self._in_hand = None
+        self._current = None
 
     def current(self) -> Batch:
-        """The batch in hand."""
+        """The current batch; reads it if the one before is done."""
         assert self._batches is not None, "seek() comes first"
-        if self._in_hand is None:
-            self._in_hand = next(self._batches)
-        return self._in_hand
+        if self._current is None:
+            self._current = next(self._batches)
+        return self._current
 
     def done(self) -> None:
-        """The batch in hand is pushed."""
-        self._in_hand = None
+        """The gradient of the current batch is pushed."""
+        self._current = None
 
 
 def train(
-    attachment: WorkerSession, start: Start, is_sync: bool, batches: Batches, pulse: Heartbeat, observer: Observer
+    session: WorkerSession,
+    start: SessionStart,
+    is_sync: bool,
+    batches: Batches,
+    progress: TrainingProgress,
+    observer: Observer,
 ) -> None:
-    """Trains until every shard has reached its target.
+    """Trains until every shard has reached its final step.
 
-    A step's local_step is the lowest global_step among the shards: a gradient is never newer than the parameters that it was
-    computed on, on any shard.
+    A step's local step is the lowest global step among the shards, so that a gradient is never newer than the
+    parameters that it was computed on, on any shard.
 
     Raises:
         LostPeerError: See `WorkerSession`.
         ProgramError: See `WorkerSession`.
     """
-    progress = start.progress
-    local_step = pulse.step = start.global_step
+    shards = start.shards
+    local_step = start.global_step
     observer.start(local_step)
-    pulse.meter.attached()
+    progress.session_opened(local_step)
     before = time.perf_counter()
-    if is_sync and local_step <= start.local_steps.min() and not _is_done(progress):
-        progress = attachment.await_step(local_step)
-        pulse.meter.awaited()
-        local_step = _global_step(progress)
-    while not _is_done(progress):
-        pulse.step = local_step
+    if is_sync and local_step <= start.local_steps.min() and not _is_done(shards):
+        shards = session.await_step(local_step)
+        local_step = _global_step(shards)
+        progress.step_awaited(local_step)
+    while not _is_done(shards):
         batch = batches.current()
-        loss, progress = attachment.train(batch, local_step)
+        loss, shards = session.train(batch, local_step)
         batches.done()
-        pulse.pushed += 1
-        local_step = _global_step(progress)
+        local_step = _global_step(shards)
         now = time.perf_counter()
-        pulse.meter.step(now - before)
-        observer.step(attachment, batch, local_step, loss, now - before)
+        progress.step_done(local_step, now - before)
+        observer.step(session, batch, local_step, loss, now - before)
         before = now
-    pulse.step = local_step
 
 
-def _global_step(progress: np.ndarray) -> int:
-    return min(global_step for global_step, _ in progress.tolist())
+def _global_step(shards: np.ndarray) -> int:
+    """The lowest global step of int64 `[num_ps, 2]`."""
+    return min(global_step for global_step, _ in shards.tolist())
 
 
-def _is_done(progress: np.ndarray) -> bool:
-    return all(global_step >= target for global_step, target in progress.tolist())
+def _is_done(shards: np.ndarray) -> bool:
+    return all(global_step >= final_step for global_step, final_step in shards.tolist())
 
 
 class NullObserver:
-    """An observer that does not look: that of every worker but the chief."""
+    """The observer of every worker except the chief: does nothing."""
 
     def start(self, global_step: int) -> None:
         """See `Observer`."""
 
-    def step(
-        self, attachment: WorkerSession, batch: Sequence[np.ndarray], global_step: int, loss: float, secs: float
-    ) -> None:
+    def step(self, session: WorkerSession, batch: Batch, global_step: int, loss: float, secs: float) -> None:
         """See `Observer`."""

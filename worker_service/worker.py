@@ -1,23 +1,19 @@
-"""One worker from its first look at the fleet to the end of the run: agree, attach, train, and again after a loss."""
+"""One worker: waits for a generation, opens a session, trains, and starts over after each lost peer."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
-from psfleet.control.client import FleetClient
 from psfleet.errors import DeadlineError, LostPeerError, ProgramError
-from psfleet.job.job import Job
-from psfleet.layout import Layout
 from psfleet.polling import wait_until
-from psfleet.service.process import Stop
 from worker_service.fleet_state import States, generation_of
 from worker_service.frontends.interface import FrontEnd
 from worker_service.heartbeat import Heartbeat
+from worker_service.progress import TrainingProgress
+from worker_service.run_context import RunContext
 from worker_service.session import WorkerSession
 from worker_service.step import StepGraph
 from worker_service.training_loop import Batches, NullObserver, Observer, train
@@ -25,17 +21,7 @@ from worker_service.training_loop import Batches, NullObserver, Observer, train
 logger = logging.getLogger("psfleet.worker")
 
 SAME_ERROR_LIMIT = 5
-"""A healthy fleet that fails a worker so often in a row, without one step between, is not the one at fault."""
-
-
-@dataclass(frozen=True)
-class TaskAddresses:
-    """Where a worker stands: its run and index, its own address and those of all ps."""
-
-    run: str
-    index: int
-    own: Address
-    ps: tuple[Address, ...]
+"""After so many failures in a row without a step, while every ps is healthy, the training program is at fault."""
 
 
 class Worker:
@@ -43,56 +29,50 @@ class Worker:
 
     Args of the constructor:
         batches: Of this worker's shard.
-        observer: Looks at each step.
+        observer: Called for each step.
     """
 
     def __init__(
         self,
-        place: TaskAddresses,
-        job: Job,
-        layout: Layout,
+        context: RunContext,
         front_end: FrontEnd,
-        fleet: FleetClient,
-        pulse: Heartbeat,
-        stop: Stop,
         batches: Batches,
+        heartbeat: Heartbeat,
+        progress: TrainingProgress,
         observer: Observer | None = None,
     ) -> None:
-        self._place = place
-        self._job = job
-        self._layout = layout
+        self._context = context
         self._front_end = front_end
-        self._fleet = fleet
-        self._pulse = pulse
-        self._stop = stop
         self._batches = batches
+        self._heartbeat = heartbeat
+        self._progress = progress
         self._observer = observer or NullObserver()
         self._graph: tuple[int, StepGraph] | None = None
         self._failures = 0
         self._last_progress = time.monotonic()
+        self._logged: set[str] = set()
 
     def run(self) -> pb.Outcome:
         """Trains; returns how the run ended.
 
         Raises:
-            StoppedError: A signal asked this worker to stop.
+            StoppedError: A signal stopped this worker.
             DeadlineError: The fleet did not train for the job's `deadlines.stall_secs`.
             ProgramError: The training program failed.
-            BadJobError: The fleet trains something else.
+            BadJobError: The fleet trains another layout.
         """
-        while self._pulse.outcome is None:
-            generation = self.agree()
+        while True:
+            outcome = self._heartbeat.outcome
+            if outcome is not None:
+                return outcome
+            generation = self.await_generation()
             if generation is not None and self.train(generation):
-                self.after_target(generation)
-        return self._pulse.outcome
+                self.after_final_step(generation)
 
-    def after_target(self, generation: int) -> None:
-        """Waits until the run is over, or goes back to a checkpoint."""
-        self._wait(f"the end of the run after step {self._pulse.step}", lambda states: self._has_news(generation))
-
-    def agree(self) -> int | None:
+    def await_generation(self) -> int | None:
         """Waits for a generation that every ps trains; None if the run is over."""
-        digest = self._layout.digest()
+        self._log_start(f"waiting for {self._num_ps()} to restore the model")
+        digest = self._context.layout.digest()
         found: list[int] = []
 
         def is_there(states: States) -> bool:
@@ -103,94 +83,109 @@ class Worker:
         self._wait("all parameter servers to train the same generation", is_there)
         return found[0] if found else None
 
+    def after_final_step(self, generation: int) -> None:
+        """Waits until the run is over, or the fleet restores a checkpoint."""
+        self._wait(f"the end of the run after step {self._progress.step}", lambda states: self._is_replaced(generation))
+
     def train(self, generation: int) -> bool:
-        """Trains one generation; whether it reached the target, rather than losing a peer."""
-        graph = self._step_graph(generation)
-        place, job = self._place, self._job
-        before = self._pulse.step
+        """Trains one generation; True if it reached the final step, False if a peer was lost."""
+        context = self._context
+        before = self._progress.step
         try:
             self._warm_up(generation)
-            with WorkerSession(graph, job, self._layout, place.ps, place.own, place.index) as attachment:
-                self._pulse.interrupt = attachment.close
-                self._pulse.generation = generation
-                start = attachment.start()
-                if self._batches.generation != generation:
-                    self._batches.seek(generation, self._first_batch(start.global_step))
-                train(attachment, start, job.update.mode == "sync", self._batches, self._pulse, self._observer)
+            graph = self._step_graph(generation)
+            self._log_start(f"opening a session with {self._num_ps()}")
+            with WorkerSession(
+                graph, context.job, context.layout, context.tasks.ps, context.tasks.own, context.index
+            ) as session:
+                self._heartbeat.attach(generation, session.close)
+                start = session.start()
+                self._batches.seek(generation, self._first_batch(start.global_step))
+                is_sync = context.job.update.mode == "sync"
+                train(session, start, is_sync, self._batches, self._progress, self._observer)
         except LostPeerError as error:
-            self._note_loss(error, progressed=self._pulse.step > before)
+            self._handle_loss(error, progressed=self._progress.step > before)
             return False
         finally:
-            self._pulse.generation = -1
-            self._pulse.interrupt = _nothing
-            self._pulse.listen_afresh()
+            self._heartbeat.detach()
         self._last_progress = time.monotonic()
         return True
 
     def _first_batch(self, global_step: int) -> int:
-        """The batch with which a worker goes on at a global_step: in async mode the workers share the steps."""
-        return global_step if self._job.update.mode == "sync" else global_step // self._job.fleet.replicas
+        """The worker's first batch at a global step: in async mode the workers share the steps."""
+        job = self._context.job
+        return global_step if job.update.mode == "sync" else global_step // job.fleet.replicas
 
     def _warm_up(self, generation: int) -> None:
-        """Async: leaves the first steps to the chief."""
-        steps = self._job.update.warmup_steps
-        if not steps or self._place.index == 0:
+        """Async: only the chief trains until the global step is `update.warmup_steps`."""
+        steps = self._context.job.update.warmup_steps
+        if not steps or self._context.index == 0:
             return
 
         def is_over(states: States) -> bool:
             first = states[0]
-            return self._has_news(generation) or (first is not None and first.step >= steps)
+            return self._is_replaced(generation) or (first is not None and first.step >= steps)
 
         self._wait(f"the chief to make {steps} steps alone", is_over)
 
     def _step_graph(self, generation: int) -> StepGraph:
         if self._graph is None or self._graph[0] != generation:
-            place = self._place
-            graph = StepGraph(self._front_end, self._job, self._layout, place.index, place.run, generation)
+            context = self._context
+            graph = StepGraph(self._front_end, context.job, context.layout, context.index, context.run, generation)
             self._graph = (generation, graph)
         return self._graph[1]
 
-    def _has_news(self, generation: int) -> bool:
-        """Whether the fleet is no longer in this generation, as far as all ps can be reached."""
-        states = self._pulse.states
+    def _is_replaced(self, generation: int) -> bool:
+        """Whether every ps can be reached, and one has another generation."""
+        states = self._heartbeat.states
         return all(state is not None for state in states) and any(
             state is not None and state.generation != generation for state in states
         )
 
-    def _note_loss(self, error: LostPeerError, progressed: bool) -> None:
-        if self._pulse.outcome is not None:
+    def _handle_loss(self, error: LostPeerError, progressed: bool) -> None:
+        """Logs a lost peer; raises if this worker must not try again."""
+        context, step = self._context, self._progress.step
+        if self._heartbeat.outcome is not None:
             return
-        if self._stop.must_leave(self._place.index):
-            raise self._stop.error()
-        self._pulse.meter.lost()
-        extra = {"event": "lost_peer", "step": self._pulse.step}
-        logger.warning("lost a peer at step %d: %s", self._pulse.step, error, extra=extra)
+        if context.stop.must_leave(context.index):
+            raise context.stop.error()
+        self._progress.peer_lost()
+        logger.warning("lost a peer at step %d: %s", step, error, extra={"event": "lost_peer", "step": step})
         now = time.monotonic()
         if progressed:
             self._last_progress, self._failures = now, 0
         self._failures += 1
-        stall_secs = self._job.deadlines.stall_secs
+        stall_secs = context.job.deadlines.stall_secs
         if now - self._last_progress > stall_secs:
-            raise DeadlineError(f"a step after step {self._pulse.step}", stall_secs, error) from error
-        healthy = all(state is not None and state.generation >= 0 for state in self._fleet.describe())
-        if self._failures >= SAME_ERROR_LIMIT and healthy and "DeadlineExceeded" not in str(error):
-            raise ProgramError(f"{self._failures} attempts at a step failed alike: {error}") from error
+            raise DeadlineError(f"a step after step {step}", stall_secs, error) from error
+        is_healthy = all(state is not None and state.generation >= 0 for state in context.fleet.describe())
+        if self._failures >= SAME_ERROR_LIMIT and is_healthy and "DeadlineExceeded" not in str(error):
+            raise ProgramError(
+                f"step {step + 1} failed {self._failures} times in a row while every ps is healthy: {error}"
+            ) from error
 
     def _wait(self, what: str, done: Callable[[States], bool]) -> None:
         """Waits for the fleet; returns early when the run is over, raises when a signal comes."""
+        context = self._context
 
-        def over(states: States) -> bool:
-            if self._pulse.outcome is not None:
+        def is_done(states: States) -> bool:
+            if self._heartbeat.outcome is not None:
                 return True
-            if self._stop.must_leave(self._place.index):
-                raise self._stop.error()
+            if context.stop.must_leave(context.index):
+                raise context.stop.error()
             return done(states)
 
-        def look() -> States:
-            return self._pulse.states
+        def poll() -> States:
+            return self._heartbeat.states
 
-        wait_until(look, self._job.deadlines.stall_secs, what, done=over, poll_secs=0.05)
+        wait_until(poll, context.job.deadlines.stall_secs, what, done=is_done, poll_secs=0.05)
 
+    def _log_start(self, message: str) -> None:
+        """Logs what this worker is doing while it starts: once, not at every rejoin."""
+        if message not in self._logged:
+            self._logged.add(message)
+            logger.info(message, extra={"event": "starting"})
 
-def _nothing() -> None:
-    """No step is under way."""
+    def _num_ps(self) -> str:
+        number = len(self._context.fleet.ps)
+        return f"{number} parameter server{'s' if number > 1 else ''}"

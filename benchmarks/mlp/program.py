@@ -1,6 +1,6 @@
 """What every contender trains: a ReLU MLP 784-hidden-hidden-10 on synthetic fixed data.
 
-It is a psfleet program that stands alone; the other contenders take the network and the data from here.
+It is a complete psfleet program; the other contenders import its network and data.
 """
 
 from __future__ import annotations

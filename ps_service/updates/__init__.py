@@ -1,4 +1,4 @@
-"""How gradients become updates of a shard: one module for each mode of the job file."""
+"""Applies gradients to a shard: one module for each mode of the job file."""
 
 from ps_service.updates.asynchronous import AsyncUpdates
 from ps_service.updates.interface import Updates

@@ -1,4 +1,4 @@
-"""Async mode: each gradient is an update of its own, unless the policy for stale gradients says otherwise."""
+"""Async mode: each gradient is one update, unless the policy for stale gradients drops it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from psfleet.tf import STALENESS_BUCKETS, ShardVariables
 
 
 class StalePolicy:
-    """What becomes of a gradient by its staleness (int64 scalar)."""
+    """How a gradient is applied, by its staleness (int64 scalar).
+
+    Attributes:
+        is_used: bool scalar; False: it is dropped.
+        rate_factor: float32 scalar, multiplies the learning rate.
+        gradient_factor: float32 scalar, multiplies the gradient.
+    """
 
     def __init__(self, stale: Stale, staleness: tf.Tensor) -> None:
         late = tf.cast(staleness, tf.float32)
@@ -27,25 +33,25 @@ class StalePolicy:
 
 
 class AsyncUpdates:
-    """Takes gradients from the queue one by one.
+    """Applies gradients from the queue one at a time.
 
     Args of the constructor:
         make_optimizer: Builds the optimizer at a factor (float32 scalar) of the scheduled learning rate.
     """
 
-    def __init__(self, handles: ShardVariables, make_optimizer: Any, stale: Stale) -> None:
-        queue = handles.gradient_queue()
+    def __init__(self, variables: ShardVariables, make_optimizer: Any, stale: Stale) -> None:
+        queue = variables.gradient_queue()
         *gradients, local_step, worker = queue.dequeue()
         with tf.control_dependencies([local_step]):
-            global_step = handles.global_step.read_value()
+            global_step = variables.global_step.read_value()
         staleness = global_step - local_step
         policy = StalePolicy(stale, staleness)
-        is_used = tf.logical_and(policy.is_used, global_step < handles.final_step.read_value())
+        is_used = tf.logical_and(policy.is_used, global_step < variables.final_step.read_value())
         self.optimizer: v1.train.Optimizer = make_optimizer(policy.rate_factor)
         bucket = tf.minimum(staleness, STALENESS_BUCKETS - 1)
         counted = [
-            handles.used.scatter_nd_add([[worker]], [tf.cast(is_used, tf.int64)]),
-            handles.staleness.scatter_nd_add(
+            variables.used.scatter_nd_add([[worker]], [tf.cast(is_used, tf.int64)]),
+            variables.staleness.scatter_nd_add(
                 tf.stack([worker, tf.cast(bucket, tf.int32)])[tf.newaxis], tf.ones([1], tf.int64)
             ),
         ]
@@ -53,16 +59,18 @@ class AsyncUpdates:
         def apply() -> tf.Tensor:
             pairs = [
                 (gradient * policy.gradient_factor, variable)
-                for gradient, variable in zip(gradients, handles.buckets, strict=True)
+                for gradient, variable in zip(gradients, variables.buckets, strict=True)
             ]
-            with v1.container(handles.container):
-                update = timed(handles, gradients, lambda: self.optimizer.apply_gradients(pairs, handles.global_step))
+            with v1.container(variables.container):
+                update = timed(
+                    variables, gradients, lambda: self.optimizer.apply_gradients(pairs, variables.global_step)
+                )
             with tf.control_dependencies([update]):
-                return handles.global_step.read_value()
+                return variables.global_step.read_value()
 
         with tf.control_dependencies(counted):
             after = tf.cond(is_used, apply, lambda: tf.identity(global_step))
-        with tf.control_dependencies([send_tokens(handles, after, chosen=worker)]):
+        with tf.control_dependencies([send_tokens(variables, after, chosen=worker)]):
             self._updated = tf.identity(after)
 
     def start(self, session: v1.Session) -> None:
@@ -70,9 +78,9 @@ class AsyncUpdates:
         self._advance = session.make_callable(self._updated)
 
     def advance(self, hold: bool) -> int:
-        """Waits for a gradient and applies or drops it; no worker is ever held. See `Updates`."""
+        """Waits for a gradient and applies or drops it; `hold` has no effect. See `Updates`."""
         del hold
         return int(self._advance())
 
     def release_barrier(self) -> None:
-        """Nobody was held."""
+        """Does nothing: async mode has no barrier."""

@@ -1,4 +1,4 @@
-"""What the shard asks of a mode, and what all modes do alike."""
+"""Interface of a mode's update loop, and the graph operations that all modes share."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ class Updates(Protocol):
     optimizer: v1.train.Optimizer
 
     def start(self, session: v1.Session) -> None:
-        """Readies the accumulators and queues; variables hold their values already."""
+        """Initializes accumulators and queues, after the variables have been restored."""
 
     def advance(self, hold: bool) -> int:
-        """Waits for gradients and applies them. With `hold`, sync workers stay at the barrier until `release_barrier`.
+        """Waits for gradients and applies them. With `hold`, sync workers wait at the barrier until `release_barrier`.
 
         Returns:
-            The global_step of the shard afterwards.
+            The global step of the shard afterwards.
 
         Raises:
             tf.errors.OpError: The session was closed.
         """
 
     def release_barrier(self) -> None:
-        """Lets held workers go on."""
+        """Sends the tokens that `advance(hold=True)` did not send."""
 
 
-def send_tokens(handles: ShardVariables, global_step: tf.Tensor, chosen: tf.Tensor | None = None) -> tf.Operation:
-    """Puts a token into the queue of each worker whose queue is empty.
+def send_tokens(variables: ShardVariables, global_step: tf.Tensor, chosen: tf.Tensor | None = None) -> tf.Operation:
+    """Enqueues a token for each worker whose queue is empty.
 
-    A token is only a wake-up: the worker looks at `global_step` itself, so a token that is left over misleads nobody, and
-    one token is as good as many. A queue holds 0 or 1, and only the ps adds: this never blocks.
+    A token only ends the worker's wait; the worker then reads the global step itself. A token left over is therefore
+    harmless, and one is enough. A queue holds at most one token and only the ps enqueues: this never blocks.
 
     Args:
-        handles: The shard.
-        global_step: int64 scalar that goes into the token.
-        chosen: int32 scalar, the only worker to send_tokens; None: all of them.
+        variables: The shard.
+        global_step: int64 scalar, the value of the token.
+        chosen: int32 scalar, the only worker that gets a token; None: all workers.
     """
     puts: list[tf.Operation] = []
-    for worker, queue in enumerate(handles.tokens):
-        # Not before the global_step: a queue that was full while the ps waited for a gradient may be empty by now.
+    for worker, queue in enumerate(variables.tokens):
+        # Read after the update: a queue that was full while the ps waited for a gradient may be empty now.
         with tf.control_dependencies([global_step]):
             count = 1 - queue.size()
         if chosen is not None:
@@ -55,24 +55,24 @@ def send_tokens(handles: ShardVariables, global_step: tf.Tensor, chosen: tf.Tens
     return tf.group(*puts)
 
 
-def contributor_mask(handles: ShardVariables, gradient: tf.Tensor) -> tf.Tensor:
-    """Whose gradients are in a gradient of the first bucket: int64 `[slots]` of zeros and ones."""
-    start = handles.bucket_sizes[0]
-    tail: tf.Tensor = gradient[start : start + handles.worker_limit]
+def contributor_mask(variables: ShardVariables, gradient: tf.Tensor) -> tf.Tensor:
+    """The workers whose gradients are part of an average of the first bucket: int64 `[worker_limit]`, 1 or 0."""
+    start = variables.bucket_sizes[0]
+    tail: tf.Tensor = gradient[start : start + variables.worker_limit]
     return tf.cast(tail > 0, tf.int64)
 
 
-def timed(handles: ShardVariables, gradients: Sequence[Any], update: Callable[[], tf.Operation]) -> tf.Operation:
-    """An update that also adds to the shard's `update_secs` the time from its last gradient to its own end.
+def timed(variables: ShardVariables, gradients: Sequence[Any], update: Callable[[], tf.Operation]) -> tf.Operation:
+    """An update that also adds its duration, from its last gradient to its end, to the shard's `update_secs`.
 
-    No bucket waits for the gradient of another.
+    Buckets are still updated independently: none waits for the gradient of another.
     """
     with tf.control_dependencies(gradients):
         started = tf.timestamp()
     updated = update()
     with tf.control_dependencies([started, updated]):
         took = tf.timestamp() - started
-    return handles.update_secs.assign_add(took, read_value=False)
+    return variables.update_secs.assign_add(took, read_value=False)
 
 
 def slot_values(optimizer: v1.train.Optimizer, buckets: Sequence[tf.Variable]) -> dict[str, list[tf.Variable]]:

@@ -1,4 +1,4 @@
-"""Sync mode: a step is the average of `quorum` gradients, made by this ps as the chief of its own shard."""
+"""Sync mode: each step applies the average of `quorum` gradients; each ps is the chief of its own shard."""
 
 from __future__ import annotations
 
@@ -13,58 +13,60 @@ from psfleet.tf import ShardVariables
 
 
 class ContributorCounter(v1.train.Optimizer):
-    """Counts whose gradients an average is made of, then leaves it to the optimizer that it wraps, and times that."""
+    """Wraps an optimizer: counts the gradients of each worker in an average, and measures the update."""
 
-    def __init__(self, optimizer: v1.train.Optimizer, handles: ShardVariables) -> None:
+    def __init__(self, optimizer: v1.train.Optimizer, variables: ShardVariables) -> None:
         super().__init__(use_locking=False, name="ContributorCounter")
         self._wrapped = optimizer
-        self._handles = handles
+        self._variables = variables
 
     def apply_gradients(
         self, grads_and_vars: Iterable[Any], global_step: Any = None, name: str | None = None
     ) -> tf.Operation:
         """See tf.compat.v1.train.Optimizer; the first pair is the first bucket."""
         pairs = list(grads_and_vars)
-        counted = self._handles.used.assign_add(contributor_mask(self._handles, pairs[0][0]), read_value=False)
+        counted = self._variables.used.assign_add(contributor_mask(self._variables, pairs[0][0]), read_value=False)
         averages = [average for average, _ in pairs]
         with tf.control_dependencies([counted]):
-            return timed(self._handles, averages, lambda: self._wrapped.apply_gradients(pairs, global_step, name))
+            return timed(self._variables, averages, lambda: self._wrapped.apply_gradients(pairs, global_step, name))
 
 
 class SyncUpdates:
-    """`SyncReplicasOptimizer` over the buckets of one shard, its chief's queue runner run by hand.
+    """`SyncReplicasOptimizer` over the buckets of one shard; this ps runs its chief's queue runner.
 
-    The class hands its tokens to whoever asks first, so that a token which a slow or dead worker left lets a fast one
-    through the barrier early, and twice into one average. Here its tokens go no further than this ps, which turns each
-    step's into one token for each worker.
+    The class has one token queue for all workers. A token that a slow or dead worker left there lets a fast worker
+    through the barrier early, and twice into one average. Here the ps dequeues the class's tokens itself and sends one
+    token to each worker's own queue.
     """
 
-    def __init__(self, handles: ShardVariables, optimizer: v1.train.Optimizer, quorum: int, num_replicas: int) -> None:
+    def __init__(
+        self, variables: ShardVariables, optimizer: v1.train.Optimizer, quorum: int, num_replicas: int
+    ) -> None:
         self.optimizer = optimizer
-        with v1.container(handles.container):
+        with v1.container(variables.container):
             sync = v1.train.SyncReplicasOptimizer(
-                ContributorCounter(optimizer, handles), replicas_to_aggregate=quorum, total_num_replicas=num_replicas
+                ContributorCounter(optimizer, variables), replicas_to_aggregate=quorum, total_num_replicas=num_replicas
             )
-            shapes = [(tf.zeros(bucket.shape), bucket) for bucket in handles.buckets]
-            sync.apply_gradients(shapes, global_step=handles.global_step)
+            shapes = [(tf.zeros(bucket.shape), bucket) for bucket in variables.buckets]
+            sync.apply_gradients(shapes, global_step=variables.global_step)
             sync.ready_for_local_init_op.mark_used()
             runner = sync.get_chief_queue_runner()
             with tf.control_dependencies(runner.enqueue_ops):
                 tokens = runner.queue.dequeue_many(max(quorum, num_replicas))
         self._updated = tokens[0]
         with tf.control_dependencies([tokens]):
-            self._woken = send_tokens(handles, tokens[0])
-            with tf.control_dependencies([self._woken]):
-                self._updated_and_woken = tf.identity(tokens[0])
-        self._send_tokens = send_tokens(handles, handles.global_step.read_value())
+            tokens_sent = send_tokens(variables, tokens[0])
+            with tf.control_dependencies([tokens_sent]):
+                self._updated_and_sent = tf.identity(tokens[0])
+        self._send_tokens = send_tokens(variables, variables.global_step.read_value())
         self._ready = (v1.local_variables_initializer(), sync.chief_init_op)
         self._advance: Callable[[], Any] | None = None
 
     def start(self, session: v1.Session) -> None:
-        """Sets the accumulators to the restored global_step and hands out the first tokens."""
+        """Sets the accumulators to the restored global step and enqueues the first tokens."""
         for operation in self._ready:
             session.run(operation)
-        self._advance = session.make_callable(self._updated_and_woken)
+        self._advance = session.make_callable(self._updated_and_sent)
         self._advance_and_hold = session.make_callable(self._updated)
         self._release_barrier = session.make_callable(self._send_tokens)
 
@@ -74,5 +76,5 @@ class SyncUpdates:
         return int(self._advance_and_hold() if hold else self._advance())
 
     def release_barrier(self) -> None:
-        """Lets the workers go on to the next step."""
+        """Sends the tokens of the newest step; see `Updates`."""
         self._release_barrier()

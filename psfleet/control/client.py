@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger("psfleet.control")
 
 CALL_SECS = 5.0
-"""Deadline of a call that only looks something up."""
+"""Deadline of a call that does not build or write anything."""
 FINISH_SECS = 3.0
-"""How long a ps that does not answer is told again how the run ended: it would wait for workers otherwise."""
+"""Retry window for Finish. A ps that misses it waits for workers until its own deadline."""
 REFUSALS = (
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.PERMISSION_DENIED,
 )
-"""A ps that answers so would answer so again."""
+"""Status codes of a ps that would fail again: not retried."""
 
 
 class PsClient:
     """The control plane of one ps, with an identity under mutual TLS.
 
-    Every method raises `LostPeerError` when the ps cannot be reached in time and `BadJobError` when it refuses.
+    Every method raises `LostPeerError` if the ps does not reply in time and `BadJobError` if it refuses.
     """
 
     def __init__(self, address: Address, run: str, identity: Identity | None = None) -> None:
@@ -50,12 +50,12 @@ class PsClient:
         self._connect()
 
     def _connect(self) -> None:
-        self._proof = self._identity.current() if self._identity is not None else None
+        self._bundle = self._identity.current() if self._identity is not None else None
         self._channel = channel(self.address.control, "ps", self._identity)
         self._stub = control_pb2_grpc.ShardControlStub(self._channel)
 
     def describe(self) -> pb.ShardState:
-        """What the ps holds for the run."""
+        """The state of the ps for the run."""
         return self._call(self._stub.Describe, pb.DescribeRequest(caller=self._caller))
 
     def configure(
@@ -69,7 +69,7 @@ class PsClient:
         checkpoints_root: str,
         timeout_secs: float,
     ) -> pb.ShardState:
-        """Has the ps build and restore its shard."""
+        """Builds the ps's shard and restores it from a checkpoint."""
         layout_json = json.dumps(layout.to_dict())
         request = pb.ConfigureRequest(
             caller=self._caller,
@@ -83,28 +83,28 @@ class PsClient:
         return self._call(self._stub.Configure, request, timeout_secs)
 
     def join(self, request: pb.JoinRequest) -> pb.JoinReply:
-        """Takes a worker index; -1 asks for any. The caller is filled in."""
+        """Leases a worker index; -1 requests any. `caller` is filled in."""
         request.caller.CopyFrom(self._caller)
         return self._call(self._stub.Join, request)
 
     def heartbeat(self, request: pb.HeartbeatRequest) -> pb.ShardState:
-        """Says that a worker is alive, or that it leaves. The caller is filled in."""
+        """Reports that a worker is alive, or that it leaves. `caller` is filled in."""
         request.caller.CopyFrom(self._caller)
         return self._call(self._stub.Heartbeat, request)
 
     def schedule_checkpoint(self, generation: int, step: int, stop: bool) -> pb.ScheduleCheckpointReply:
-        """Asks for a checkpoint at a step ahead, and with `stop` for the end of the run there."""
+        """Schedules a checkpoint at a future step, and with `stop` the end of the run there."""
         return self._call(
             self._stub.ScheduleCheckpoint,
             pb.ScheduleCheckpointRequest(caller=self._caller, generation=generation, step=step, stop=stop),
         )
 
     def finish(self, outcome: pb.Outcome) -> pb.ShardState:
-        """Says how the run ended."""
+        """Ends the run with an outcome."""
         return self._call(self._stub.Finish, pb.FinishRequest(caller=self._caller, outcome=outcome))
 
     def reset(self) -> bool:
-        """Drops what the ps holds for the run; whether there was anything."""
+        """Drops everything that the ps holds for the run; returns whether it had a shard."""
         reply: pb.ResetReply = self._call(self._stub.Reset, pb.ResetRequest(caller=self._caller))
         return reply.found
 
@@ -125,8 +125,8 @@ class PsClient:
             raise LostPeerError(f"ps at {self.address.control}: the connection is closed") from error
 
     def _renew(self) -> None:
-        """Has the next call use the certificate that took the place of the one that this channel began with."""
-        if self._identity is not None and self._identity.current() is not self._proof:
+        """Reconnects with the new certificate if the one of this channel has been replaced."""
+        if self._identity is not None and self._identity.current() is not self._bundle:
             self._channel.close()
             self._connect()
 
@@ -157,21 +157,21 @@ class FleetClient:
         return states
 
     def finish(self, outcome: pb.Outcome) -> int:
-        """Tells every ps how the run ended, for a while again where one does not answer; how many have heard it."""
-        left = list(self.ps)
+        """Ends the run on every ps, with retries for `FINISH_SECS`; returns the number of ps that have the outcome."""
+        pending = list(self.ps)
 
-        def tell() -> list[str]:
-            for client in list(left):
+        def notify() -> list[str]:
+            for client in list(pending):
                 try:
                     client.finish(outcome)
                 except LostPeerError as error:
-                    logger.debug("not told of the end: %s", error)
+                    logger.debug("Finish failed, will be retried: %s", error)
                 else:
-                    left.remove(client)
-            return [client.address.control for client in left]
+                    pending.remove(client)
+            return [client.address.control for client in pending]
 
         try:
-            wait_until(tell, FINISH_SECS, "every ps to hear of the end", done=operator.not_)
+            wait_until(notify, FINISH_SECS, "every ps to receive the outcome", done=operator.not_)
         except DeadlineError as error:
             logger.warning("%s", error)
-        return len(self.ps) - len(left)
+        return len(self.ps) - len(pending)

@@ -51,22 +51,22 @@ class SavedPart(_message.Message):
     def __init__(self, step: _Optional[int] = ..., file: _Optional[str] = ..., num_bytes: _Optional[int] = ..., sha256: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
 
 class WorkerState(_message.Message):
-    __slots__ = ("index", "step", "silent_secs", "pushed", "joins", "cause", "address")
+    __slots__ = ("index", "step", "is_alive", "pushed", "joins", "cause", "address")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
-    SILENT_SECS_FIELD_NUMBER: _ClassVar[int]
+    IS_ALIVE_FIELD_NUMBER: _ClassVar[int]
     PUSHED_FIELD_NUMBER: _ClassVar[int]
     JOINS_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     index: int
     step: int
-    silent_secs: float
+    is_alive: bool
     pushed: int
     joins: int
     cause: str
     address: str
-    def __init__(self, index: _Optional[int] = ..., step: _Optional[int] = ..., silent_secs: _Optional[float] = ..., pushed: _Optional[int] = ..., joins: _Optional[int] = ..., cause: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
+    def __init__(self, index: _Optional[int] = ..., step: _Optional[int] = ..., is_alive: _Optional[bool] = ..., pushed: _Optional[int] = ..., joins: _Optional[int] = ..., cause: _Optional[str] = ..., address: _Optional[str] = ...) -> None: ...
 
 class ShardState(_message.Message):
     __slots__ = ("run", "phase", "generation", "step", "final_step", "layout_digest", "pushed", "used", "staleness", "parts", "workers", "outcome", "optimizer", "slots", "waiting_secs", "cause", "model_bytes", "first_step")

@@ -75,14 +75,14 @@ class ShardControlServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Describe(self, request, context):
-        """What this ps holds for a run.
+        """Returns the state of this ps for a run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Configure(self, request, context):
-        """Builds this ps's shard for one generation of a run from a checkpoint. Idempotent; refused when it differs.
+        """Builds this ps's shard for one generation of a run from a checkpoint. Idempotent; refused if it differs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -96,28 +96,28 @@ class ShardControlServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """A worker's sign of life.
+        """Reports that a worker is alive and how far it is, or that it leaves.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ScheduleCheckpoint(self, request, context):
-        """A checkpoint, and if `stop` is set the end of the run, at a step that lies ahead.
+        """Schedules a checkpoint, and if `stop` is set the end of the run, at a future step.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Finish(self, request, context):
-        """The run is over: done, stopped or failed. Workers learn of it with their next heartbeat.
+        """Ends the run: done, stopped or failed. Workers receive the outcome with their next heartbeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Reset(self, request, context):
-        """Drops all that this ps holds for a run.
+        """Drops everything that this ps holds for a run.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

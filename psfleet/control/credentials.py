@@ -12,7 +12,7 @@ from psfleet.errors import BadJobError
 from psfleet.service.settings import RECONNECT
 
 if TYPE_CHECKING:
-    # Not loaded by a fleet without TLS: it takes 80 ms.
+    # Not imported without TLS: it takes 80 ms.
     from psfleet.tls.identity import CertificateBundle, Identity
 
 CHANNEL_OPTIONS = (
@@ -35,11 +35,11 @@ CALLERS = {
     "Finish": _WORKER,
     "Reset": frozenset({b"client"}),
 }
-"""Roles that may call each method of ShardControl; any role of the same authority may ask for health."""
+"""Roles that may call each method of ShardControl; every role of the same authority may call the health service."""
 
 
 def read_identity(folder: Path | None, *roles: str) -> Identity | None:
-    """What a process of one of these roles proves itself with; None without a folder: nothing is encrypted.
+    """TLS credentials of a process with one of these roles; None without a folder: connections are plain.
 
     Raises:
         BadJobError: The folder has no valid certificate, or one for another role.
@@ -55,23 +55,23 @@ def read_identity(folder: Path | None, *roles: str) -> Identity | None:
 
 
 def channel(target: str, role: str, identity: Identity | None) -> grpc.Channel:
-    """A channel to a control port; with an identity, only to one that proves `role` under the same authority.
+    """A channel to a control port; with an identity, to a peer with a certificate of `role` by the same authority.
 
-    Certificates name roles, so it does not matter under which host name or address the peer is reached.
+    Certificates contain roles instead of host names: the peer may have any host name or address.
     """
     if identity is None:
         return grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
-    proof = identity.current()
-    credentials = grpc.ssl_channel_credentials(proof.authority, proof.key, proof.certificate)
+    bundle = identity.current()
+    credentials = grpc.ssl_channel_credentials(bundle.authority, bundle.key, bundle.certificate)
     options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", role), ("grpc.default_authority", role))
     return grpc.secure_channel(target, credentials, options=options)
 
 
 def add_port(server: grpc.Server, target: str, identity: Identity | None) -> None:
-    """Listens; with an identity, only to callers that have a certificate of the same authority.
+    """Adds a port to a server; with an identity, callers need a certificate of the same authority.
 
     Raises:
-        RuntimeError: The port is taken.
+        RuntimeError: The port is in use.
     """
     if identity is None:
         server.add_insecure_port(target)
@@ -80,12 +80,12 @@ def add_port(server: grpc.Server, target: str, identity: Identity | None) -> Non
     served: list[CertificateBundle] = [first]
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:
-        """Asked before each handshake; None: as before."""
-        proof = identity.current()
-        if proof is served[0]:
+        """Called before each handshake; None: the configuration is unchanged."""
+        bundle = identity.current()
+        if bundle is served[0]:
             return None
-        served[0] = proof
-        return _configuration(proof)
+        served[0] = bundle
+        return _configuration(bundle)
 
     credentials = grpc.dynamic_ssl_server_credentials(
         _configuration(first), renewed, require_client_authentication=True
@@ -93,17 +93,17 @@ def add_port(server: grpc.Server, target: str, identity: Identity | None) -> Non
     server.add_secure_port(target, credentials)
 
 
-def _configuration(proof: CertificateBundle) -> grpc.ServerCertificateConfiguration:
-    return grpc.ssl_server_certificate_configuration([(proof.key, proof.certificate)], proof.authority)
+def _configuration(bundle: CertificateBundle) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(bundle.key, bundle.certificate)], bundle.authority)
 
 
 class RoleGuard(grpc.ServerInterceptor):
-    """Refuses calls to ShardControl from roles that have no business there."""
+    """Refuses calls to ShardControl from roles that are not in `CALLERS`."""
 
     def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Any], details: grpc.HandlerCallDetails
     ) -> Any:
-        """Puts the check before the method; see grpc.ServerInterceptor."""
+        """Checks the caller's role before the method runs; see grpc.ServerInterceptor."""
         handler = continuation(details)
         service, _, method = details.method.lstrip("/").partition("/")
         if handler is None or service != "psfleet.control.ShardControl":
@@ -112,8 +112,8 @@ class RoleGuard(grpc.ServerInterceptor):
         def checked(request: Any, context: grpc.ServicerContext) -> Any:
             roles = frozenset(context.auth_context().get("x509_subject_alternative_name", ()))
             if not roles & CALLERS.get(method, frozenset()):
-                told = b", ".join(sorted(roles & _ROLES)).decode() or "no role"
-                context.abort(grpc.StatusCode.PERMISSION_DENIED, f"a certificate for {told} may not call {method}")
+                names = b", ".join(sorted(roles & _ROLES)).decode() or "no role"
+                context.abort(grpc.StatusCode.PERMISSION_DENIED, f"a certificate for {names} may not call {method}")
             return handler.unary_unary(request, context)
 
         return grpc.unary_unary_rpc_method_handler(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from psfleet.tls.identity import Identity
 
 THREADS = 16
-"""Calls that are answered at the same time; each worker has one heartbeat under way at most."""
+"""Number of concurrent calls; each worker has at most one pending heartbeat."""
 
 
 @contextmanager
@@ -30,12 +30,12 @@ def serving(
     identity: Identity | None = None,
     stopping: threading.Event | None = None,
 ) -> Iterator[None]:
-    """Serves on the control port of `address` until the block is left; with an identity, under mutual TLS.
+    """Serves on the control port of `address` until the context is left; with an identity, with mutual TLS.
 
-    Health is SERVING from the first moment, whatever the peers do, until `stopping` is set or the block is left.
+    Health is SERVING at once, whatever the state of the peers, until `stopping` is set or the context is left.
 
     Raises:
-        LostPeerError: The port is taken.
+        LostPeerError: The port is in use.
     """
     options = (*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0))
     guards = () if identity is None else (RoleGuard(),)
@@ -63,6 +63,6 @@ def serving(
 
 
 def _end_health(checks: health.HealthServicer, stopping: threading.Event) -> None:
-    """A process that was asked to stop may need a while to save; who looks for one that works takes another."""
+    """Reports NOT_SERVING from the signal on: clients choose another process while this one saves."""
     stopping.wait()
     checks.enter_graceful_shutdown()

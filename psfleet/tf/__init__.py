@@ -1,4 +1,4 @@
-"""The one part of psfleet that imports TensorFlow: servers, and the resources that a ps and its workers share."""
+"""The only package of psfleet that imports TensorFlow: servers, and the resources that a ps and its workers share."""
 
 from psfleet.tf.shard_variables import STALENESS_BUCKETS, ShardVariables, container_name, worker_job
 

@@ -1,7 +1,7 @@
-"""Has TensorFlow's server listen on loopback: it binds all interfaces, and no option says otherwise.
+"""Makes TensorFlow's server listen on loopback: it binds all interfaces, and has no option for it.
 
-A library calls bind(2) through a slot of its own, which the dynamic linker fills (ELF, procedure linkage table). While
-a server starts, the slots of TensorFlow's libraries lead to a function that puts the loopback address in.
+A library calls bind(2) through a slot, which the dynamic linker fills (ELF, procedure linkage table). While a server
+starts, the slots of TensorFlow's libraries point to a function that replaces the address by that of loopback.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _one_at_a_time = threading.Lock()
 def on_loopback(port: int) -> Iterator[None]:
     """While the block runs, TensorFlow binds this port on 127.0.0.1 alone.
 
-    Where the slots are not found (another system than Linux, another processor) nothing changes: look afterwards
+    Has no effect if the slots are not found (not Linux, or another processor): check the port afterwards
     (`psfleet.tls.listeners`).
     """
     libc = ctypes.CDLL(None, use_errno=True)
     bind = _Bind(("bind", libc))
 
     def bind_on_loopback(descriptor: int, address: int, length: int) -> int:
-        told = loopback_address(ctypes.string_at(address, length), port)
-        return bind(descriptor, ctypes.cast(ctypes.c_char_p(told), ctypes.c_void_p), length)
+        replaced = loopback_address(ctypes.string_at(address, length), port)
+        return bind(descriptor, ctypes.cast(ctypes.c_char_p(replaced), ctypes.c_void_p), length)
 
     with _one_at_a_time:
         hook = _Bind(bind_on_loopback)
@@ -79,7 +79,7 @@ class _Slot:
     is_writable: bool
 
     def write(self, libc: ctypes.CDLL, function: int) -> int:
-        """Puts a function in; the one that was there."""
+        """Stores a function's address; returns the one before."""
         page = self.address & -mmap.PAGESIZE
         if not self.is_writable:
             self._protect(libc, page, mmap.PROT_READ | mmap.PROT_WRITE)
@@ -97,7 +97,7 @@ class _Slot:
 
 @dataclass(frozen=True)
 class _Mapping:
-    """A line of /proc/self/maps (proc(5)): a range of this process's memory and the file that is there."""
+    """A line of /proc/self/maps (proc(5)): a range of this process's memory and the file mapped to it."""
 
     start: int
     stop: int
@@ -113,12 +113,12 @@ class _Mapping:
 
 
 def _slots(function: bytes) -> Iterator[_Slot]:
-    """The slots of a function in TensorFlow's libraries that are loaded."""
+    """The slots of a function in TensorFlow's loaded libraries."""
     libraries = str(Path(tf.__file__).parent / "libtensorflow")
     mappings = [_Mapping.parse(line) for line in MAPS.read_text().splitlines()] if MAPS.exists() else []
     bases: dict[str, int] = {}
     for mapping in mappings:
-        # The lowest is where the library begins; a later one may show the same bytes again.
+        # The lowest one is the base address; the same offset may be mapped again above it.
         if mapping.offset == 0:
             bases.setdefault(mapping.path, mapping.start)
     for path, base in bases.items():
@@ -131,9 +131,9 @@ def _slots(function: bytes) -> Iterator[_Slot]:
 
 
 def _slot_offsets(library: Path, function: bytes) -> list[int]:
-    """Where a library (ELF, 64 bits, little-endian) has its slots of a function, from its first byte in memory on."""
+    """Offsets of a function's slots from the base address of a library (ELF, 64 bits, little-endian)."""
     with library.open("rb") as file:
-        # Looked at in place: copies of the tables of a library of 900 MB took half a second.
+        # Mapped, not read: copying the tables of a library of 900 MB took half a second.
         content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     if content[:6] != b"\x7fELF\x02\x01":
         return []
@@ -159,7 +159,7 @@ def _slot_offsets(library: Path, function: bytes) -> list[int]:
 
 
 def _occurrences(content: mmap.mmap, section: np.void, text: bytes) -> Iterator[int]:
-    """Where a text stands in a section. Linkers let a name be the end of a longer one."""
+    """Offsets of a text in a section. A linker may store a name as the end of a longer one."""
     start = int(section["offset"])
     stop = start + int(section["size"])
     at = content.find(text, start, stop)

@@ -19,7 +19,7 @@ def built_model(program: KerasProgram, job: Job) -> keras.Model:
     An unbuilt model is built by calling it on the first batch of shard 0. Keras' global state is cleared first.
 
     Raises:
-        ProgramError: `model()` raised or returned something else, or the model does not take the batch.
+        ProgramError: `model()` raised or returned something else, or the model raised on the batch.
     """
     keras.backend.clear_session()
     keras.utils.set_random_seed(job.train.seed)
@@ -35,7 +35,7 @@ def built_model(program: KerasProgram, job: Job) -> keras.Model:
 
 
 def training_data(program: KerasProgram | GraphProgram, job: Job, shard_index: int, num_shards: int) -> tf.data.Dataset:
-    """What `program.train` returns for a shard.
+    """The data set that `program.train` returns for a shard.
 
     Raises:
         ProgramError: It raised, or returned something other than a `tf.data.Dataset`.

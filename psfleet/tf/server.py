@@ -1,4 +1,4 @@
-"""Boots this process's own TensorFlow server, with no list of peers."""
+"""Starts this process's TensorFlow server, without a list of peers."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ logger = logging.getLogger("psfleet")
 
 
 def boot(address: Address, device: Device | None) -> str:
-    """Starts the server of a one-task cluster; it lives as long as the process.
+    """Starts the server of a one-task cluster, which runs until the process exits.
 
-    The job name must not be one of those that travel with sessions (ps, worker): TensorFlow refuses a propagated
-    ClusterSpec in which the booted name occurs.
+    The job name must differ from those in a session's ClusterSpec (ps, worker): TensorFlow refuses a propagated
+    ClusterSpec that contains the server's own job name.
 
     Args:
-        address: Its TensorFlow port is listened on: on loopback alone if the host is, or else on all interfaces.
-        device: Threads and accelerators; None: TensorFlow's defaults, with threads that fit this container's limit.
+        address: The server listens on its port: on loopback only if the host is loopback, else on all interfaces.
+        device: Threads and accelerators; None: TensorFlow's defaults, with as many threads as the container has cores.
 
     Returns:
         The session target, `grpc://host:port`.
 
     Raises:
-        LostPeerError: The port is taken.
+        LostPeerError: The port is in use.
     """
     cluster = tf.train.ClusterSpec({"boot": [address.data]})
     try:
@@ -43,15 +43,18 @@ def boot(address: Address, device: Device | None) -> str:
             f"TensorFlow port {address.port} of {address.host} is in use, expected a free one"
         ) from error
     if address.is_loopback and not is_on_loopback_alone(address.port):
-        logger.warning("TensorFlow's port %d is open on all interfaces: whoever reaches it can run code", address.port)
+        logger.warning(
+            "TensorFlow's port %d is open on all interfaces, expected loopback: hosts that reach it can run code",
+            address.port,
+        )
     _alive.append(server)
     return f"grpc://{address.data}"
 
 
 def session_config(device: Device | None) -> v1.ConfigProto:
-    """The job's thread and device options as TensorFlow takes them."""
+    """The job's thread and device options as a ConfigProto."""
     config = v1.ConfigProto()
-    # Threads that spin for work take a core from those that have it: 10 % of a small step on two cores.
+    # Threads that spin while they wait for work occupy a core: 10 % of a small step on two cores.
     config.experimental.disable_thread_spinning = True
     config.intra_op_parallelism_threads = config.inter_op_parallelism_threads = num_threads()
     if device is None:
@@ -69,4 +72,4 @@ def session_config(device: Device | None) -> v1.ConfigProto:
 
 
 _alive: list[v1.train.Server] = []
-"""Servers stop when they are garbage collected."""
+"""References: a server stops when it is garbage collected."""

@@ -1,7 +1,7 @@
-"""Makes handles to one shard's variables, accumulators and queues, on the ps itself or from a worker.
+"""One shard's variables, accumulators and queues, as handles in the graph of the ps or of a worker.
 
-Resources are found by device, container and name. A ps and a worker that build these handles in their own graphs
-therefore speak of the same tensors; only the ps initializes them.
+TensorFlow finds resources by device, container and name. Handles that a ps and a worker build in graphs of their own
+therefore refer to the same tensors; only the ps initializes them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import tensorflow.compat.v1 as v1
 from psfleet.layout import Layout, contributor_mask_size
 
 STALENESS_BUCKETS = 65
-"""Length of a worker's staleness histogram; the last entry counts all that is as late or later."""
+"""Length of a worker's staleness histogram; the last entry counts gradients of its index or later."""
 
 
 def container_name(run: str, generation: int) -> str:
     """The resource container of one generation of a run.
 
-    TensorFlow takes letters, digits, dots, dashes and slashes (ContainerInfo::Init in resource_mgr.cc).
+    TensorFlow accepts letters, digits, dots, dashes and slashes (ContainerInfo::Init in resource_mgr.cc).
     """
     return f"{run}/{generation}"
 
@@ -28,30 +28,30 @@ def container_name(run: str, generation: int) -> str:
 def worker_job(run: str) -> str:
     """The TensorFlow job of a run's workers.
 
-    A ps drops the sessions of a task (`/job:.../task:0`) when another process opens one under the same name: that is
-    how it forgets a worker that was killed (SessionMgr::CreateSession), and so the workers of two runs must differ.
+    A ps closes the sessions of a task (`/job:.../task:0`) when another process opens one under the same name. This
+    removes the sessions of killed workers (SessionMgr::CreateSession), and so two runs need different job names.
     """
     return f"worker_{hashlib.sha256(run.encode()).hexdigest()[:16]}"
 
 
 class ShardVariables:
-    """Handles to what one ps holds.
+    """Handles of one shard's resources.
 
     Attributes:
-        buckets: One float32 variable `[bucket_size]` each. The first is longer by `contributor_mask_size`: this tail of its
-            gradient is the roll call, a one at the worker's own index, from which the ps learns whose gradients made
-            an average.
+        buckets: One float32 variable `[bucket_size]` each. The first is longer by `contributor_mask_size`: this tail of
+            a gradient is the contributor mask, a 1 at the worker's index; an average's tail shows its contributors.
         global_step: int64 scalar, the number of updates applied.
-        target: int64 scalar, the global_step at which training ends.
-        last_local_step: int64 `[worker_limit]`, the global_step on which each worker's newest gradient was computed.
-        pushed: int64 `[worker_limit]`, gradients that came from each worker.
+        final_step: int64 scalar, the global step at which training ends.
+        last_local_step: int64 `[worker_limit]`, the local step of each worker's newest gradient: the global step of the
+            parameters that it was computed on; -1 before the first.
+        pushed: int64 `[worker_limit]`, gradients received from each worker.
         used: int64 `[worker_limit]`, gradients of each worker that are part of an update.
-        staleness: int64 `[worker_limit, STALENESS_BUCKETS]`, how many updates late gradients came.
-        waited_secs: float64 `[worker_limit]`, how long each worker's gradients lay here until the worker was let go on.
-        update_secs: float64 scalar, the time that the optimizer took for all updates.
-        state: uint8 `[state shard size]`, what the forward pass changes; the chief writes it.
-        frozen: uint8 `[frozen shard size]`, weights that nothing changes.
-        tokens: A queue of at most one token for each worker: "look at the global_step again".
+        staleness: int64 `[worker_limit, STALENESS_BUCKETS]`, each worker's gradients by staleness in updates.
+        waited_secs: float64 `[worker_limit]`, time from the arrival of each worker's gradients to the end of its wait.
+        update_secs: float64 scalar, time of the optimizer's updates.
+        state: uint8 `[state shard size]`, tensors that the forward pass changes; the chief writes them.
+        frozen: uint8 `[frozen shard size]`, tensors that never change.
+        tokens: One queue for each worker, of at most one token: the worker then reads the global step again.
     """
 
     def __init__(self, layout: Layout, shard: int, worker_limit: int, container: str, device: str) -> None:
@@ -83,7 +83,7 @@ class ShardVariables:
             ]
 
     def accumulator(self, bucket: int) -> tf.compat.v1.ConditionalAccumulator:
-        """The accumulator that `SyncReplicasOptimizer` makes for a bucket, by the name that it gives it."""
+        """The accumulator of a bucket, under the name that `SyncReplicasOptimizer` gives it."""
         variable = self.buckets[bucket]
         with tf.device(self.device), v1.container(self.container):
             return v1.ConditionalAccumulator(
@@ -91,7 +91,7 @@ class ShardVariables:
             )
 
     def gradient_queue(self) -> tf.queue.FIFOQueue:
-        """Async mode: gradients that wait to be applied: every bucket's, the local_step, the worker's index."""
+        """Async mode: gradients to apply; an element is each bucket's gradient, the local step and the worker index."""
         with tf.device(self.device), v1.container(self.container):
             return tf.queue.FIFOQueue(
                 self.worker_limit,

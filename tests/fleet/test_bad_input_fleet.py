@@ -81,8 +81,8 @@ def test_a_port_that_is_taken_ends_a_service_with_75_and_the_port(folder: Path) 
 
 def test_a_worker_of_another_run_is_refused_and_the_run_goes_on(folder: Path) -> None:
     with running("ps", folder, RUN="mine", INDEX="0") as ps, worker(folder, ps.address, "other", 0) as stranger:
-        check_failure(stranger, 78, f"ps at {ps.address.control}", "run 'other' called, expected 'mine'")
-        with ps.client("other") as client, pytest.raises(BadJobError, match="run 'other' called, expected 'mine'"):
+        check_failure(stranger, 78, f"ps at {ps.address.control}", "run is 'other', expected 'mine'")
+        with ps.client("other") as client, pytest.raises(BadJobError, match="run is 'other', expected 'mine'"):
             join(client, "stranger")
         with ps.client("mine") as client:
             assert client.describe().phase == pb.EMPTY
@@ -118,7 +118,7 @@ def test_two_configurations_at_once_are_one(tmp_path: Path) -> None:
         for caller in callers:
             caller.join(START_SECS)
         assert [(state.phase, state.generation) for state in states] == [(pb.RUNNING, 1)] * 2
-        with pytest.raises(BadJobError, match="another layout than generation 1"):
+        with pytest.raises(BadJobError, match="layout differs from that of generation 1"):
             configure(client, root, layout=layout(9))
         starts = [entry for entry in ps.entries() if "starts" in entry["message"]]
         assert len(starts) == 2, "one before the reset and one after it"

@@ -79,11 +79,11 @@ def test_the_same_shard_again_changes_nothing(client: PsClient, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"layout": layout(8)}, "another layout than generation 1 of run"),
-        ({"job": {"train": {"steps": 51, "batch_size": 4}}}, "another job than generation 1 of run"),
-        ({"shard": 1}, "another shard than generation 1 of run"),
-        ({"checkpoints_root": "/elsewhere"}, "another checkpoints_root than generation 1 of run"),
-        ({"generation": 0}, "generation 0 asked for, generation 1 is here"),
+        ({"layout": layout(8)}, "layout differs from that of generation 1 of run"),
+        ({"job": {"train": {"steps": 51, "batch_size": 4}}}, "job differs from that of generation 1 of run"),
+        ({"shard": 1}, "shard differs from that of generation 1 of run"),
+        ({"checkpoints_root": "/elsewhere"}, "checkpoints_root differs from that of generation 1 of run"),
+        ({"generation": 0}, "generation 0 requested, expected one above 1"),
     ],
     ids=["layout", "job", "shard", "checkpoints", "generation"],
 )
@@ -122,7 +122,7 @@ def test_a_higher_generation_takes_the_place_of_the_one_before(client: PsClient,
     configure(client, tmp_path)
     state = configure(client, tmp_path, generation=2)
     assert (state.phase, state.generation) == (pb.RUNNING, 2)
-    with pytest.raises(BadJobError, match="generation 1 asked for, generation 2 is here"):
+    with pytest.raises(BadJobError, match="generation 1 requested, expected one above 2"):
         configure(client, tmp_path)
 
 
@@ -181,7 +181,7 @@ def test_another_version_of_psfleet_is_told_both_versions(
     with shared.client(client.describe().run) as newer, pytest.raises(BadJobError) as caught:
         newer.describe()
     monkeypatch.undo()
-    assert f"psfleet 9.9.9 called, expected {psfleet.__version__}" in str(caught.value)
+    assert f"caller has psfleet 9.9.9, expected {psfleet.__version__}" in str(caught.value)
     assert caught.value.exit_code == 78
 
 
@@ -198,7 +198,7 @@ def test_no_call_is_answered_to_a_caller_without_a_version_or_a_run(shared: Serv
         "Finish": pb.FinishRequest,
         "Reset": pb.ResetRequest,
     }
-    callers = {"of no version": pb.Caller(run="run"), "run ''": pb.Caller(version=psfleet.__version__)}
+    callers = {"of no version": pb.Caller(run="run"), "run is ''": pb.Caller(version=psfleet.__version__)}
     with grpc.insecure_channel(shared.address.control) as channel:
         call = getattr(control_pb2_grpc.ShardControlStub(channel), method)
         for expected, caller in callers.items():

@@ -34,7 +34,7 @@ def test_a_stopped_run_goes_on_at_the_step_where_it_was(
         fleet.wait_for_step(stopped + 1)
         fleet.gates.hurry()
         report = fleet.done()
-        assert [entry["step"] for entry in fleet.log() if entry["message"].startswith("going on from")] == [stopped]
+        assert [entry["step"] for entry in fleet.log() if entry["message"].startswith("restoring from")] == [stopped]
         assert stopped < fleet.entries("progress")[0]["step"] <= stopped + FIRST_STEPS
         assert [ps.used for ps in report.gradients.per_ps] == [then["workers"] * 100] * then["ps"]
         assert report.gradients.since_step == stopped

@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,13 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 import psfleet
-from ps_service.shard_graph import ShardGraph
+from ps_service.shard_graph import ShardGraph, ShardPlan
 from psfleet.addresses import Address
 from psfleet.checkpoint.store import ShardContent
 from psfleet.job.job import Job, parse_job
 from psfleet.launch.local.ports import free_addresses
 from psfleet.layout import Layout
-from psfleet.tf import container_name, worker_job
+from psfleet.tf import worker_job
 from psfleet.tf.server import boot, session_config
 from worker_service.frontends import FrontEnd, front_end
 from worker_service.step import StepGraph
@@ -48,7 +49,7 @@ Crossings = dict[tuple[str, str], int]
 def test_the_tensors_of_a_step_depend_on_ps_and_buckets_and_not_on_variables(
     mode: str, num_ps: int, bucket_bytes: int, buckets_per_ps: int
 ) -> None:
-    """The buckets and nothing else: local_step and global_step are parts of small buckets, the barrier is no message."""
+    """Only the buckets: local step and global step are parts of small buckets, the barrier needs no message."""
     few, many = (
         crossings("step", num_variables, mode=mode, num_ps=num_ps, bucket_bytes=bucket_bytes)
         for num_variables in (3, 160)
@@ -171,7 +172,7 @@ def serving(ps: list[Address], job: Job, layout: Layout) -> Iterator[Callable[[]
 
     content = ShardContent(zeros("parameters"), {}, {}, zeros("state"), zeros("frozen"))
     shards = [
-        ShardGraph(boot(address, None), job, layout, shard, container_name(RUN, 1), 0, content)
+        ShardGraph(boot(address, None), ShardPlan(RUN, 1, shard, job, layout, Path()), 0, content)
         for shard, address in enumerate(ps)
     ]
 

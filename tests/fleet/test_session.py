@@ -49,7 +49,7 @@ def addresses() -> Iterator[tuple[Address, Address]]:
             assert not thread.is_alive(), f"{thread.name} still waits"
 
 
-def attachment(step_secs: float, own: Address, ps: Address) -> WorkerSession:
+def new_session(step_secs: float, own: Address, ps: Address) -> WorkerSession:
     """A session that needs the ps."""
     graph = tf.Graph()
     with graph.as_default():
@@ -62,7 +62,7 @@ def attachment(step_secs: float, own: Address, ps: Address) -> WorkerSession:
 def test_a_session_with_a_ps_that_is_gone_is_given_up_at_the_deadline_of_a_step(
     addresses: tuple[Address, Address],
 ) -> None:
-    opened = attachment(0.5, *addresses)
+    opened = new_session(0.5, *addresses)
     with pytest.raises(LostPeerError, match="a ps went away while a session was opened"):
         opened.start()
     opened.close(wait_secs=0.0)
@@ -71,7 +71,7 @@ def test_a_session_with_a_ps_that_is_gone_is_given_up_at_the_deadline_of_a_step(
 def test_a_session_that_is_closed_while_it_waits_for_a_ps_ends_its_start_at_once(
     addresses: tuple[Address, Address],
 ) -> None:
-    opened = attachment(10 * SECS, *addresses)
+    opened = new_session(10 * SECS, *addresses)
     failures: list[Exception] = []
 
     def start() -> None:

@@ -180,7 +180,7 @@ def test_resetting_one_job_while_both_train_leaves_the_other_alone(ps: list[Serv
     assert report.generation >= 2
     # The chief may see the first ps without its shard before the second is reset, and then has both start again.
     assert {(event.role, event.kind, event.cause) for event in report.events} == {
-        ("ps", "restarted", "it forgot its shard")
+        ("ps", "restarted", "lost shard state (restarted)")
     }
     assert same(weights(victim), weights(other))
     assert [service.process.poll() for service in ps] == [None] * NUM_PS

@@ -1,1 +1,1 @@
-"""What worker 0 does beside training: agrees on a generation, commits checkpoints, evaluates, records, concludes."""
+"""The duties of worker 0: recovery, checkpoints, evaluation, records and the end of the run."""

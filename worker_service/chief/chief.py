@@ -1,12 +1,13 @@
-"""Worker 0: trains like every other, and leads the run."""
+"""Worker 0: trains like every other worker, and leads the run."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 from psfleet.checkpoint.store import Checkpoint
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import DONE, LostPeerError, PsfleetError
+from psfleet.report.schema import Report
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.events import Events
 from worker_service.chief.fleet_status import FleetStatusLogger
@@ -14,82 +15,104 @@ from worker_service.chief.recorder import Recorder
 from worker_service.chief.recovery import Recovery
 from worker_service.chief.run_finisher import RunFinisher
 from worker_service.fleet_state import States
+from worker_service.frontends.interface import FrontEnd
+from worker_service.heartbeat import Heartbeat
+from worker_service.progress import TrainingProgress
+from worker_service.run_context import RunContext
+from worker_service.training_loop import Batches
 from worker_service.worker import Worker
 
 
+@dataclass(frozen=True)
+class ChiefComponents:
+    """What the chief has in addition to a worker."""
+
+    recovery: Recovery
+    committer: CheckpointCommitter
+    finisher: RunFinisher
+    recorder: Recorder
+    events: Events
+
+
 class Chief(Worker):
-    """A worker that settles the fleet on a generation, commits its checkpoints and ends the run.
+    """A worker that brings the fleet to a generation, commits its checkpoints and ends the run.
 
     Attributes:
-        states: Of the ps at the end.
-        checkpoint: The last one, verified; None before the end.
-        error: What ended the run before its target.
+        error: What ended the run before its final step; None while it trains and after a success.
     """
 
     def __init__(
         self,
-        settler: Recovery,
-        committer: CheckpointCommitter,
-        conclusion: RunFinisher,
-        recorder: Recorder,
-        events: Events,
-        **worker: Any,
+        context: RunContext,
+        front_end: FrontEnd,
+        batches: Batches,
+        heartbeat: Heartbeat,
+        progress: TrainingProgress,
+        components: ChiefComponents,
     ) -> None:
-        super().__init__(observer=recorder, **worker)
-        self._settler = settler
-        self._committer = committer
-        self._conclusion = conclusion
-        self._recorder = recorder
-        self._events = events
-        self._roster = FleetStatusLogger(self._job, events)
-        self._pulse.on_beat = self._look
-        self.states: States = []
-        self.checkpoint: Checkpoint | None = None
+        super().__init__(context, front_end, batches, heartbeat, progress, components.recorder)
+        self._components = components
+        self._status_logger = FleetStatusLogger(context.job, components.events)
+        self._final_states: States = []
+        self._checkpoint: Checkpoint | None = None
         self.error: PsfleetError | None = None
+        heartbeat.listen(self._process_states)
 
-    def agree(self) -> int | None:
+    def await_generation(self) -> int | None:
         """Brings the fleet to a generation; None if the run is over. See `Worker`."""
+        context = self._context
         while True:
-            self._wait("all parameter servers to answer", self._can_settle)
-            if self._pulse.outcome is not None:
+            self._wait("all parameter servers to answer", self._can_recover)
+            if self._heartbeat.outcome is not None:
                 return None
-            if self._stop.event.is_set():
-                raise self._stop.error()
+            if context.stop.event.is_set():
+                raise context.stop.error()
             try:
-                settled = self._settler.settle([client.describe() for client in self._fleet.ps], self._pulse.step)
+                states = [client.describe() for client in context.fleet.ps]
+                result = self._components.recovery.recover(states, self._progress.step)
             except LostPeerError as error:
-                self._note_loss(error, progressed=False)
+                self._handle_loss(error, progressed=False)
                 continue
-            if settled.finished is not None:
-                self._end(settled.finished, self._fleet.describe())
+            if result.finished is not None:
+                self._end(result.finished, context.fleet.describe())
                 return None
-            self._recorder.begin(settled.generation)
-            return settled.generation
+            self._components.recorder.begin(result.generation)
+            return result.generation
 
-    def _can_settle(self, states: States) -> bool:
-        """Whether every ps answers; also once the run is to stop: between generations there is nothing to save."""
-        return self._stop.event.is_set() or all(state is not None for state in states)
-
-    def after_target(self, generation: int) -> None:
-        """Ends the run, unless a ps is lost before its last part is on the disk. See `Worker`."""
+    def after_final_step(self, generation: int) -> None:
+        """Ends the run, unless a ps is lost before it has written its last part. See `Worker`."""
+        finisher = self._components.finisher
         try:
-            checkpoint, _ = self._conclusion.commit_last(generation)
+            checkpoint = finisher.commit_last(generation)
         except LostPeerError as error:
-            self._note_loss(error, progressed=False)
+            self._handle_loss(error, progressed=False)
             return
-        self._end(checkpoint, self._conclusion.final_states(checkpoint.step))
+        self._end(checkpoint, finisher.final_states(checkpoint.step))
+
+    def report(self, error: PsfleetError | None) -> Report:
+        """The run's report; if no final states are known, those that the ps give now.
+
+        Args:
+            error: What ended the run; None: it is done.
+        """
+        states = self._final_states or self._context.fleet.describe()
+        return self._components.finisher.report(states, self._checkpoint, error)
+
+    def _can_recover(self, states: States) -> bool:
+        """Whether every ps answers, or a signal came: between generations there is nothing to save."""
+        return self._context.stop.event.is_set() or all(state is not None for state in states)
 
     def _end(self, checkpoint: Checkpoint, states: States) -> None:
-        self.checkpoint, self.states = checkpoint, states
-        if checkpoint.step < self._job.train.steps:
-            self.error = self._stop.error()
+        self._checkpoint, self._final_states = checkpoint, states
+        if checkpoint.step < self._context.job.train.steps:
+            self.error = self._context.stop.error()
         code = DONE if self.error is None else self.error.exit_code
-        message = f"step {checkpoint.step} is saved and verified"
-        outcome = pb.Outcome(exit_code=code, message=message)
-        self._fleet.finish(outcome)
-        self._pulse.outcome = outcome
+        outcome = pb.Outcome(exit_code=code, message=f"step {checkpoint.step} is saved and verified")
+        self._context.fleet.finish(outcome)
+        self._heartbeat.finish(outcome)
 
-    def _look(self, states: States) -> None:
-        self._events.watch(states)
-        self._roster.look(states)
-        self._committer.look(states)
+    def _process_states(self, states: States) -> None:
+        """After each heartbeat, on its thread."""
+        self._components.events.record_restarts(states)
+        self._status_logger.update(states)
+        self._components.committer.update(states)

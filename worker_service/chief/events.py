@@ -1,4 +1,4 @@
-"""Writes down what happens to the fleet, in the log and in `events.jsonl`."""
+"""Records the fleet's events in the log and in `events.jsonl`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Events:
     """The events of a run; its methods may be called from any thread.
 
     Attributes:
-        restarts: By role and index, how often a process was started again.
+        restarts: By role and index, how often a process was restarted.
         last: By role and index, the newest event of a process.
-        steps_lost: Applied steps that were lost with ps.
+        steps_lost: Applied steps that were lost with ps and trained again.
     """
 
     def __init__(self, out: Path, job: Job) -> None:
         self._log = EventLog(out / EventLog.FILE_NAME)
         self._job = job
         self._lock = threading.Lock()
-        # A chief that was started again has not seen what the one before it wrote down.
+        # A restarted chief counts what the chief process before it recorded.
         self.restarts: Counter[tuple[str, int]] = Counter()
         self.last: dict[tuple[str, int], Event] = {}
         self.steps_lost = 0
@@ -37,7 +37,15 @@ class Events:
         self._joins = {index: 1 + self.restarts[self.role(index), index] for index in range(job.fleet.worker_limit)}
 
     def add(self, role: str, index: int, kind: str, cause: str, steps_lost: int = 0) -> None:
-        """Notes one event."""
+        """Logs and stores one event.
+
+        Args:
+            role: Of the process: chief, worker, spare or ps.
+            index: Of the process.
+            kind: `restarted` is the only one that psfleet records.
+            cause: Why it happened.
+            steps_lost: Applied steps that it cost.
+        """
         logger.warning(
             "%s %d %s: %s%s", role, index, kind, cause, f"; {steps_lost} steps lost" if steps_lost else "",
             extra={"event": kind, "steps_lost": steps_lost},
@@ -47,22 +55,22 @@ class Events:
             self._log.append(event)
             self._count(event)
 
-    def watch(self, states: States) -> None:
-        """Notes each worker that ps 0 has seen join again."""
+    def record_restarts(self, states: States) -> None:
+        """Adds an event for each worker process that has joined ps 0 in place of another."""
         if states[0] is None:
             return
         for worker in states[0].workers:
             seen = self._joins[worker.index]
             self._joins[worker.index] = max(seen, worker.joins)
             if worker.joins > seen:
-                self.add(self.role(worker.index), worker.index, "restarted", worker.cause or "it joined again")
+                self.add(self.role(worker.index), worker.index, "restarted", worker.cause or "joined again")
 
     def role(self, index: int) -> str:
-        """What a worker of an index is called."""
+        """The role of the worker of an index: chief, worker or spare."""
         return self._job.fleet.role(index)
 
     def all(self) -> list[Event]:
-        """Everything noted so far, by earlier processes of this run too."""
+        """All events so far, those of earlier chief processes of this attempt included."""
         return self._log.read()
 
     def _count(self, event: Event) -> None:

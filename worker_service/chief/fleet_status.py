@@ -1,4 +1,4 @@
-"""Logs who is in the fleet and how each of them fares: the table that `psfleet status` shows on every platform."""
+"""Logs the table of the fleet's processes that `psfleet status` shows on every platform."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from psfleet.control import control_pb2 as pb
-from psfleet.control.heartbeat import is_alive
 from psfleet.job.job import Job
 from worker_service.chief.events import Events
 from worker_service.fleet_state import States
@@ -16,15 +15,15 @@ from worker_service.fleet_state import States
 logger = logging.getLogger("psfleet.chief")
 
 EVERY_SECS = 2.0
-"""Between two tables of a fleet to which nothing happens."""
+"""Between two tables while no process starts or ends."""
 RATE_SECS = 1.0
-"""Over which a rate is taken at least."""
+"""Shortest interval over which a rate is computed."""
 
 Row = dict[str, Any]
 
 
 class FleetStatusLogger:
-    """Looks at the states of the ps after each beat of the pulse.
+    """Makes the table from the states of the ps, and logs it with `event: fleet`.
 
     A row has `index`, `step`, `rate` (a ps: updates per second; a worker: examples per second), `alive`, `restarts` and
     `last_event`; a worker's also `role` and `address`.
@@ -34,23 +33,23 @@ class FleetStatusLogger:
         self._job = job
         self._events = events
         self._clock = clock
-        self._said = float("-inf")
+        self._logged_at = float("-inf")
         self._conditions: list[tuple[Any, ...]] = []
         self._marks: dict[tuple[str, int], tuple[float, int, float]] = {}
         self._workers: Sequence[pb.WorkerState] = ()
 
-    def look(self, states: States) -> None:
-        """Logs the table if it is time, or if somebody came, went or was started again."""
+    def update(self, states: States) -> None:
+        """Logs the table every `EVERY_SECS`, and at once if a process started, ended or was restarted."""
         now = self._clock()
         ps, workers = self._ps_rows(states, now), self._worker_rows(states, now)
         conditions = [(row["alive"], row["restarts"], row["last_event"]) for row in [*ps, *workers]]
-        if now - self._said < EVERY_SECS and conditions == self._conditions:
+        if now - self._logged_at < EVERY_SECS and conditions == self._conditions:
             return
-        self._said, self._conditions = now, conditions
+        self._logged_at, self._conditions = now, conditions
         step = min([state.step for state in states if state is not None], default=0)
-        here = sum(row["alive"] for row in workers)
+        num_alive = sum(row["alive"] for row in workers)
         extra = {"event": "fleet", "step": step, "target": self._job.train.steps, "ps": ps, "workers": workers}
-        logger.info("%d ps and %d workers at step %d", sum(row["alive"] for row in ps), here, step, extra=extra)
+        logger.info("%d ps and %d workers at step %d", sum(row["alive"] for row in ps), num_alive, step, extra=extra)
 
     def _ps_rows(self, states: States, now: float) -> list[Row]:
         return [
@@ -59,13 +58,13 @@ class FleetStatusLogger:
                 "step": state.step if state is not None else None,
                 "rate": self._rate(("ps", index), state.step, now) if state is not None else None,
                 "alive": state is not None,
-                **self._past("ps", index),
+                **self._history("ps", index),
             }
             for index, state in enumerate(states)
         ]
 
     def _worker_rows(self, states: States, now: float) -> list[Row]:
-        """As ps 0 knows them; as it knew them last while it is away."""
+        """As ps 0 describes them; while it cannot be reached, its last description."""
         if states[0] is not None:
             self._workers = states[0].workers
         batch_size = self._job.train.batch_size
@@ -79,22 +78,22 @@ class FleetStatusLogger:
                     "address": worker.address,
                     "step": worker.step,
                     "rate": None if rate is None else round(rate * batch_size, 1),
-                    "alive": is_alive(worker),
-                    **self._past(self._events.role(worker.index), worker.index),
+                    "alive": worker.is_alive,
+                    **self._history(self._events.role(worker.index), worker.index),
                 }
             )
         return rows
 
     def _rate(self, who: tuple[str, int], count: int, now: float) -> float | None:
-        """How fast a count grows; None until it was seen for long enough."""
+        """Growth of a count per second; None before `RATE_SECS` have passed."""
         since, counted, rate = self._marks.setdefault(who, (now, count, -1.0))
         if now - since >= RATE_SECS:
             rate = max(0, count - counted) / (now - since)
             self._marks[who] = (now, count, rate)
         return None if rate < 0 else round(rate, 2)
 
-    def _past(self, role: str, index: int) -> Row:
-        """What has happened to one process."""
+    def _history(self, role: str, index: int) -> Row:
+        """The events of one process."""
         last = self._events.last.get((role, index))
         return {
             "restarts": self._events.restarts[role, index],

@@ -1,4 +1,4 @@
-"""Records the training as the chief sees it: progress lines, history, TensorBoard, evaluations."""
+"""Records the training of the chief: progress lines, history, TensorBoard, evaluations."""
 
 from __future__ import annotations
 
@@ -23,13 +23,18 @@ logger = logging.getLogger("psfleet.chief")
 PROGRESS_SECS = 0.5
 """Least time between two progress lines."""
 NEVER = 1 << 62
-"""A step that no run reaches."""
+"""Above the steps of any run."""
 REMEMBERED_STEPS = 100_000
-"""Step times over which the report's quantiles are taken."""
+"""Number of newest step times that the report's quantiles are computed of."""
 
 
 class Recorder:
-    """An `Observer` of the chief's training loop."""
+    """An `Observer` of the chief's training loop. Only the training thread writes; metrics read `loss`.
+
+    Attributes:
+        loss: Of the newest step's batch; None before the first.
+        metrics: Of the newest evaluation, by name; empty before the first.
+    """
 
     def __init__(self, out: Path, job: Job, layout: Layout, evaluator: Evaluator) -> None:
         self._job = job
@@ -48,7 +53,7 @@ class Recorder:
         self.training_secs = 0.0
 
     def begin(self, generation: int) -> None:
-        """A generation begins, or goes on."""
+        """A generation starts or is attached to again."""
         self._generation = generation
 
     def start(self, global_step: int) -> None:
@@ -60,7 +65,7 @@ class Recorder:
             "summaries": _next(global_step, self._job.summaries.every_steps),
         }
 
-    def step(self, attachment: WorkerSession, batch: Batch, global_step: int, loss: float, secs: float) -> None:
+    def step(self, session: WorkerSession, batch: Batch, global_step: int, loss: float, secs: float) -> None:
         """See `Observer`."""
         made = global_step - self._global_step
         if made > 0:
@@ -73,15 +78,15 @@ class Recorder:
         if now - self._last[0] >= PROGRESS_SECS or global_step >= self._job.train.steps:
             self._progress(now, global_step, loss)
         if self._is_due("summaries", global_step, self._job.summaries.every_steps):
-            self._summarize(attachment, batch, global_step, loss)
+            self._summarize(session, batch, global_step, loss)
         if (
             self._is_due("evaluate", global_step, self._job.evaluate.every_steps)
             and global_step < self._job.train.steps
         ):
-            self.evaluate(global_step, lambda: local_values(attachment, self._layout))
+            self.evaluate(global_step, lambda: local_values(session, self._layout))
 
     def evaluate(self, global_step: int, values: Callable[[], Mapping[str, np.ndarray]]) -> None:
-        """Evaluates named tensors at a global_step, and records the metrics.
+        """Evaluates named tensors at a global step, and records the metrics.
 
         Raises:
             ProgramError: The program failed.
@@ -104,25 +109,25 @@ class Recorder:
                     tf.summary.histogram(spec.name, tensors[spec.name])
 
     def close(self) -> None:
-        """Writes out what TensorBoard has not got yet."""
+        """Flushes and closes the TensorBoard file."""
         self._board.close()
 
     def quantile_secs(self, quantile: float) -> float | None:
-        """Of the step times; None if no step was timed."""
+        """Quantile of the step times; None before the first step."""
         return float(np.quantile(np.array(self.step_secs), quantile)) if self.step_secs else None
 
     def examples_per_sec(self) -> float:
-        """Over all steps that this process saw."""
+        """Examples of all workers per second, over all steps of this process."""
         return self._examples(self.steps_done) / self.training_secs if self.training_secs else 0.0
 
     def _examples(self, steps: int) -> int:
-        """Examples of the gradients that make so many steps."""
+        """Number of examples in the gradients of a number of steps."""
         gradients = self._job.quorum if self._job.update.mode == "sync" else 1
         return steps * gradients * self._job.train.batch_size
 
     def _progress(self, now: float, global_step: int, loss: float) -> None:
-        before, version_before = self._last
-        made = global_step - version_before
+        before, step_before = self._last
+        made = global_step - step_before
         secs = max(now - before, 1e-9)
         self._last = (now, global_step)
         point = Point(
@@ -137,8 +142,8 @@ class Recorder:
         extra = {"event": "progress", "target": self._job.train.steps, **point.model_dump(exclude={"time"})}
         logger.info("step %d of %d: loss %.4g", global_step, self._job.train.steps, loss, extra=extra)
 
-    def _summarize(self, attachment: WorkerSession, batch: Batch, global_step: int, loss: float) -> None:
-        own = attachment.summaries(batch)
+    def _summarize(self, session: WorkerSession, batch: Batch, global_step: int, loss: float) -> None:
+        own = session.summaries(batch)
         with self._board.as_default(step=global_step):
             tf.summary.scalar("train/loss", loss)
             if self.step_secs:
@@ -153,16 +158,16 @@ class Recorder:
         return True
 
 
-def local_values(attachment: WorkerSession, layout: Layout) -> dict[str, np.ndarray]:
-    """Every named tensor: the parameters of this worker, and the state that the ps hold."""
-    state, frozen = attachment.state()
+def local_values(session: WorkerSession, layout: Layout) -> dict[str, np.ndarray]:
+    """Every named tensor: parameters of this worker; state and frozen weights of the ps."""
+    state, frozen = session.state()
     return {
-        **layout.parameters.unpack(attachment.parameters()),
+        **layout.parameters.unpack(session.parameters()),
         **layout.state.unpack(state),
         **layout.frozen.unpack(frozen),
     }
 
 
 def _next(global_step: int, every: int | None) -> int:
-    """The next multiple of `every` above `global_step`; never without `every`."""
+    """The next multiple of `every` above `global_step`; `NEVER` without `every`."""
     return (global_step // every + 1) * every if every else NEVER

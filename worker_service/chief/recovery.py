@@ -1,4 +1,4 @@
-"""Brings every ps to one generation of the run: joins the one that is there, or starts one from a checkpoint."""
+"""Brings every ps to one generation: attaches to the running one, or restores a checkpoint into a new one."""
 
 from __future__ import annotations
 
@@ -6,70 +6,64 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from psfleet.checkpoint.store import Checkpoint, newest, write_initial
 from psfleet.control import control_pb2 as pb
-from psfleet.control.client import FleetClient, PsClient
+from psfleet.control.client import PsClient
 from psfleet.errors import StorageError
-from psfleet.job.job import Job
-from psfleet.layout import Layout
 from worker_service.chief.events import Events
 from worker_service.fleet_state import TRAINING, generation_of
+from worker_service.run_context import RunContext
 
 logger = logging.getLogger("psfleet.chief")
 
 
 @dataclass(frozen=True)
 class RecoveryResult:
-    """What the fleet agreed on: a generation, or that the target's checkpoint is there already."""
+    """The fleet's generation; `finished` is the checkpoint of the final step if there is one already."""
 
     generation: int
     finished: Checkpoint | None = None
 
 
 class Recovery:
-    """Args of the constructor:
-    root: The folder of checkpoints.
-    initial_values: Every named tensor at step 0.
-    extra: What the manifest keeps beside the tensors.
+    """Configures the ps at the start of a run and after each loss.
+
+    Args of the constructor:
+        initial_values: Returns every named tensor at step 0.
+        manifest_extra: What the manifest holds in addition to the tensors.
     """
 
     def __init__(
         self,
-        fleet: FleetClient,
-        job: Job,
-        layout: Layout,
-        run: str,
-        root: Path,
+        context: RunContext,
         initial_values: Callable[[], dict[str, np.ndarray]],
-        extra: dict[str, Any],
+        manifest_extra: dict[str, Any],
         events: Events,
     ) -> None:
-        self._fleet = fleet
-        self._job = job
-        self._layout = layout
-        self._run = run
-        self._root = root
+        self._context = context
+        self._job = context.job
+        self._layout = context.layout
+        self._root = context.checkpoints_root
         self._initial_values = initial_values
-        self._extra = extra
+        self._extra = manifest_extra
         self._events = events
 
-    def settle(self, states: Sequence[pb.ShardState], last_step: int) -> RecoveryResult:
-        """Agrees with the ps on a generation.
+    def recover(self, states: Sequence[pb.ShardState], last_step: int) -> RecoveryResult:
+        """Brings every ps to one generation.
 
         Args:
             states: Of every ps; all can be reached.
             last_step: The highest step that this process has seen.
 
         Raises:
-            BadJobError: A ps, or the checkpoint, does not fit the job.
-            NoCheckpointError: Checkpoints are there, but none is whole.
-            LostPeerError: A ps went away meanwhile.
-            StorageError: The first checkpoint cannot be written.
+            BadJobError: A ps, or the checkpoint, does not match the job.
+            NoCheckpointError: There are checkpoints, but none is complete.
+            LostPeerError: A ps was lost meanwhile.
+            StorageError: The initial checkpoint cannot be written.
         """
         generation = generation_of(states, self._layout.digest())
         if generation is not None:
@@ -85,7 +79,7 @@ class Recovery:
         with ThreadPoolExecutor(len(states)) as pool:
             calls = [
                 pool.submit(self._configure, client, shard, generation, checkpoint)
-                for shard, client in enumerate(self._fleet.ps)
+                for shard, client in enumerate(self._context.fleet.ps)
             ]
         for call in calls:
             call.result()
@@ -103,13 +97,14 @@ class Recovery:
         )
 
     def _write_initial(self, generation: int) -> Checkpoint:
+        logger.info("writing the initial checkpoint", extra={"event": "starting", "step": 0})
         try:
             self._root.mkdir(parents=True, exist_ok=True)
             return write_initial(
                 self._root,
                 self._layout,
                 self._initial_values(),
-                run=self._run,
+                run=self._context.run,
                 generation=generation,
                 optimizer=self._job.optimizer.name,
                 extra=self._extra,
@@ -118,13 +113,14 @@ class Recovery:
             raise StorageError(f"cannot write a checkpoint into {self._root}: {error.strerror or error}") from error
 
     def _log(self, states: Sequence[pb.ShardState], checkpoint: Checkpoint, last_step: int) -> None:
-        """Says where training starts, and what that costs."""
+        """Logs the step to restore, or an event for each lost ps with the steps that the loss cost."""
         lost = max(0, last_step - checkpoint.step)
         was_training = last_step > 0 or any(state.phase in TRAINING for state in states)
         if was_training:
             for shard, state in enumerate(states):
                 if state.phase not in TRAINING:
-                    self._events.add("ps", shard, "restarted", state.cause or "it forgot its shard", lost)
+                    self._events.add("ps", shard, "restarted", state.cause or "lost shard state (restarted)", lost)
                     lost = 0
         elif checkpoint.step:
-            logger.info("going on from step %d", checkpoint.step, extra={"step": checkpoint.step})
+            extra = {"event": "starting", "step": checkpoint.step}
+            logger.info("restoring from step %d", checkpoint.step, extra=extra)

@@ -1,4 +1,4 @@
-"""One start of a run, over all the chiefs that it has: when it began, and what an earlier start has left."""
+"""The run-attempt marker: when this attempt of a run started, and whether files of an earlier one must be removed."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from psfleet.service.settings import Settings
 
 
 def begin(settings: Settings) -> float:
-    """Clears what an earlier start left in the run's folder, unless this chief takes the place of one of this start.
+    """Returns when this attempt started; the first chief of an attempt removes the records of earlier attempts.
 
-    It does if it is told why it was started again, or if the platform names the start and the folder knows that name.
+    A chief is not the first of its attempt if its settings name the cause of a restart, or if the platform names the
+    attempt and the marker in the run's folder has the same name.
 
     Returns:
-        When the start began, in seconds since 1970.
+        Seconds since 1970.
     """
     path = settings.out / STARTED
     try:
-        noted = json.loads(path.read_text())
-        name, began = str(noted["name"]), float(noted["time"])
+        marker = json.loads(path.read_text())
+        name, started = str(marker["name"]), float(marker["time"])
     except (OSError, ValueError, TypeError, KeyError):
-        name, began = "", time.time()
+        name, started = "", time.time()
     if settings.cause:
-        return began
+        return started
     if not settings.start or settings.start != name:
         clear(settings.out, RECORDED)
-        began = time.time()
+        started = time.time()
         with suppress(OSError):
-            path.write_text(json.dumps({"name": settings.start, "time": began}))
-    return began
+            path.write_text(json.dumps({"name": settings.start, "time": started}))
+    return started

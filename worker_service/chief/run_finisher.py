@@ -1,4 +1,4 @@
-"""Ends a run: waits for the last checkpoint, verifies it, lets the fleet go, evaluates, and writes the report."""
+"""Ends a run: waits for the last checkpoint, verifies it, collects the final counts, and makes the report."""
 
 from __future__ import annotations
 
@@ -6,14 +6,10 @@ import logging
 import time
 from collections.abc import Sequence
 from importlib import metadata
-from pathlib import Path
 
 from psfleet.checkpoint.store import Checkpoint, read_tensors, verify
 from psfleet.control import control_pb2 as pb
-from psfleet.control.client import FleetClient
-from psfleet.control.heartbeat import is_alive
 from psfleet.errors import DONE, LostPeerError, ProgramError, PsfleetError, StoppedError, StorageError
-from psfleet.job.job import Job
 from psfleet.polling import wait_until
 from psfleet.report.schema import (
     CheckpointInfo,
@@ -28,83 +24,85 @@ from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.events import Events
 from worker_service.chief.recorder import Recorder
 from worker_service.fleet_state import States
+from worker_service.run_context import RunContext
 
 logger = logging.getLogger("psfleet.chief")
 
 PACKAGES = ("psfleet", "tensorflow-cpu", "tensorflow", "keras", "numpy", "grpcio")
 LEAVE_SECS = 2.0
-"""How long the chief waits for the workers to leave their last step, so that the counts are final."""
+"""Time for the workers to end their last step, so that the counts of gradients are final."""
 
 
 class RunFinisher:
-    """The end of a run as the chief brings it about.
+    """What the chief does once every shard has reached the final step, and for the report of any run.
 
     Args of the constructor:
-        started: When this start of the run began, in seconds since 1970.
+        started: When this attempt of the run started, in seconds since 1970.
     """
 
     def __init__(
         self,
-        fleet: FleetClient,
-        job: Job,
-        run: str,
-        out: Path,
+        context: RunContext,
         recorder: Recorder,
         committer: CheckpointCommitter,
         events: Events,
         started: float,
     ) -> None:
-        self._fleet = fleet
-        self._job = job
-        self._run = run
-        self._out = out
+        self._context = context
+        self._job = context.job
         self._recorder = recorder
         self._committer = committer
         self._events = events
         self._started = started
 
-    def commit_last(self, generation: int) -> tuple[Checkpoint, States]:
+    def commit_last(self, generation: int) -> Checkpoint:
         """Waits until every ps has written its part of the last step, and verifies the checkpoint.
 
         Raises:
             ProgramError: The weights are not finite.
-            LostPeerError: A ps went away.
+            LostPeerError: A ps was lost.
             StorageError: A part or the manifest cannot be written.
         """
         deadline = self._job.deadlines.step_secs
-        states = wait_until(self._fleet.describe, deadline, "the parts of the last checkpoint", done=_is_complete)
+        states = wait_until(
+            self._context.fleet.describe, deadline, "the parts of the last checkpoint", done=_is_complete
+        )
         if _is_lost(states, generation):
-            raise LostPeerError("a ps went away at the end")
-        self._committer.look(states)
+            raise LostPeerError("a ps was lost before the last checkpoint was complete")
+        self._committer.update(states)
         step = min(state.step for state in states if state is not None)
         error = self._committer.error(states, step)
         if error:
             raise ProgramError(error) if "NaN" in error else StorageError(error)
         checkpoint = self._committer.newest
         if checkpoint is None or checkpoint.step != step:
-            raise StorageError(f"the checkpoint of step {step} could not be committed")
+            raise StorageError(f"the checkpoint at step {step} could not be committed")
         verify(checkpoint)
         logger.info("step %d is saved and verified", step, extra={"event": "verified", "step": step})
-        return checkpoint, states
+        return checkpoint
 
     def final_states(self, step: int) -> States:
-        """The states of the ps once every living worker has left its last step, or did not in time."""
+        """The states of the ps once every live worker has ended its last step, or after `LEAVE_SECS`."""
 
-        def seen() -> States:
-            return self._fleet.describe()
+        def poll() -> States:
+            return self._context.fleet.describe()
 
         def have_left(states: States) -> bool:
             workers = [worker for state in states if state is not None for worker in state.workers]
-            return all(worker.step >= step or not is_alive(worker) for worker in workers)
+            return all(worker.step >= step or not worker.is_alive for worker in workers)
 
         try:
-            return wait_until(seen, LEAVE_SECS, "the workers to leave the last step", done=have_left, poll_secs=0.05)
+            return wait_until(poll, LEAVE_SECS, "the workers to leave the last step", done=have_left, poll_secs=0.05)
         except PsfleetError as error:
             logger.warning("%s", error)
-            return self._fleet.describe()
+            return self._context.fleet.describe()
 
     def report(self, states: States, checkpoint: Checkpoint | None, error: PsfleetError | None = None) -> Report:
-        """Evaluates the checkpoint if the run is done, and sums the run up."""
+        """Makes the report; evaluates the checkpoint if the run is done.
+
+        Raises:
+            ProgramError: The evaluation failed.
+        """
         if error is None and checkpoint is not None:
             self._recorder.evaluate(checkpoint.step, lambda: read_tensors(checkpoint))
         code = DONE if error is None else error.exit_code
@@ -117,7 +115,7 @@ class RunFinisher:
             exit_code=code,
             error=str(error) if error else None,
             name=self._job.name,
-            run=self._run,
+            run=self._context.run,
             mode=self._job.update.mode,
             target_step=self._job.train.steps,
             final_step=max([state.step for state in known] + [checkpoint.step if checkpoint else 0]),
@@ -138,7 +136,7 @@ class RunFinisher:
 
 
 def versions() -> dict[str, str]:
-    """The version of each package that matters, by name."""
+    """The versions of psfleet and of the packages that it trains with, by name."""
     found = {}
     for package in PACKAGES:
         try:
@@ -157,7 +155,7 @@ def _is_lost(states: States, generation: int) -> bool:
 
 
 def _gradients(states: Sequence[pb.ShardState]) -> Gradients:
-    """Counts of gradients, as ps 0 has them; each ps decides for itself what it uses."""
+    """Counts of gradients: ps 0's as the run's, and those of each ps, because each chooses its quorum on its own."""
     per_ps = [
         PsGradients(pushed=sum(state.pushed), used=sum(state.used), dropped=sum(state.pushed) - sum(state.used))
         for state in states
@@ -182,6 +180,6 @@ def _placement(states: Sequence[pb.ShardState]) -> Placement:
 
 
 def _staleness(states: Sequence[pb.ShardState]) -> dict[str, int]:
-    """By staleness, the gradients that came to ps 0."""
+    """By staleness, the gradients that ps 0 received."""
     counts = states[0].staleness if states else ()
     return {str(late): count for late, count in enumerate(counts) if count}

@@ -1,4 +1,4 @@
-"""The flat vector inside a graph: parameters are cut out of it, gradients come in its order."""
+"""The flat vector inside a graph: slices it into parameters, and lays gradients out in its order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tensorflow as tf
 from psfleet.layout import FlatLayout
 
 
-def cut(layout: FlatLayout, vector: tf.Tensor) -> list[tf.Tensor]:
+def slices(layout: FlatLayout, vector: tf.Tensor) -> list[tf.Tensor]:
     """The tensors of a vector `[layout.size]` float32, each with its own shape; aligned ranges are not copied."""
     return [
         tf.reshape(tf.slice(vector, [offset], [spec.size]), spec.shape, name=spec.name.replace("#", "__"))

@@ -27,7 +27,7 @@ class GraphFrontEnd:
     """A graph program for one worker.
 
     The loss is built twice, each time in a graph of its own: first with real variables, to learn their names and
-    initial values, then with slices of the flat vector in place of those that are trained.
+    initial values, then with slices of the flat vector in place of the trainable ones.
     """
 
     def __init__(self, program: GraphProgram, job: Job, num_shards: int, index: int) -> None:
@@ -69,11 +69,11 @@ class GraphFrontEnd:
         with tf.Graph().as_default() as self._graph:
             tf.compat.v1.set_random_seed(self._job.train.seed + self._index)
             vector = tf.compat.v1.placeholder(tf.float32, [layout.parameters.size])
-            slots = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in layout.state.specs]
+            state_values = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in layout.state.specs]
             batch = self._placeholders()
-            step = self._step(layout, vector, slots, batch)
+            step = self._step(layout, vector, state_values, batch)
         feeds = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in batch]
-        inputs = list(zip([vector, *slots, *batch], [parameters, *state, *feeds], strict=True))
+        inputs = list(zip([vector, *state_values, *batch], [parameters, *state, *feeds], strict=True))
         summaries = [] if step.summaries is None else [step.summaries]
         wanted = [step.loss, *step.gradients, *step.new_state, *step.updates, *summaries]
         loss, *rest = transplant(self._graph, inputs, wanted)
@@ -109,10 +109,10 @@ class GraphFrontEnd:
         return tf.cast(tf.ensure_shape(loss, []), tf.float32)
 
     def _step(
-        self, layout: Layout, vector: tf.Tensor, slots: Sequence[tf.Tensor], batch: Sequence[tf.Tensor]
+        self, layout: Layout, vector: tf.Tensor, state_values: Sequence[tf.Tensor], batch: Sequence[tf.Tensor]
     ) -> TrainingGraph:
         """The step in the program's own graph."""
-        parameters = flat.cut(layout.parameters, vector)
+        parameters = flat.slices(layout.parameters, vector)
         state: list[Any] = [
             tf.compat.v1.Variable(
                 tf.zeros(spec.shape, spec.dtype), trainable=False, collections=[], name=spec.name, use_resource=True
@@ -121,8 +121,10 @@ class GraphFrontEnd:
         ]
         named = {spec.name: tensor for spec, tensor in zip(layout.parameters.specs, parameters, strict=True)}
         named |= {spec.name: variable for spec, variable in zip(layout.state.specs, state, strict=True)}
-        with tf.control_dependencies([variable.assign(slot).op for variable, slot in zip(state, slots, strict=True)]):
-            loss = self._loss(batch, _Hands(named, {spec.name for spec in layout.parameters.specs}))
+        with tf.control_dependencies(
+            [variable.assign(value).op for variable, value in zip(state, state_values, strict=True)]
+        ):
+            loss = self._loss(batch, _GivenVariables(named, {spec.name for spec in layout.parameters.specs}))
             gradients = flat.dense(layout.parameters, tf.gradients(loss, parameters))
         updates = [getattr(update, "op", update) for update in tf.compat.v1.get_collection(_Collections.UPDATE_OPS)]
         with tf.control_dependencies([loss, *updates]):
@@ -151,8 +153,8 @@ class GraphFrontEnd:
         return ProgramError(f"program {self._job.program!r}: {message}")
 
 
-class _Hands:
-    """A custom getter: hands out given tensors and variables by name, and fills collections as TensorFlow does."""
+class _GivenVariables:
+    """A custom getter: returns given tensors and variables by name, and fills collections like TensorFlow."""
 
     def __init__(self, named: Mapping[str, Any], trained: set[str]) -> None:
         self._named = named
@@ -163,7 +165,9 @@ class _Hands:
         """The tensor or variable of that name."""
         del getter
         if name not in self._named:
-            raise ProgramError(f"loss(batch) asks for variable {name}, for which it did not ask when first called")
+            raise ProgramError(
+                f"loss(batch) gets variable {name} in its second call and not in its first, expected the same variables"
+            )
         value = self._named[name]
         if name not in self._seen:
             self._seen.add(name)

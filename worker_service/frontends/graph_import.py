@@ -1,4 +1,4 @@
-"""Copies a graph that was built elsewhere into the default graph, so that a v1 session runs it inline."""
+"""Copies a graph into the default graph, so that a v1 session runs it inline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def transplant(
     """Copies `source` into the default graph.
 
     Args:
-        source: A graph or the graph of a concrete function; its functions come along.
+        source: A graph or the graph of a concrete function; its functions are copied too.
         inputs: Pairs of a placeholder in `source` and the tensor of the default graph that takes its place.
         outputs: Tensors and operations of `source`.
 

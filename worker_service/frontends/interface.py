@@ -1,4 +1,4 @@
-"""What a front end gives to the worker: named tensors, their initial values, and one step's gradient as a graph."""
+"""Interface of a front end: named tensors, their initial values, and one step's gradient as a graph."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TrainingGraph:
         loss: `[]` float32, of this batch before the update.
         gradients: `[size]` float32 for each of `layout.parameters.specs`; zeros where the loss does not depend on it.
         new_state: Values of `layout.state.specs` after the forward pass, in that order, shape and dtype.
-        updates: Side effects of the program that have to run with each step.
+        updates: Operations of the program that must run with each step.
         summaries: `[]` string, a serialized `tf.compat.v1.Summary` of the program's own summaries; None if it has none.
     """
 
@@ -37,9 +37,9 @@ class FrontEnd(Protocol):
     """One kind of training program, ready to be built into a worker's graph.
 
     Attributes:
-        parameters: What is trained; float32, in the order of creation.
-        state: What a step's forward pass may change.
-        frozen: What nothing changes.
+        parameters: Trainable tensors; float32, in the order of creation.
+        state: Tensors that the forward pass may change.
+        frozen: Tensors that never change.
     """
 
     parameters: tuple[TensorSpec, ...]
@@ -47,7 +47,7 @@ class FrontEnd(Protocol):
     frozen: tuple[TensorSpec, ...]
 
     def initial_values(self) -> dict[str, np.ndarray]:
-        """Every named tensor as the program's own initializers make it: a function of `job.train.seed`."""
+        """Every named tensor's value from the program's initializers: a function of `job.train.seed`."""
         ...
 
     def build(
@@ -56,23 +56,23 @@ class FrontEnd(Protocol):
         """Adds the step to the default graph, a v1 graph.
 
         Args:
-            layout: Where each parameter lies; its specs are this front end's.
+            layout: Of this front end's tensors.
             parameters: `[layout.parameters.size]` float32.
             state: One tensor for each of `layout.state.specs`.
             frozen: One tensor for each of `layout.frozen.specs`.
 
         Raises:
-            ProgramError: The program raised, or does something that a worker cannot do.
+            ProgramError: The program raised, or uses something that a worker does not support.
         """
         ...
 
     def evaluate(
         self, values: Mapping[str, np.ndarray], run_loss: Callable[[Sequence[np.ndarray]], float]
     ) -> dict[str, float]:
-        """Metrics over the whole evaluation data; empty if the program has none. Only worker 0 can.
+        """Metrics over the whole evaluation data; empty if the program has none. Only on worker 0.
 
         Args:
-            values: Every named tensor, as `initial_values` gives them.
+            values: Every named tensor, like `initial_values`.
             run_loss: Runs `TrainingGraph.loss` on the arrays of one batch, fed to `TrainingGraph.feeds`; the last batch
                 may be smaller than the others. Only graph programs call it: their loss is the whole model.
 

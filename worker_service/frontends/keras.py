@@ -1,4 +1,4 @@
-"""The Keras 3 front end: an eager model, traced without side effects on values that come from the ps."""
+"""The Keras 3 front end: an eager model, traced as a pure function of the values on the ps."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from worker_service.frontends.interface import TrainingGraph
 from worker_service.input_pipeline import batch_spec, evaluation_batches
 
 SEED_STRIDE = 506_952_115
-"""What separates the dropout seeds of neighbouring workers; odd, so that small multiples stay apart modulo 2^31 - 2."""
+"""Distance of the dropout seeds of neighbouring workers; odd, so that small multiples differ modulo 2^31 - 2."""
 
 
 class KerasFrontEnd:
-    """A Keras program for one worker. TensorFlow's eager execution has to be on, as it is by default."""
+    """A Keras program for one worker. TensorFlow's eager execution must be on, which is the default."""
 
     def __init__(self, program: KerasProgram, job: Job, num_shards: int, index: int) -> None:
-        """Builds the model and traces its forward pass once, which tells state from frozen tensors.
+        """Builds the model and traces its forward pass once, to separate state from frozen tensors.
 
         Raises:
-            ProgramError: The program raised, or the model is none that psfleet can train.
+            ProgramError: The program raised, or psfleet cannot train the model.
         """
         self._job = job
         self._index = index
@@ -68,7 +68,7 @@ class KerasFrontEnd:
         self, layout: Layout, parameters: tf.Tensor, state: Sequence[tf.Tensor], frozen: Sequence[tf.Tensor]
     ) -> TrainingGraph:
         """See `FrontEnd`."""
-        # Not tf.init_scope, the public way out of a graph: it stops every gradient tape inside it.
+        # Not tf.init_scope, the public way to leave a graph: it stops every gradient tape inside it.
         with eager_mode():
             self._step = self._trace_step(layout)
         graph = self._step.graph
@@ -113,9 +113,9 @@ class KerasFrontEnd:
                 raise self._error(f"trainable variable {variable.path} has a constraint, which no ps applies")
 
     def _split(self, others: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Variables that the forward pass changes, and those that it leaves alone."""
+        """Variables that the forward pass changes, and those that it does not change."""
         changed: list[Any] = []
-        # Created here, not in the trace, where Keras would make its first value a constant of every step.
+        # Creates Keras' global seed generator here: in the trace, its first value would be a constant of every step.
         keras.random.uniform(())
 
         def forward(values: Any, batch: Any) -> tf.Tensor:
@@ -136,7 +136,7 @@ class KerasFrontEnd:
         def step(values: Any, batch: Any) -> tuple[tf.Tensor, ...]:
             vector, *others = values
             state, frozen = others[: len(self._state)], others[len(self._state) :]
-            parameters = flat.cut(layout.parameters, vector)
+            parameters = flat.slices(layout.parameters, vector)
             with tf.GradientTape() as tape:
                 tape.watch(parameters)
                 values = [*parameters, *self._shift_seeds(state, self._index), *frozen]
@@ -155,8 +155,7 @@ class KerasFrontEnd:
         """Runs the model and its loss as Keras' train_step does, with `values` in place of `variables`.
 
         Returns:
-            The scope, which knows what became of each variable; the loss, `[]` float32; what each variable, by id, held
-            before.
+            The scope, which has each variable's new value; the loss, `[]` float32; each variable's old value by id.
         """
         model, (x, y) = self._model, batch
         mapping = list(zip(variables, values, strict=True))
@@ -171,7 +170,11 @@ class KerasFrontEnd:
         return scope, tf.cast(loss, tf.float32), before
 
     def _concrete(self, function: Callable[[Any, Any], Any], specs: Sequence[tf.TensorSpec]) -> Any:
-        """Traces a function of tensors and a batch; refuses captured resources."""
+        """Traces a function of tensors and a batch.
+
+        Raises:
+            ProgramError: The program raised, or the function captures a resource.
+        """
         tf.random.set_seed(self._job.train.seed + self._index)
         with user_code(self._job, "the model's forward pass or loss"):
             concrete = tf.function(function, autograph=False).get_concrete_function(list(specs), self._batch_spec)
@@ -180,13 +183,13 @@ class KerasFrontEnd:
                 names = [variable.name for variable in concrete.graph.variables if variable.handle is outer]
                 what = f"variable {names[0]}" if names else f"a resource in {inner.consumers()[0].name}"
                 raise self._error(
-                    f"the forward pass uses {what}, which is no variable of the model; expected lookup tables and "
-                    "the like in the data set, random layers with a keras.random.SeedGenerator of their own"
+                    f"the forward pass uses {what}, which is not a variable of the model; expected lookup tables "
+                    "in the data set, and random layers with a keras.random.SeedGenerator of their own"
                 )
         return concrete
 
     def _shift_seeds(self, state: Sequence[tf.Tensor], multiple: int) -> list[tf.Tensor]:
-        """The state with seeds of random layers moved, so that each worker drops out other units."""
+        """The state with shifted seeds of random layers, so that each worker drops out different units."""
         shifted = list(state)
         for position, variable in enumerate(self._state):
             if multiple and variable.path.endswith("seed_generator_state"):

@@ -84,10 +84,10 @@ def trained(optimizer: dict[str, Any], start: np.ndarray, gradients: np.ndarray)
     fields = job_of(optimizer).optimizer
     with tf.Graph().as_default() as graph:
         variable = v1.get_variable("weights", initializer=start, use_resource=True)
-        version = v1.get_variable("version", initializer=np.int64(0), use_resource=True, trainable=False)
+        global_step = v1.get_variable("global_step", initializer=np.int64(0), use_resource=True, trainable=False)
         gradient = v1.placeholder(tf.float32, start.shape)
-        built = optimizers.build(fields, optimizers.learning_rate(fields, version.read_value()))
-        update = built.apply_gradients([(gradient, variable)], version)
+        built = optimizers.build(fields, optimizers.learning_rate(fields, global_step.read_value()))
+        update = built.apply_gradients([(gradient, variable)], global_step)
         initializer = v1.global_variables_initializer()
     with v1.Session(graph=graph) as session:
         session.run(initializer)

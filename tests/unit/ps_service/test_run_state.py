@@ -1,4 +1,4 @@
-"""What a ps says of a step that waits or fails, and which runs it forgets."""
+"""What a ps logs of a step that waits or fails, and which runs it removes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf
 
 from ps_service import run_state
-from ps_service.run_state import Run, Worker
+from ps_service.run_state import Run, WorkerRecord
 from ps_service.shard import Shard
 from psfleet.control import control_pb2 as pb
 
@@ -35,13 +35,13 @@ class WaitingShard:
 
 def run_with(answer: list[int] | Exception) -> Run:
     run = Run("name", "")
-    run.workers = {0: Worker(), 1: Worker(), 2: Worker(left=True)}
+    run.workers = {0: WorkerRecord(), 1: WorkerRecord(), 2: WorkerRecord(has_left=True)}
     shard: Any = WaitingShard(answer)
     run.shard = shard
     return run
 
 
-def test_a_step_that_waits_is_told_of_once_with_those_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_step_that_waits_is_logged_once_with_the_workers_that_it_waits_for(caplog: pytest.LogCaptureFixture) -> None:
     run = run_with([4, 3, 2])
     with caplog.at_level(logging.WARNING, "psfleet.ps"):
         run.log_slow_step(5)
@@ -57,14 +57,14 @@ def test_a_shard_that_is_closed_meanwhile_ends_nothing(error: Exception, caplog:
     assert not caplog.messages
 
 
-def test_only_an_empty_run_of_which_nobody_speaks_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_run_without_shard_outcome_and_heartbeats_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     empty, trained, over = Run("empty", ""), run_with([]), Run("over", "")
     over.finish(pb.Outcome())
-    assert not empty.is_forgotten()
-    monkeypatch.setattr(run_state, "FORGET_SECS", -1.0)
-    assert [run.is_forgotten() for run in (empty, trained, over)] == [True, False, False]
+    assert not empty.is_idle()
+    monkeypatch.setattr(run_state, "IDLE_SECS", -1.0)
+    assert [run.is_idle() for run in (empty, trained, over)] == [True, False, False]
     with empty.building:
-        assert not empty.is_forgotten(), "its shard is being built"
+        assert not empty.is_idle(), "its shard is being built"
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def test_whatever_stops_the_updates_of_a_shard_ends_the_run(
         raise error
 
     monkeypatch.setattr(Shard, "_advance", fail)
-    shard, told = Shard.__new__(Shard), list[str]()
+    shard, messages = Shard.__new__(Shard), list[str]()
     plan: Any = SimpleNamespace(run="name", shard=1)
-    shard.plan, shard.step, shard._closing, shard._on_failure = plan, 6, threading.Event(), told.append
+    shard.plan, shard.step, shard._closing, shard._on_failure = plan, 6, threading.Event(), messages.append
     shard._logger = Run("name", "").logger
     shard._loop()
-    assert told == [f"ps 1: update 7 failed: {reason}"]
+    assert messages == [f"ps 1: update 7 failed: {reason}"]

@@ -1,8 +1,9 @@
-"""What a worker hears from its ps, and when, with ps that answer when the test lets them."""
+"""Which replies of the ps a worker stores, and when; the test decides when each ps answers."""
 
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -14,17 +15,18 @@ from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import LostPeerError
 from psfleet.polling import wait_until
-from worker_service import heartbeat as pulse_module
+from worker_service import heartbeat as heartbeat_module
 from worker_service.fleet_state import States
 from worker_service.heartbeat import Heartbeat
+from worker_service.progress import TrainingProgress
 
 SECS = 30.0
-"""Far more than any of it takes."""
-GONE = LostPeerError("nobody is there")
+"""Far more than any wait takes."""
+GONE = LostPeerError("connection refused")
 
 
 class Call:
-    """A heartbeat under way."""
+    """A heartbeat call without a reply so far."""
 
     def __init__(self, request: pb.HeartbeatRequest) -> None:
         self.request = request
@@ -32,7 +34,7 @@ class Call:
 
 
 class Ps:
-    """A ps whose every answer is given by the test; it is gone once the test is over."""
+    """A ps that replies when the test says so, and cannot be reached after the test."""
 
     def __init__(self) -> None:
         self.asked: queue.SimpleQueue[Call] = queue.SimpleQueue()
@@ -50,31 +52,31 @@ class Ps:
         return answer
 
     def next_call(self) -> Call:
-        """The next heartbeat, which waits for its answer."""
+        """The next call, which waits for its reply."""
         return self.asked.get(timeout=SECS)
 
     def go(self) -> None:
-        """Answers no call any more."""
+        """Fails all calls from now on."""
         self._is_gone = True
         for call in self._calls:
             call.answer.put(GONE)
 
 
 @contextmanager
-def beating(*ps: Ps) -> Iterator[tuple[Heartbeat, list[list[int]]]]:
-    """A chief's pulse, and the step of each ps (-1: not known) at each beat; ps answer as they like in the end."""
+def beating(*ps: Ps, progress: TrainingProgress | None = None) -> Iterator[tuple[Heartbeat, list[list[int]]]]:
+    """A chief's heartbeat, and the step of each ps (-1: unknown) at each beat."""
     stop: Any = SimpleNamespace(must_leave=lambda index: False)
     fleet: Any = SimpleNamespace(ps=ps)
-    pulse = Heartbeat(fleet, 0, Address("worker", 2222), stop)
+    heartbeat = Heartbeat(fleet, 0, Address("worker", 2222), stop, progress or TrainingProgress())
     seen: list[list[int]] = []
-    pulse.on_beat = lambda states: seen.append(_steps(states))
-    pulse.start()
+    heartbeat.listen(lambda states: seen.append(_steps(states)))
+    heartbeat.start()
     try:
-        yield pulse, seen
+        yield heartbeat, seen
     finally:
         for one in ps:
             one.go()
-        pulse.close()
+        heartbeat.close()
 
 
 def _steps(states: States) -> list[int]:
@@ -83,21 +85,21 @@ def _steps(states: States) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def _fast_beats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulse_module, "BEAT_SECS", 0.05)
+    monkeypatch.setattr(heartbeat_module, "BEAT_SECS", 0.05)
 
 
-def test_a_ps_that_does_not_answer_keeps_no_news_of_another_back() -> None:
+def test_a_ps_that_does_not_answer_does_not_delay_the_outcome_from_another() -> None:
     silent, other = Ps(), Ps()
-    with beating(silent, other) as (pulse, _):
+    with beating(silent, other) as (heartbeat, _):
         silent.next_call()
         over = pb.ShardState(phase=pb.FINISHED, outcome=pb.Outcome(exit_code=70, message="the loss is NaN"))
         other.next_call().answer.put(over)
-        wait_until(lambda: pulse.outcome is not None, SECS, "the outcome")
-        assert pulse.outcome is not None
-        assert pulse.outcome.exit_code == 70
+        wait_until(lambda: heartbeat.outcome is not None, SECS, "the outcome")
+        assert heartbeat.outcome is not None
+        assert heartbeat.outcome.exit_code == 70
 
 
-def test_a_ps_that_does_not_answer_is_not_asked_again_while_another_is() -> None:
+def test_a_ps_with_a_pending_call_is_not_called_again() -> None:
     silent, other = Ps(), Ps()
     with beating(silent, other) as (_, seen):
         waiting = silent.next_call()
@@ -112,19 +114,19 @@ def test_a_ps_that_does_not_answer_is_not_asked_again_while_another_is() -> None
         wait_until(lambda: seen[-1][0] == -1, SECS, "the ps to be seen gone")
 
 
-def test_what_was_asked_before_a_loss_is_not_heard_after_it() -> None:
+def test_a_reply_to_a_call_from_before_detach_is_discarded() -> None:
     ps = Ps()
-    with beating(ps) as (pulse, seen):
+    with beating(ps) as (heartbeat, seen):
         ps.next_call().answer.put(pb.ShardState(step=1))
         wait_until(lambda: seen[-1:] == [[1]], SECS, "the first answer")
         before = ps.next_call()
-        pulse.listen_afresh()
-        assert _steps(pulse.states) == [-1]
+        heartbeat.detach()
+        assert _steps(heartbeat.states) == [-1]
         after = ps.next_call()
         count = len(seen)
         before.answer.put(pb.ShardState(step=2))
         after.answer.put(pb.ShardState(step=3))
-        wait_until(lambda: seen[-1] == [3], SECS, "the answer of after the loss")
+        wait_until(lambda: seen[-1] == [3], SECS, "the reply to the call after detach")
         assert [2] not in seen[count - 1 :]
 
 
@@ -137,11 +139,34 @@ def test_a_ps_that_is_gone_has_no_state() -> None:
         wait_until(lambda: seen[-1] == [-1], SECS, "the ps to be seen gone")
 
 
-def test_a_heartbeat_tells_what_the_training_loop_has_done() -> None:
-    ps = Ps()
-    with beating(ps) as (pulse, _):
+def test_a_heartbeat_reports_step_gradients_and_generation() -> None:
+    ps, progress = Ps(), TrainingProgress()
+    with beating(ps, progress=progress) as (heartbeat, _):
         ps.next_call().answer.put(pb.ShardState())
-        pulse.step, pulse.pushed, pulse.generation = 8, 9, 2
+        progress.step_done(global_step=8, secs=0.1)
+        heartbeat.attach(2, interrupt=lambda: None)
         ps.next_call().answer.put(pb.ShardState())
         request = ps.next_call().request
-        assert (request.step, request.pushed, request.generation, request.address) == (8, 9, 2, "worker:2222")
+        assert (request.step, request.pushed, request.generation, request.address) == (8, 1, 2, "worker:2222")
+
+
+@pytest.mark.parametrize(
+    ("state", "is_useless"),
+    [
+        (pb.ShardState(generation=2, phase=pb.RUNNING), False),
+        (pb.ShardState(generation=3, phase=pb.RUNNING), True),
+        (pb.ShardState(generation=2, phase=pb.FINISHED), True),
+    ],
+    ids=["same generation", "another generation", "run is over"],
+)
+def test_a_step_is_interrupted_when_its_generation_or_the_run_has_ended(state: pb.ShardState, is_useless: bool) -> None:
+    ps = Ps()
+    interrupted = threading.Event()
+    with beating(ps) as (heartbeat, seen):
+        heartbeat.attach(2, interrupted.set)
+        ps.next_call().answer.put(state)
+        if is_useless:
+            assert interrupted.wait(SECS)
+        else:
+            wait_until(lambda: len(seen) >= 3, SECS, "three beats")
+            assert not interrupted.is_set()

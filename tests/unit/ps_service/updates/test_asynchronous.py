@@ -1,4 +1,4 @@
-"""What async mode does with a gradient by its staleness, in a session of this process on a real shard's variables."""
+"""How async mode applies a gradient by its staleness, in a session of this process on a real shard's variables."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from psfleet.polling import wait_until
 from psfleet.tf import STALENESS_BUCKETS, ShardVariables
 
 SIZE = 16
-SLOTS = 3
-FIRST_BUCKET = SIZE + contributor_mask_size(SLOTS)
+MAX_WORKERS = 3
+FIRST_BUCKET = SIZE + contributor_mask_size(MAX_WORKERS)
 TARGET = 100
 RATE = 0.5
 ROUNDS = 20
@@ -71,53 +71,58 @@ class Shard:
         layout = Layout.plan([TensorSpec("w", (SIZE,))], [], [], num_ps=1, bucket_bytes=4096)
         v1.disable_control_flow_v2()
         with tf.Graph().as_default() as graph:
-            self.handles = ShardVariables(layout, 0, SLOTS, "run/1", device="")
+            self.variables = ShardVariables(layout, 0, MAX_WORKERS, "run/1", device="")
             self.updates = AsyncUpdates(
-                self.handles, lambda factor: v1.train.GradientDescentOptimizer(RATE * factor), stale
+                self.variables, lambda factor: v1.train.GradientDescentOptimizer(RATE * factor), stale
             )
-            handles = self.handles
-            counters = [handles.global_step, handles.final_step, handles.used, handles.staleness, handles.update_secs]
-            variables = [*counters, *handles.buckets]
-            initializer = v1.variables_initializer(variables)
-            ready = [handles.final_step.assign(TARGET), handles.buckets[0].assign(tf.ones(FIRST_BUCKET))]
+            variables = self.variables
+            counters = [
+                variables.global_step,
+                variables.final_step,
+                variables.used,
+                variables.staleness,
+                variables.update_secs,
+            ]
+            initializer = v1.variables_initializer([*counters, *variables.buckets])
+            ready = [variables.final_step.assign(TARGET), variables.buckets[0].assign(tf.ones(FIRST_BUCKET))]
             self._gradient = [v1.placeholder(tf.float32, [FIRST_BUCKET]), v1.placeholder(tf.int64, [])]
             self._worker = v1.placeholder(tf.int32, [])
-            self._push = handles.gradient_queue().enqueue([*self._gradient, self._worker])
+            self._push = variables.gradient_queue().enqueue([*self._gradient, self._worker])
             self._global_step = v1.placeholder(tf.int64, [])
-            self._set_version = handles.global_step.assign(self._global_step)
-            self._num_tokens = [queue.size() for queue in handles.tokens]
-            self._take_token = [queue.dequeue() for queue in handles.tokens]
+            self._set_global_step = variables.global_step.assign(self._global_step)
+            self._num_tokens = [queue.size() for queue in variables.tokens]
+            self._take_token = [queue.dequeue() for queue in variables.tokens]
         self.session = v1.Session(graph=graph)
         self.session.run(initializer)
         self.session.run(ready)
         self.updates.start(self.session)
 
     def send(self, local_step: int, worker: int) -> None:
-        """A gradient of ones that was computed on `local_step` comes to the shard."""
+        """Sends a gradient of ones with a local step to the shard."""
         values = dict(zip(self._gradient, [np.ones(FIRST_BUCKET, np.float32), local_step], strict=True))
         self.session.run(self._push, {**values, self._worker: worker})
 
     def push(self, global_step: int, local_step: int, worker: int = 0) -> int:
-        """A gradient comes to the shard at `global_step`, which looks at it; its global_step afterwards."""
-        self.session.run(self._set_version, {self._global_step: global_step})
+        """A shard at `global_step` processes a gradient; returns its global step afterwards."""
+        self.session.run(self._set_global_step, {self._global_step: global_step})
         self.send(local_step, worker)
         return self.updates.advance(hold=False)
 
     def weight(self) -> float:
         """All weights are equal: one of them."""
-        return float(self.session.run(self.handles.buckets[0])[0])
+        return float(self.session.run(self.variables.buckets[0])[0])
 
     def read(self, name: str) -> Any:
         """A variable of the shard."""
-        return self.session.run(getattr(self.handles, name))
+        return self.session.run(getattr(self.variables, name))
 
     def tokens(self) -> list[int]:
-        """How many send_tokens-ups wait for each worker."""
+        """The number of tokens in each worker's queue."""
         waiting: list[int] = [int(size) for size in self.session.run(self._num_tokens)]
         return waiting
 
     def take_token(self, worker: int) -> None:
-        """What a worker does behind its push; waits for the token."""
+        """Waits for the token, as a worker does after its push."""
         self.session.run(self._take_token[worker])
 
 
@@ -146,11 +151,11 @@ def test_a_gradient_five_updates_late_moves_the_weights_as_the_policy_says(shard
     assert after == shard.read("global_step") == 12 + (moved > 0)
     assert shard.read("used").tolist() == [0, int(moved > 0), 0]
     assert np.argwhere(shard.read("staleness")).tolist() == [[1, 5]]
-    assert shard.tokens() == [0, 1, 0], "the worker that pushed goes on, used or dropped"
+    assert shard.tokens() == [0, 1, 0], "the worker that pushed gets a token, whether its gradient was used or dropped"
 
 
 @pytest.mark.parametrize("shard", [Stale()], indirect=True)
-def test_a_gradient_behind_the_target_is_dropped_and_its_worker_goes_on(shard: Shard) -> None:
+def test_a_gradient_after_the_final_step_is_dropped_and_its_worker_gets_a_token(shard: Shard) -> None:
     assert shard.push(global_step=TARGET, local_step=TARGET - 1, worker=2) == TARGET
     assert shard.weight() == 1
     assert shard.read("used").tolist() == [0, 0, 0]

@@ -1,4 +1,4 @@
-"""Who hears how a run ended, with ps that do not answer at once."""
+"""Finish reaches every ps, with retries for those that do not answer at once."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ OUTCOME = pb.Outcome(exit_code=0, message="step 9 is saved and verified")
 
 
 class Ps:
-    """A ps that answers from its n-th call on."""
+    """A ps whose first `failing_calls` calls fail."""
 
-    def __init__(self, host: str, deaf_calls: float = 0) -> None:
+    def __init__(self, host: str, failing_calls: float = 0) -> None:
         self.address = Address(host, 2222)
-        self.deaf_calls = deaf_calls
+        self.failing_calls = failing_calls
         self.calls = 0
 
     def finish(self, outcome: pb.Outcome) -> None:
         """See PsClient."""
         self.calls += 1
-        if self.calls <= self.deaf_calls:
+        if self.calls <= self.failing_calls:
             raise LostPeerError("connection reset by peer")
 
 
@@ -38,8 +38,8 @@ def fleet(*ps: Ps) -> FleetClient:
     return made
 
 
-def test_a_ps_that_does_not_answer_at_first_hears_of_the_end_and_the_others_hear_it_once() -> None:
-    ps = Ps("ps-0"), Ps("ps-1", deaf_calls=2), Ps("ps-2")
+def test_finish_is_retried_where_it_failed_and_nowhere_else() -> None:
+    ps = Ps("ps-0"), Ps("ps-1", failing_calls=2), Ps("ps-2")
     assert fleet(*ps).finish(OUTCOME) == 3
     assert [one.calls for one in ps] == [1, 3, 1]
 
@@ -47,10 +47,10 @@ def test_a_ps_that_does_not_answer_at_first_hears_of_the_end_and_the_others_hear
 def test_a_ps_that_never_answers_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(client, "FINISH_SECS", 0.3)
     caplog.set_level(logging.WARNING)
-    ps = Ps("ps-0", deaf_calls=float("inf")), Ps("ps-1")
+    ps = Ps("ps-0", failing_calls=float("inf")), Ps("ps-1")
     assert fleet(*ps).finish(OUTCOME) == 1
     assert ps[1].calls == 1
     (record,) = caplog.records
     assert record.getMessage() == (
-        "gave up after 0.3 s waiting for every ps to hear of the end; last seen: ['ps-0:2223']"
+        "gave up after 0.3 s waiting for every ps to receive the outcome; last seen: ['ps-0:2223']"
     )

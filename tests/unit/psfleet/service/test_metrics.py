@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ps_service.metrics import Ledger, staleness
+from ps_service.metrics import GradientCounter, staleness
 from ps_service.shard_graph import Counters
 from psfleet.addresses import DATA_PORT
 from psfleet.job.job import Job, parse_job
@@ -70,53 +70,53 @@ def test_staleness_is_grouped_without_losing_a_gradient() -> None:
 
 
 class Shard:
-    """What a ledger reads of a shard."""
+    """What a counter reads of a shard."""
 
     def __init__(self) -> None:
         self.plan = SimpleNamespace(generation=1)
         self.is_complete = False
 
-    def read(self, ledger: Ledger, pushed: int, used: int) -> tuple[float, ...]:
+    def read(self, counter: GradientCounter, pushed: int, used: int) -> tuple[float, ...]:
         """pushed, used, dropped and pending of worker 0, once it has pushed and the ps used so many."""
         zeros = np.zeros((1, STALENESS_BUCKETS), np.int64)
         counters = Counters(np.array([pushed]), np.array([used]), zeros, np.zeros(1), np.float64(0))
         shard: Any = self
-        readings = {reading.metric: reading.value for reading in ledger.read(shard, counters, [0])}
+        readings = {reading.metric: reading.value for reading in counter.read(shard, counters, [0])}
         found = [readings[metric] for metric in (metrics.PUSHED, metrics.USED, metrics.DROPPED, metrics.PENDING)]
         return tuple(value for value in found if not isinstance(value, Distribution))
 
 
 def test_the_newest_gradient_of_a_worker_is_pending_until_it_is_used_or_followed_by_another() -> None:
-    shard, ledger = Shard(), Ledger()
-    assert shard.read(ledger, 1, 0) == (1, 0, 0, 1)
-    assert shard.read(ledger, 1, 1) == (1, 1, 0, 0)
-    assert shard.read(ledger, 2, 1) == (2, 1, 0, 1)
-    assert shard.read(ledger, 3, 1) == (3, 1, 1, 1), "it would not push the third while the second may be used"
+    shard, counter = Shard(), GradientCounter()
+    assert shard.read(counter, 1, 0) == (1, 0, 0, 1)
+    assert shard.read(counter, 1, 1) == (1, 1, 0, 0)
+    assert shard.read(counter, 2, 1) == (2, 1, 0, 1)
+    assert shard.read(counter, 3, 1) == (3, 1, 1, 1), "it would not push the third while the second may be used"
 
 
 def test_a_gradient_that_was_known_to_be_lost_stays_lost_when_the_next_is_used() -> None:
-    shard, ledger = Shard(), Ledger()
-    assert shard.read(ledger, 3, 1) == (3, 1, 1, 1)
-    assert shard.read(ledger, 3, 2) == (3, 2, 1, 0)
+    shard, counter = Shard(), GradientCounter()
+    assert shard.read(counter, 3, 1) == (3, 1, 1, 1)
+    assert shard.read(counter, 3, 2) == (3, 2, 1, 0)
 
 
 def test_what_was_used_while_the_counters_were_read_counts_as_pushed() -> None:
-    shard, ledger = Shard(), Ledger()
-    assert shard.read(ledger, 3, 1) == (3, 1, 1, 1)
-    assert shard.read(ledger, 3, 3) == (4, 3, 1, 0)
+    shard, counter = Shard(), GradientCounter()
+    assert shard.read(counter, 3, 1) == (3, 1, 1, 1)
+    assert shard.read(counter, 3, 3) == (4, 3, 1, 0)
 
 
 def test_once_the_target_is_reached_everything_unused_is_lost() -> None:
-    shard, ledger = Shard(), Ledger()
+    shard, counter = Shard(), GradientCounter()
     shard.is_complete = True
-    assert shard.read(ledger, 9, 7) == (9, 7, 2, 0)
+    assert shard.read(counter, 9, 7) == (9, 7, 2, 0)
 
 
 def test_a_new_generation_counts_from_zero() -> None:
-    shard, ledger = Shard(), Ledger()
-    assert shard.read(ledger, 9, 5) == (9, 5, 3, 1)
+    shard, counter = Shard(), GradientCounter()
+    assert shard.read(counter, 9, 5) == (9, 5, 3, 1)
     shard.plan.generation = 2
-    assert shard.read(ledger, 1, 0) == (1, 0, 0, 1)
+    assert shard.read(counter, 1, 0) == (1, 0, 0, 1)
 
 
 @pytest.fixture

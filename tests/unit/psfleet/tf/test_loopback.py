@@ -1,4 +1,4 @@
-"""What becomes of an address that TensorFlow's server is about to listen on."""
+"""The address that replaces the one on which TensorFlow's server would listen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ipv6(host: str, port: int) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("told", "bound"),
+    ("requested", "bound"),
     [
         (ipv4("0.0.0.0", PORT), ipv4("127.0.0.1", PORT)),
         (ipv4("10.1.2.3", PORT), ipv4("127.0.0.1", PORT)),
@@ -32,8 +32,8 @@ def ipv6(host: str, port: int) -> bytes:
         (ipv6("::", 0), ipv6("::", 0)),
     ],
 )
-def test_the_servers_port_gets_the_loopback_address_and_no_other_does(told: bytes, bound: bytes) -> None:
-    assert loopback_address(told, PORT) == bound
+def test_the_servers_port_gets_the_loopback_address_and_no_other_does(requested: bytes, bound: bytes) -> None:
+    assert loopback_address(requested, PORT) == bound
 
 
 def test_an_address_of_another_family_is_left_alone() -> None:

@@ -1,4 +1,4 @@
-"""What a chief makes of what it finds in the run's folder: of its own start, which goes on, or of an earlier one."""
+"""A chief keeps the records of its own attempt of the run, and removes those of an earlier one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from worker_service.chief.run_attempt import begin
 LONG_AGO = 1000.0
 
 
-def chief(out: Path, **told: str) -> Settings:
+def chief(out: Path, **env: str) -> Settings:
     """A chief's settings."""
-    return settings.read({"PSFLEET_OUT": str(out), **{f"PSFLEET_{name}": text for name, text in told.items()}})
+    return settings.read({"PSFLEET_OUT": str(out), **{f"PSFLEET_{name}": text for name, text in env.items()}})
 
 
 @pytest.fixture
 def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of a run whose first chief, of start `a`, began long ago and noted an event."""
+    """Folder of a run whose first chief, of attempt `a`, started long ago and recorded an event."""
     with monkeypatch.context() as clock:
         clock.setattr(time, "time", lambda: LONG_AGO)
         assert begin(chief(tmp_path, START="a")) == LONG_AGO
@@ -34,22 +34,24 @@ def out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("told", [{"START": "a"}, {"CAUSE": "it was killed"}, {"CAUSE": "it was killed", "START": "a"}])
-def test_a_chief_that_takes_anothers_place_goes_on_with_its_time_and_events(out: Path, told: dict[str, str]) -> None:
-    assert begin(chief(out, **told)) == LONG_AGO
+@pytest.mark.parametrize("env", [{"START": "a"}, {"CAUSE": "it was killed"}, {"CAUSE": "it was killed", "START": "a"}])
+def test_a_chief_that_replaces_another_keeps_its_start_time_and_events(out: Path, env: dict[str, str]) -> None:
+    assert begin(chief(out, **env)) == LONG_AGO
     assert len(EventLog(out / EventLog.FILE_NAME).read()) == 1
 
 
-@pytest.mark.parametrize("told", [{"START": "b"}, {}])
-def test_the_first_chief_of_a_start_begins_anew_and_leaves_the_checkpoints(out: Path, told: dict[str, str]) -> None:
+@pytest.mark.parametrize("env", [{"START": "b"}, {}])
+def test_the_first_chief_of_an_attempt_removes_the_records_and_keeps_the_checkpoints(
+    out: Path, env: dict[str, str]
+) -> None:
     before = time.time()
-    assert begin(chief(out, **told)) >= before
+    assert begin(chief(out, **env)) >= before
     assert EventLog(out / EventLog.FILE_NAME).read() == []
     assert (out / "checkpoints").is_dir()
 
 
 @pytest.mark.parametrize("text", ["", "no json", "[]", '{"name": "a"}', '{"name": "a", "time": "noon"}'])
-def test_a_note_that_cannot_be_read_is_none(out: Path, text: str) -> None:
+def test_a_marker_that_cannot_be_read_is_ignored(out: Path, text: str) -> None:
     (out / run_attempt.STARTED).write_text(text)
     assert begin(chief(out, START="a")) > LONG_AGO
     assert begin(chief(out, START="a", CAUSE="it was killed")) > LONG_AGO

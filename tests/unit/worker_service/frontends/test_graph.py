@@ -201,5 +201,5 @@ def test_a_loss_that_cannot_be_trained_is_told(loss: Callable[[Any], Any], messa
 def test_a_loss_that_asks_for_other_variables_when_called_again_is_told() -> None:
     names = iter(["first", "second"])
     front = front_of(lambda batch: v1.get_variable(next(names), []) * 1)
-    with pytest.raises(ProgramError, match="asks for variable second"):
+    with pytest.raises(ProgramError, match="gets variable second in its second call"):
         Stepper.of(front)

@@ -1,0 +1,50 @@
+"""What every part of a worker knows of its run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from psfleet.addresses import Address
+from psfleet.control.client import FleetClient
+from psfleet.job.job import Job
+from psfleet.layout import Layout
+from psfleet.service.process import Stop
+
+
+@dataclass(frozen=True)
+class TaskAddresses:
+    """Where TensorFlow's servers are reached from this worker: its own, and each ps's in their order."""
+
+    own: Address
+    ps: tuple[Address, ...]
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """One run as one worker sees it: built once the program is loaded, never changed.
+
+    Attributes:
+        run: Name of the run.
+        index: Of this worker; 0 is the chief.
+        job: The resolved job.
+        layout: Of the program's tensors.
+        tasks: Addresses of the data plane.
+        fleet: The control planes of all ps.
+        stop: Set by a signal.
+        out: The run's folder.
+    """
+
+    run: str
+    index: int
+    job: Job
+    layout: Layout
+    tasks: TaskAddresses
+    fleet: FleetClient
+    stop: Stop
+    out: Path
+
+    @property
+    def checkpoints_root(self) -> Path:
+        """The folder of the run's checkpoints."""
+        return self.out / "checkpoints"
