@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -19,7 +18,6 @@ def wait_until(
     *,
     done: Callable[[T], bool] = bool,
     poll_secs: float = 0.1,
-    interrupted: threading.Event | None = None,
 ) -> T:
     """Calls `probe` until `done` holds for what it returns, and returns that.
 
@@ -29,12 +27,10 @@ def wait_until(
         what: Ends the sentence "gave up waiting for".
         done: Whether a value is the one; truth by default.
         poll_secs: Pause between two looks.
-        interrupted: Once set, the wait ends early and returns what it last saw.
 
     Raises:
         DeadlineError: The deadline came first; it says what was last seen.
     """
-    pause = interrupted or threading.Event()
     deadline = time.monotonic() + timeout_secs
     while True:
         seen = probe()
@@ -42,5 +38,4 @@ def wait_until(
             return seen
         if time.monotonic() >= deadline:
             raise DeadlineError(what, timeout_secs, seen)
-        if pause.wait(min(poll_secs, max(0.0, deadline - time.monotonic()))):
-            return seen
+        time.sleep(min(poll_secs, max(0.0, deadline - time.monotonic())))

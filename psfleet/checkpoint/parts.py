@@ -65,11 +65,6 @@ class PartRecord:
         """As JSON values."""
         return asdict(self)
 
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> PartRecord:
-        """The inverse of `to_dict`; `KeyError` if a field is missing."""
-        return cls(file=content["file"], num_bytes=content["num_bytes"], sha256=content["sha256"])
-
 
 def part_name(shard: int, num_ps: int) -> str:
     """The file name of a shard."""

@@ -5,8 +5,6 @@ Every field carries its meaning and unit as its description; `docs/job-file.md` 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -71,11 +69,6 @@ class Job(Section):
             if self.update.stale != Stale():
                 raise ValueError("update.stale is set, expected only in mode async")
         return self
-
-    def digest(self) -> str:
-        """Eight hex digits that are equal for equal jobs."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import subprocess
 import sys
@@ -79,11 +78,6 @@ def test_a_manifest_is_not_written_when_a_part_is_missing(tmp_path: Path) -> Non
             generation=1, optimizer="adam", slots=SLOTS, extra={},
         )  # fmt: skip
     assert not (tmp_path / "c" / "manifest.json").exists()
-
-
-def test_a_part_record_survives_json() -> None:
-    record = PartRecord("ps-0-of-1.safetensors", 12, "ab" * 32)
-    assert PartRecord.from_dict(json.loads(json.dumps(record.to_dict()))) == record
 
 
 @pytest.mark.parametrize(
