@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from ps_service.checkpoint_writer import Saver
 from ps_service.shard_graph import Counters, ShardGraph
-from psfleet.checkpoint.store import Checkpoint, read_shard
+from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.tensors import read_shard
 from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.service.logs import RunLogger

@@ -10,8 +10,9 @@ import numpy as np
 import safetensors.numpy
 
 from psfleet.checkpoint.keras_names import Variable, keras_names
-from psfleet.checkpoint.manifest import MANIFEST
-from psfleet.checkpoint.store import Checkpoint, is_checkpoint_name, newest, read_manifest, read_tensors, verify
+from psfleet.checkpoint.manifest import MANIFEST, Checkpoint, read_manifest
+from psfleet.checkpoint.store import is_checkpoint_name, newest, verify
+from psfleet.checkpoint.tensors import read_tensors
 from psfleet.errors import BadJobError, UsageError
 from psfleet.job.job import parse_job
 from psfleet.job.program import KerasProgram, load_program

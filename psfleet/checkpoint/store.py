@@ -19,28 +19,10 @@ from psfleet.checkpoint.manifest import (
     read_manifest,
     write_manifest,
 )
-from psfleet.checkpoint.parts import PartRecord, ShardContent, part_name, sync_folder, write_part
-from psfleet.checkpoint.tensors import KINDS, read_shard, read_tensors
+from psfleet.checkpoint.parts import ShardContent, sync_folder, write_part
+from psfleet.checkpoint.tensors import KINDS
 from psfleet.errors import NoCheckpointError
 from psfleet.layout import Layout
-
-__all__ = [
-    "Checkpoint",
-    "PartRecord",
-    "ShardContent",
-    "checkpoint_folder",
-    "is_checkpoint_name",
-    "newest",
-    "part_name",
-    "prune",
-    "read_manifest",
-    "read_shard",
-    "read_tensors",
-    "verify",
-    "write_initial",
-    "write_manifest",
-    "write_part",
-]
 
 logger = logging.getLogger("psfleet.checkpoint")
 

@@ -11,7 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from psfleet.checkpoint.store import read_manifest, read_tensors
+from psfleet.checkpoint.manifest import read_manifest
+from psfleet.checkpoint.tensors import read_tensors
 from psfleet.job.job import Job
 from psfleet.report.schema import Report
 

@@ -15,7 +15,7 @@ import pytest
 from support.local_fleet import Fleet, training
 from support.service_process import END_SECS, START_SECS, Service, running
 
-from psfleet.checkpoint.store import read_tensors
+from psfleet.checkpoint.tensors import read_tensors
 from psfleet.control import control_pb2 as pb
 from psfleet.polling import wait_until
 from psfleet.report.schema import Report

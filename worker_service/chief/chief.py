@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from psfleet.checkpoint.store import Checkpoint
+from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import DONE, LostPeerError, PsfleetError
 from worker_service.chief.checkpoints import CheckpointCommitter

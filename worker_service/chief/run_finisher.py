@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from psfleet.checkpoint.store import Checkpoint, read_tensors, verify
+from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.store import verify
+from psfleet.checkpoint.tensors import read_tensors
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient
 from psfleet.control.heartbeat import is_alive

@@ -15,7 +15,8 @@ from support.checkpoint_samples import random_values, save
 
 from psfleet.checkpoint.export import export, export_keras
 from psfleet.checkpoint.keras_names import keras_names
-from psfleet.checkpoint.store import Checkpoint, write_initial
+from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.store import write_initial
 from psfleet.errors import BadJobError, NoCheckpointError, UsageError
 from psfleet.job.job import parse_job
 from psfleet.job.program import KerasProgram, load_program

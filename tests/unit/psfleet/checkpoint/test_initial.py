@@ -10,13 +10,9 @@ from support.checkpoint_samples import (
     sample_layout,
 )
 
-from psfleet.checkpoint.store import (
-    Checkpoint,
-    newest,
-    read_shard,
-    read_tensors,
-    write_initial,
-)
+from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.store import newest, write_initial
+from psfleet.checkpoint.tensors import read_shard, read_tensors
 
 
 def test_the_initial_checkpoint_holds_the_named_tensors_and_no_slots(tmp_path: Path) -> None:

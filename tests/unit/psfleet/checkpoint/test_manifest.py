@@ -14,9 +14,7 @@ from support.checkpoint_samples import (
     save,
 )
 
-from psfleet.checkpoint.store import (
-    read_manifest,
-)
+from psfleet.checkpoint.manifest import read_manifest
 from psfleet.errors import NoCheckpointError
 from psfleet.layout import Layout
 

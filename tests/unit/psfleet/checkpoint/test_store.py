@@ -21,16 +21,9 @@ from support.checkpoint_samples import (
     save,
 )
 
-from psfleet.checkpoint.store import (
-    PartRecord,
-    checkpoint_folder,
-    newest,
-    prune,
-    read_manifest,
-    verify,
-    write_manifest,
-    write_part,
-)
+from psfleet.checkpoint.manifest import checkpoint_folder, read_manifest, write_manifest
+from psfleet.checkpoint.parts import PartRecord, write_part
+from psfleet.checkpoint.store import newest, prune, verify
 from psfleet.errors import NoCheckpointError
 
 

@@ -18,12 +18,9 @@ from support.checkpoint_samples import (
     save,
 )
 
-from psfleet.checkpoint.store import (
-    Checkpoint,
-    ShardContent,
-    read_shard,
-    read_tensors,
-)
+from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.parts import ShardContent
+from psfleet.checkpoint.tensors import read_shard, read_tensors
 from psfleet.errors import BadJobError, NoCheckpointError
 from psfleet.layout import Layout, TensorSpec
 
