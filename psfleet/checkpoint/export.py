@@ -20,6 +20,8 @@ from psfleet.job.program import KerasProgram, load_program
 SAFETENSORS = ".safetensors"
 KERAS_WEIGHTS = ".weights.h5"
 KERAS_MODEL = ".keras"
+KERAS_SUFFIXES = (KERAS_WEIGHTS, KERAS_MODEL)
+"""Files that TensorFlow and the program's model are needed for."""
 
 
 class KerasVariable(Variable, Protocol):
@@ -68,7 +70,7 @@ def export(source: Path, out: Path) -> int:
         NoCheckpointError: There are checkpoints, but none is whole.
         BadJobError: The program's model is not that of the checkpoint.
     """
-    if not out.name.endswith((SAFETENSORS, KERAS_WEIGHTS, KERAS_MODEL)):
+    if not out.name.endswith((SAFETENSORS, *KERAS_SUFFIXES)):
         raise UsageError(f"--out {out}: expected a name that ends in {SAFETENSORS}, {KERAS_WEIGHTS} or {KERAS_MODEL}")
     if not out.parent.is_dir() or out.is_dir():
         raise UsageError(f"--out {out}: expected a file in a folder that exists")

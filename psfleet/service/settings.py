@@ -7,10 +7,11 @@ import os
 import re
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from psfleet.addresses import DATA_PORT, Address, parse_tf_config
-from psfleet.errors import BadJobError
+from psfleet.errors import BadJobError, UsageError
 from psfleet.job.job import Job, parse_job
 
 JOB = "PSFLEET_JOB"
@@ -142,8 +143,26 @@ def for_child(told: Mapping[str, str]) -> dict[str, str]:
     return {**MEMORY, **os.environ, **told}
 
 
+def require_tensorflow() -> None:
+    """Looks for TensorFlow without importing it, which takes seconds.
+
+    Raises:
+        UsageError: TensorFlow is not installed.
+    """
+    if find_spec("tensorflow") is None:
+        raise UsageError("TensorFlow is not installed, expected an extra: pip install 'psfleet[cpu]' or 'psfleet[gpu]'")
+
+
 def prepare_tensorflow(environ: MutableMapping[str, str] | None = None) -> None:
-    """Sets what TensorFlow reads when it is imported: quiet logs, and channels that notice a frozen peer."""
+    """Sets the variables that TensorFlow reads when it is imported; the user's own values stay.
+
+    The log is quiet, channels between TensorFlow's servers detect an unresponsive peer, and TensorFlow is Keras's
+    backend.
+
+    Raises:
+        UsageError: TensorFlow is not installed.
+    """
+    require_tensorflow()
     env = os.environ if environ is None else environ
     env.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     env.setdefault("TF_GRPC_DEFAULT_OPTIONS", _CHANNEL_OPTIONS)
