@@ -113,7 +113,7 @@ def test_broken_checkpoints_are_refused_unless_the_run_is_fresh(finished: Path, 
         assert fleet.end() == errors.NO_CHECKPOINT, fleet.tails()
         report = fleet.report()
         assert (report.status, report.exit_code) == ("failed", errors.NO_CHECKPOINT)
-        assert report.error == f"none of the {len(parts)} checkpoints in {fleet.out / 'checkpoints'} is whole"
+        assert report.error == f"none of the {len(parts)} checkpoints in {fleet.out / 'checkpoints'} is valid"
         assert sorted((fleet.out / "checkpoints").rglob("*.safetensors")) == parts
     with training(folder, "--fresh", step_secs=0) as fleet:
         assert fleet.done().generation == 1

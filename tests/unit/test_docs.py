@@ -127,8 +127,8 @@ def test_rewriting_changes_nothing_outside_the_markers_and_is_stable(tmp_path: P
     rewrite(tmp_path)
     assert (tmp_path / "report.md").read_text(encoding="utf-8") == first
     assert "old" not in re.findall(r"\w+", first)[:3]
-    assert first.startswith(f"before 0\n{BEGIN}\n\nHow a run went")
-    assert f"{END} after\nbefore 1\n{BEGIN}\n\nOne line of" in first
+    assert first.startswith(f"before 0\n{BEGIN}\n\nOutcome of a run")
+    assert f"{END} after\nbefore 1\n{BEGIN}\n\nTraining state at one step" in first
 
 
 @pytest.mark.parametrize("document", ["", BEGIN, f"{BEGIN}{END}{BEGIN}{END}"])

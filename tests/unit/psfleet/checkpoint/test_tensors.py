@@ -91,14 +91,14 @@ KERNEL = "parameter/dense/kernel@0"
     [
         (lambda tensors, _: tensors.update({"parameter/alien@0": tensors[KERNEL]}), "'parameter/alien@0', F32"),
         (lambda tensors, _: tensors.update({"no-slash": tensors[KERNEL]}), "'no-slash', F32"),
-        (lambda tensors, _: tensors.pop("slot/v/dense/bias@0"), "slot/v/dense/bias do not make it whole at 0 of 5"),
+        (lambda tensors, _: tensors.pop("slot/v/dense/bias@0"), "slot/v/dense/bias have a gap or overlap at 0 of 5"),
         (
             lambda tensors, _: tensors.update({KERNEL: tensors[KERNEL][:-1]}),
-            "dense/kernel do not make it whole at 34 of 35",
+            "dense/kernel have a gap or overlap at 34 of 35",
         ),
-        (lambda tensors, _: tensors.update({"parameter/dense/kernel@9": tensors[KERNEL]}), "whole at 35 of 35"),
+        (lambda tensors, _: tensors.update({"parameter/dense/kernel@9": tensors[KERNEL]}), "overlap at 35 of 35"),
         (lambda tensors, _: tensors.update({"parameter/dense/kernel@-1": tensors[KERNEL]}), "kernel@-1', F32"),
-        (lambda tensors, _: tensors.update({KERNEL: np.zeros(36, np.float32)}), "whole at 36 of 35"),
+        (lambda tensors, _: tensors.update({KERNEL: np.zeros(36, np.float32)}), "overlap at 36 of 35"),
         (lambda tensors, _: tensors.update({KERNEL: tensors[KERNEL].view(np.int32)}), "@0', I32"),
         (lambda tensors, _: tensors.update({"scalar/x": np.zeros(2, np.float32)}), "'scalar/x', F32 \\[2\\]"),
         (lambda _, metadata: metadata.update(run="other"), "run is 'other', expected 'run'"),
