@@ -1,4 +1,4 @@
-"""Waiting for something, with a deadline and a message."""
+"""Polling with a timeout."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def wait_until(
     done: Callable[[T], bool] = bool,
     poll_secs: float = 0.1,
 ) -> T:
-    """Calls `probe` until `done` holds for what it returns, and returns that.
+    """Calls `probe` until `done` is true for its result, and returns that result.
 
     Args:
-        probe: Looks at the world; called at least once.
-        timeout_secs: How long to go on.
-        what: Ends the sentence "gave up waiting for".
-        done: Whether a value is the one; truth by default.
-        poll_secs: Pause between two looks.
+        probe: Returns the observed value; called at least once.
+        timeout_secs: Time after which the wait fails.
+        what: Description of the condition, for the error message "gave up after … waiting for `what`".
+        done: Whether a value satisfies the condition; by default its truth value.
+        poll_secs: Interval between two calls.
 
     Raises:
-        DeadlineError: The deadline came first; it says what was last seen.
+        DeadlineError: The timeout expired; its message has the last observed value.
     """
     deadline = time.monotonic() + timeout_secs
     while True:

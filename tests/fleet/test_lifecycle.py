@@ -78,7 +78,7 @@ def test_a_second_launcher_in_a_folder_is_refused(tmp_path: Path) -> None:
         fleet.wait_for(lambda: processes(fleet.out), START_SECS, "the first process")
         second = subprocess.run(fleet.launcher.args, capture_output=True, text=True, timeout=START_SECS, check=False)
         assert second.returncode == errors.USAGE
-        assert second.stderr == f"psfleet: --out {fleet.out}: another run is using it, expected a folder of its own\n"
+        assert second.stderr == f"psfleet: --out {fleet.out}: another run is using it, expected another folder\n"
         assert fleet.launcher.poll() is None
         assert len(processes(fleet.out)) == 3
 

@@ -36,7 +36,7 @@ def test_without_any_variable_a_process_is_a_ps_that_serves_any_run() -> None:
 
 def test_the_job_may_be_told_as_text(job: Job) -> None:
     assert settings.read({"PSFLEET_JOB": job.model_dump_json()}).job == job
-    with pytest.raises(BadJobError, match="PSFLEET_JOB is its own text: expected a resolved job as JSON"):
+    with pytest.raises(BadJobError, match="PSFLEET_JOB: expected a resolved job as JSON"):
         settings.read({"PSFLEET_JOB": "{name"})
 
 

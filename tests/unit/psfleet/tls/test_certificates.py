@@ -127,7 +127,7 @@ def test_files_that_do_not_fit_are_refused_at_first_and_ignored_later(
 
 def test_a_certificate_that_has_ended_is_refused_with_the_command_that_helps(folder: Path) -> None:
     certificates.renew(folder, days=0)
-    with pytest.raises(BadJobError, match=r"TLS: .*tls\.crt ended on .*psfleet certs --renew"):
+    with pytest.raises(BadJobError, match=r"TLS: .*tls\.crt expired on .*psfleet certs --renew"):
         Identity(folder / "ps")
 
 
@@ -219,13 +219,13 @@ def test_any_role_may_ask_for_health(folder: Path) -> None:
 
 
 def test_a_containers_health_check_uses_its_own_certificate(tmp_path: Path, folder: Path) -> None:
-    assert set(health.PROOF) == FILES
+    assert set(health.CREDENTIALS) == FILES
     assert health.SERVICE == SERVICE
     certificates.make(tmp_path / "others")
     with ps(folder) as address:
         assert health.problem(address.port + 1, folder / "ps") == ""
-        assert "no answer" in health.problem(address.port + 1, tmp_path / "others" / "ps")
-        assert "no answer" in health.problem(address.port + 1)
+        assert "no response" in health.problem(address.port + 1, tmp_path / "others" / "ps")
+        assert "no response" in health.problem(address.port + 1)
 
 
 def test_both_ends_take_over_renewed_certificates_while_they_run(folder: Path) -> None:

@@ -113,7 +113,7 @@ def test_a_tunnel_that_dies_is_started_again(tunnels: Tunnels, reloads: Path, ca
     tunnels.open(way)
     os.kill(pids(reloads, way.port)[0], signal.SIGKILL)
     wait_until(lambda: pids(reloads, way.port), 10.0, "a second stunnel", done=lambda found: len(found) == 2)
-    assert f"stunnel for port {way.port} ended with -9, starting it again" in caplog.text
+    assert f"stunnel for port {way.port} exited with code -9, restarting it" in caplog.text
 
 
 def test_a_renewed_certificate_is_told_to_every_tunnel(tunnels: Tunnels, reloads: Path, identity: Identity) -> None:
@@ -144,7 +144,7 @@ def test_a_stranger_is_told_once_and_an_absent_peer_not_at_all(
 
 def test_a_tunnel_that_does_not_start_says_why(tunnels: Tunnels) -> None:
     way = route("broken:2225")
-    with pytest.raises(LostPeerError, match=f"stunnel for port {way.port} ended with 1: Line 7: cannot work"):
+    with pytest.raises(LostPeerError, match=f"stunnel for port {way.port} exited with code 1: Line 7: cannot work"):
         tunnels.open(way)
     tunnels.open(route("worker-1:2225", way.port))
 
@@ -160,7 +160,7 @@ def test_without_stunnel_the_message_names_the_package(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
-        BadJobError, match=r"tls: true needs stunnel4, which is not installed \(Debian packages stunnel4"
+        BadJobError, match=r"tls: true requires stunnel4, which is not installed \(Debian packages stunnel4"
     ):
         Tunnels(identity)
 
@@ -237,7 +237,7 @@ def test_a_tensorflow_port_that_is_open_to_others_ends_the_process(host: str, re
     [plane.own] = free_addresses(1)
     with listening(host, plane.own.port):
         if refused:
-            with pytest.raises(BadJobError, match=r"TensorFlow's port \d+ listens on .*, expected loopback alone"):
+            with pytest.raises(BadJobError, match=r"TensorFlow's port \d+ listens on .*, expected loopback only"):
                 plane.check()
         else:
             plane.check()
