@@ -1,4 +1,4 @@
-"""Exports hold the checkpoint's tensors by name, in the format that the suffix names, or do not appear at all."""
+"""Exports contain the checkpoint's tensors by name, in the format of the suffix, and are written atomically."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_an_older_checkpoint_is_exported_when_it_is_named(tmp_path: Path) -> Non
     assert tensors["dense/kernel"].tobytes() == random_values(10)["dense/kernel"].tobytes()
 
 
-def test_a_named_checkpoint_that_is_broken_is_not_replaced_by_another(tmp_path: Path) -> None:
+def test_a_named_checkpoint_that_is_invalid_is_not_replaced_by_another(tmp_path: Path) -> None:
     save(tmp_path, 10)
     broken = save(tmp_path, 20).folder
     (broken / "manifest.json").unlink()

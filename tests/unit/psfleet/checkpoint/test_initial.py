@@ -1,4 +1,4 @@
-"""The initial checkpoint holds the model as it starts, and appears whole or not at all."""
+"""The initial checkpoint holds the initial values of the model, and is written atomically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A manifest that is wrong in any way is refused, and says where."""
+"""An invalid manifest is refused, and the error names the field."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _set(*path: str | int, to: object) -> Callable[[dict[str, Any]], None]:
         (_set("surprise", to=1), "surprise"),
     ],
 )
-def test_a_wrong_manifest_is_refused_with_its_folder_and_field(
+def test_an_invalid_manifest_is_refused_with_its_folder_and_field(
     tmp_path: Path, change: Callable[[dict[str, Any]], None], problem: str
 ) -> None:
     folder = save(tmp_path, 10).folder
@@ -68,7 +68,7 @@ def test_a_wrong_manifest_is_refused_with_its_folder_and_field(
     assert problem in str(caught.value)
 
 
-def test_a_manifest_that_promises_more_than_the_files_hold_is_refused(tmp_path: Path) -> None:
+def test_a_manifest_with_tensors_larger_than_its_files_is_refused(tmp_path: Path) -> None:
     folder = save(tmp_path, 10).folder
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["layout"]["parameters"][0][1] = [10**9, 10**9]

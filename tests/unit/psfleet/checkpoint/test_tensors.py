@@ -1,4 +1,4 @@
-"""Any number of ps reads a checkpoint bit for bit, and a part or a model that does not fit is refused."""
+"""Any number of ps reads a checkpoint bit for bit, and a part or a model that does not match is refused."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_ps_gets_its_own_scalars_and_a_new_ps_those_of_the_last(tmp_path: Path
     assert scalar.dtype == np.float32
 
 
-def test_read_tensors_gives_every_tensor_whole(tmp_path: Path) -> None:
+def test_read_tensors_returns_complete_tensors(tmp_path: Path) -> None:
     tensors = read_tensors(save(tmp_path, 7, layout=sample_layout(3)))
     expected = random_values(1)
     assert set(tensors) == set(expected)
@@ -106,7 +106,7 @@ KERNEL = "parameter/dense/kernel@0"
         (lambda _, metadata: metadata.clear(), "format_version is None"),
     ],
 )
-def test_a_part_that_is_not_what_the_manifest_promises_is_refused(
+def test_a_part_that_does_not_match_the_manifest_is_refused(
     tmp_path: Path, change: Callable[[dict[str, np.ndarray], dict[str, str]], None], problem: str
 ) -> None:
     checkpoint = save(tmp_path, 10)
@@ -124,7 +124,7 @@ def test_reading_a_truncated_part_is_refused(tmp_path: Path, size: int) -> None:
         read_tensors(checkpoint)
 
 
-def test_tensors_may_have_been_cut_anywhere(tmp_path: Path) -> None:
+def test_tensors_may_be_divided_anywhere(tmp_path: Path) -> None:
     def cut(tensors: dict[str, np.ndarray], _: dict[str, str]) -> None:
         kernel = tensors.pop(KERNEL)
         tensors.update({KERNEL: kernel[:3], "parameter/dense/kernel@3": kernel[3:]})

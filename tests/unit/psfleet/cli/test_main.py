@@ -1,4 +1,4 @@
-"""The command line in this process, its launcher and its clients replaced: what it passes on, says and exits with."""
+"""The command line in this process, with stubs for launcher and clients: arguments, output and exit codes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def psfleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 @dataclass
 class Launcher:
-    """Stands for `psfleet.launch.train`: keeps what it is called with, and reports or raises."""
+    """Stub for `psfleet.launch.train`: records its arguments, and returns a report or raises."""
 
     exit_code: int = 0
     error: BaseException | None = None
@@ -103,7 +103,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("error", "code"), ERRORS, ids=[type(error).__name__ for error, _ in ERRORS])
-def test_an_error_on_purpose_is_one_line_and_its_exit_code(
+def test_a_psfleet_error_is_one_line_and_its_exit_code(
     psfleet: Psfleet, launcher: Launcher, error: errors.PsfleetError, code: int
 ) -> None:
     launcher.error = error
@@ -116,7 +116,7 @@ def test_the_programs_own_traceback_comes_before_the_line(psfleet: Psfleet, laun
     assert psfleet("train", "job.yaml").err == "Traceback: yours\npsfleet: it raised\n"
 
 
-def test_a_bug_is_told_with_its_traceback_and_exits_1(psfleet: Psfleet, launcher: Launcher) -> None:
+def test_a_bug_is_printed_with_its_traceback_and_exits_1(psfleet: Psfleet, launcher: Launcher) -> None:
     launcher.error = ZeroDivisionError("in psfleet")
     said = psfleet("train", "job.yaml")
     assert said.code == 1
@@ -145,7 +145,7 @@ def test_clusterspec_prints_json_and_nothing_else(psfleet: Psfleet) -> None:
     assert json.loads(said.out) == {"cluster": cluster, "task": {"type": "worker", "index": 1}}
 
 
-def test_weights_says_where_it_wrote_how_many_tensors(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_prints_the_file_and_the_number_of_tensors(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Path, Path]] = []
 
     def export(source: Path, out: Path) -> int:
@@ -159,13 +159,13 @@ def test_weights_says_where_it_wrote_how_many_tensors(psfleet: Psfleet, monkeypa
 
 
 class Ps:
-    """Stands for `PsClient`: two ps, of which one holds the run."""
+    """Stub for `PsClient`: two ps, one of which has the run's state."""
 
     closed: list[Address]
 
     def __init__(self, address: Address, run: str, identity: object) -> None:
         self.address, self.run = address, run
-        assert identity is None, "nobody gave --tls"
+        assert identity is None, "no --tls was given"
 
     def reset(self) -> bool:
         if self.address.host == "gone":
@@ -183,20 +183,20 @@ def ps(monkeypatch: pytest.MonkeyPatch) -> type[Ps]:
     return Ps
 
 
-def test_reset_says_of_each_ps_whether_there_was_anything(psfleet: Psfleet, ps: type[Ps]) -> None:
+def test_reset_reports_for_each_ps_whether_it_had_state(psfleet: Psfleet, ps: type[Ps]) -> None:
     said = psfleet("reset", "tiny-1", "--ps", "a:1000", "--ps", "b:2000")
     assert (said.code, said.out) == (0, "a:1000: deleted run tiny-1\nb:2000: no state of run tiny-1\n")
     assert ps.closed == [Address("a", 1000), Address("b", 2000)]
 
 
-def test_reset_of_a_ps_that_is_gone_says_what_was_done_before(psfleet: Psfleet, ps: type[Ps]) -> None:
+def test_reset_reports_what_was_deleted_before_a_ps_is_unreachable(psfleet: Psfleet, ps: type[Ps]) -> None:
     said = psfleet("reset", "tiny-1", "--ps", "a:1000", "--ps", "gone:2000")
     assert (said.code, said.err) == (75, "psfleet: ps at gone:2001: gone\n")
     assert said.out == "a:1000: deleted run tiny-1\n"
     assert ps.closed == [Address("a", 1000), Address("gone", 2000)]
 
 
-def test_reset_looks_at_every_address_before_it_drops_anything(psfleet: Psfleet, ps: type[Ps]) -> None:
+def test_reset_validates_every_address_before_it_deletes_anything(psfleet: Psfleet, ps: type[Ps]) -> None:
     said = psfleet("reset", "tiny-1", "--ps", "a:1000", "--ps", "nowhere")
     assert (said.code, said.out, ps.closed) == (64, "", [])
 

@@ -1,4 +1,4 @@
-"""The page of a run: complete, self-contained, safe, and there whatever the run left."""
+"""The page of a run: complete, self-contained, escaped, and rendered also for a run without data."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_a_single_point_is_drawn_as_a_dot() -> None:
     assert "2 at step 1." in checked(html).text
 
 
-def test_losses_that_are_not_numbers_leave_a_gap_that_is_named() -> None:
+def test_losses_that_are_not_numbers_leave_a_gap_that_the_summary_mentions() -> None:
     html = render(DONE, points([3.0, 2.0, math.nan, math.inf, 1.0, 0.5, math.nan]))
     assert "3 of 7 are not finite and are omitted" in html
     assert html.count('class="curve"') == 3

@@ -1,4 +1,4 @@
-"""What a container remembers of the processes that it had."""
+"""The exit record of a container."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_cause_of_a_restart_is_how_the_process_before_ended(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("code", sorted(PERMANENT_CODES))
-def test_a_process_after_one_that_ended_for_good_ends_alike_however_often(tmp_path: Path, code: int) -> None:
+def test_a_process_after_a_permanent_error_ends_with_the_same_error(tmp_path: Path, code: int) -> None:
     before = ExitRecord(tmp_path, "one")
     before.begin()
     before.end(code, "the program raised ValueError")
@@ -39,14 +39,14 @@ def test_a_process_after_one_that_ended_for_good_ends_alike_however_often(tmp_pa
         assert caught.value.exit_code == code
 
 
-def test_a_new_container_has_no_past(tmp_path: Path) -> None:
+def test_a_new_container_has_no_record(tmp_path: Path) -> None:
     before = ExitRecord(tmp_path, "one")
     before.begin()
     before.end(70, "failed")
     assert ExitRecord(tmp_path, "two").begin() == ""
 
 
-def test_a_torn_record_is_none(tmp_path: Path) -> None:
+def test_an_incomplete_record_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "one.json").write_text('{"starts": 1, "exi')
     assert ExitRecord(tmp_path, "one").begin() == ""
 

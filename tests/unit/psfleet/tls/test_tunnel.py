@@ -1,4 +1,4 @@
-"""Tunnels and the data plane above them, with a stand-in for stunnel that listens and does nothing else."""
+"""Tunnels and the data plane that uses them, with a stub for stunnel that only listens."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_tunnel_listens_when_it_is_opened_and_not_after_the_end(reloads: Path,
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_the_same_route_is_left_alone_and_another_takes_its_place(tunnels: Tunnels, reloads: Path) -> None:
+def test_the_same_route_is_kept_and_another_one_replaces_it(tunnels: Tunnels, reloads: Path) -> None:
     way = route("worker-1:2225")
     tunnels.open(way)
     tunnels.open(way)
@@ -108,7 +108,7 @@ def test_the_same_route_is_left_alone_and_another_takes_its_place(tunnels: Tunne
     assert Path(f"/proc/{new}").exists()
 
 
-def test_a_tunnel_that_dies_is_started_again(tunnels: Tunnels, reloads: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tunnel_that_exits_is_restarted(tunnels: Tunnels, reloads: Path, caplog: pytest.LogCaptureFixture) -> None:
     way = route("worker-1:2225")
     tunnels.open(way)
     os.kill(pids(reloads, way.port)[0], signal.SIGKILL)
@@ -116,7 +116,7 @@ def test_a_tunnel_that_dies_is_started_again(tunnels: Tunnels, reloads: Path, ca
     assert f"stunnel for port {way.port} exited with code -9, restarting it" in caplog.text
 
 
-def test_a_renewed_certificate_is_told_to_every_tunnel(tunnels: Tunnels, reloads: Path, identity: Identity) -> None:
+def test_every_tunnel_reloads_a_renewed_certificate(tunnels: Tunnels, reloads: Path, identity: Identity) -> None:
     ways = [route("worker-1:2225"), route("worker-2:2225")]
     for way in ways:
         tunnels.open(way)
@@ -130,7 +130,7 @@ def test_a_renewed_certificate_is_told_to_every_tunnel(tunnels: Tunnels, reloads
     )
 
 
-def test_a_stranger_is_told_once_and_an_absent_peer_not_at_all(
+def test_an_unauthorized_peer_is_logged_once_and_an_absent_peer_is_not(
     tunnels: Tunnels, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "psfleet.tunnel"):
@@ -194,7 +194,7 @@ def test_a_workers_tensorflow_knows_only_loopback() -> None:
     ]
 
 
-def test_a_ps_reaches_a_worker_once_it_is_told_where() -> None:
+def test_a_ps_reaches_a_worker_once_it_knows_the_address() -> None:
     opened = Opened()
     plane = Tunnelled(settings("ps-1:2222"), "ps", 1, opened)  # type: ignore[arg-type]
     assert plane.own.data == "127.0.0.1:20001"
