@@ -57,8 +57,7 @@ def export(source: Path, out: Path) -> int:
     """Writes all parameters, state and frozen tensors of a checkpoint atomically to `out`.
 
     Args:
-        source: A run folder or its `checkpoints` folder, of which the newest valid checkpoint is exported, or one
-            checkpoint.
+        source: A checkpoint, or a run folder or its `checkpoints` folder, whose newest valid checkpoint is exported.
         out: `*.safetensors` (without TensorFlow), or `*.weights.h5` or `*.keras` (these build the program's model).
 
     Returns:

@@ -23,7 +23,7 @@ FOLDER_PATTERN = re.compile(r"(\d{8,})-g(\d+)", re.ASCII)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A committed checkpoint: the content of its manifest, of which the names and sizes of the parts were checked."""
+    """A committed checkpoint: the content of its manifest, after a check of the parts' names and sizes."""
 
     folder: Path
     run: str

@@ -217,7 +217,7 @@ def open_part(
 
 
 def _checked(path: Path, file: Any, layouts: Mapping[str, FlatLayout]) -> PartReader:
-    """A reader of an open file of which every key, dtype and shape is in the layouts."""
+    """A reader of an open file, after a check of every key, dtype and shape against the layouts."""
     tensors = {
         f"{prefix}/{spec.name}": (prefix, spec.name, DTYPES[flat.unit_dtype])
         for prefix, flat in layouts.items()

@@ -10,7 +10,7 @@ import typer
 JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="The job file.", show_default=False)]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a field of the job, such as train.steps=100."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a field of the job, for example train.steps=100."),
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Delete the checkpoints and results of earlier runs first.")]
 Out = Annotated[Path | None, typer.Option(help="The run folder; runs/<name> by default.")]
