@@ -1,6 +1,6 @@
-"""Writes a pydantic schema as Markdown tables, so that the documentation of files cannot differ from their code.
+"""Generates Markdown tables from pydantic schemas, so that the documentation cannot differ from the code.
 
-`python -m docs.schema_tables` puts the tables into `docs/`, between the markers of each document.
+`python -m docs.schema_tables` writes the tables to `docs/`, between the markers of each document.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusive
 
 @dataclass(frozen=True)
 class Section:
-    """One table to be: a model at a dotted path of the file; `choice` selects it among the members of a union."""
+    """One table: a model at a dotted path of the file; `choice` selects it among the members of a union."""
 
     path: str
     model: type[BaseModel]
@@ -35,10 +35,10 @@ class Section:
 
 
 def tables(model: type[BaseModel]) -> str:
-    """Markdown of all fields of a model: a table for itself and one for each model in it, in the order of the fields.
+    """Markdown of all fields of a model: a table for it and one for each nested model, in the order of the fields.
 
-    The members of a discriminated union get a table each. A model that is met at the same path again (the schedule of
-    each optimizer) is not repeated.
+    Each member of a discriminated union has a table. A model that occurs again at the same path (the schedule of each
+    optimizer) is not repeated.
     """
     paths: set[str] = set()
     parts: list[str] = []
@@ -55,10 +55,10 @@ def tables(model: type[BaseModel]) -> str:
 
 
 def insert(document: str, models: tuple[type[BaseModel], ...]) -> str:
-    """The document with what stands between its n-th pair of markers replaced by the tables of the n-th model.
+    """The document with the text between its n-th pair of markers replaced by the tables of the n-th model.
 
     Raises:
-        ValueError: There are more or fewer pairs of markers than models.
+        ValueError: The number of pairs of markers differs from the number of models.
     """
     head, *rest = document.split(BEGIN)
     if len(rest) != len(models) or any(part.count(END) != 1 for part in rest):
@@ -68,7 +68,7 @@ def insert(document: str, models: tuple[type[BaseModel], ...]) -> str:
 
 
 def _below(section: Section, seen: set[tuple[str, type[BaseModel]]]) -> Iterator[Section]:
-    """The sections in a section, the members of a union before what lies in them; equal models at equal paths once."""
+    """The nested sections of a section, the members of a union before their own sections; each model once per path."""
     for name, field in section.model.model_fields.items():
         members = [inner for inner in _inner(section, name, field) if (inner.path, inner.model) not in seen]
         seen.update((member.path, member.model) for member in members)
@@ -78,7 +78,7 @@ def _below(section: Section, seen: set[tuple[str, type[BaseModel]]]) -> Iterator
 
 
 def _inner(section: Section, name: str, field: FieldInfo) -> Iterator[Section]:
-    """The sections that a field opens."""
+    """The sections of a field."""
     schema = _properties(section.model)[name]
     path = f"{section.path}.{name}".lstrip(".") + {"array": "[]", "object": ".<key>"}.get(schema.get("type", ""), "")
     for model in _models(field.annotation):
@@ -90,7 +90,7 @@ def _inner(section: Section, name: str, field: FieldInfo) -> Iterator[Section]:
 
 
 def _models(annotation: object) -> Iterator[type[BaseModel]]:
-    """The models that a type is made of, outermost first."""
+    """The models in a type annotation, the outermost first."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for argument in get_args(annotation):
@@ -98,7 +98,7 @@ def _models(annotation: object) -> Iterator[type[BaseModel]]:
 
 
 def _properties(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
-    """JSON schema of each field; what lies in other models stays a `$ref`."""
+    """JSON schema of each field; other models remain a `$ref`."""
     properties: dict[str, dict[str, Any]] = model.model_json_schema().get("properties", {})
     return properties
 
@@ -114,9 +114,9 @@ def _table(section: Section) -> str:
 
 
 def _meaning(section: Section, name: str) -> str:
-    """The discriminator of a union is the one kind of field that has no description of its own."""
+    """The meaning of a discriminator of a union, the only kind of field without a description."""
     if section.choice.startswith(f"{name}: "):
-        return "Chooses this table."
+        return "Selects this table."
     raise ValueError(f"{section.model.__name__}.{name} has no description")
 
 
@@ -145,7 +145,7 @@ def _at_least(schema: Mapping[str, Any]) -> str:
 
 
 def _default(field: FieldInfo) -> str:
-    """The default as it would be written in the file."""
+    """The default in the notation of the file."""
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True, validated_data={})
@@ -157,7 +157,7 @@ def _default(field: FieldInfo) -> str:
 
 
 def rewrite(folder: Path) -> None:
-    """Brings the documents in a folder up to date."""
+    """Updates the documents in a folder."""
     for name, models in DOCUMENTS.items():
         path = folder / name
         path.write_text(insert(path.read_text(encoding="utf-8"), models), encoding="utf-8")

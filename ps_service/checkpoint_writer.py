@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from psfleet.checkpoint.store import PartRecord, ShardContent, checkpoint_folder, write_part
+from psfleet.checkpoint.manifest import checkpoint_folder
+from psfleet.checkpoint.parts import PartRecord, ShardContent, write_part
 from psfleet.layout import Layout
 from psfleet.service.logs import RunLogger
 

@@ -15,7 +15,7 @@ from ps_service.run_state import Run
 from ps_service.shard import Shard
 from ps_service.shard_graph import ShardPlan
 from psfleet import errors
-from psfleet.checkpoint.store import read_manifest
+from psfleet.checkpoint.manifest import read_manifest
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
 from psfleet.errors import LostPeerError, PsfleetError

@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from ps_service.checkpoint_writer import CheckpointWriter
 from ps_service.shard_graph import Counters, ShardGraph, ShardPlan
-from psfleet.checkpoint.store import Checkpoint, read_shard
+from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.tensors import read_shard
 from psfleet.service.logs import RunLogger
 
 _logger = logging.getLogger("psfleet.ps")

@@ -13,7 +13,7 @@ import tensorflow.compat.v1 as v1
 from ps_service import optimizers
 from ps_service.updates import AsyncUpdates, SyncUpdates, Updates
 from ps_service.updates.interface import slot_values
-from psfleet.checkpoint.store import ShardContent
+from psfleet.checkpoint.parts import ShardContent
 from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.tf import ShardVariables, container_name

@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 
 __all__ = ["GraphProgram", "KerasProgram", "Report", "__version__", "train"]
 
-_HOMES = {
+_MODULES = {
     "GraphProgram": "psfleet.job.program",
     "KerasProgram": "psfleet.job.program",
     "Report": "psfleet.report.schema",
@@ -23,7 +23,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name at its first use: the health check starts every few seconds and needs none of them."""
-    if name not in _HOMES:
+    """Imports a public name at its first use, because the frequent health check needs none of them."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)

@@ -1,4 +1,4 @@
-"""`python -m psfleet`: the command line."""
+"""`python -m psfleet`: the same as the `psfleet` command."""
 
 from psfleet.cli.main import main
 

@@ -1,6 +1,6 @@
-"""The ways in which a run can end badly, each with the exit code that scripts and Kubernetes act on.
+"""Exceptions with the exit codes by which scripts and Kubernetes decide about retries.
 
-`TemporaryError` leaves may be retried from outside, `PermanentError` leaves must not: the same input would fail again.
+Subclasses of `TemporaryError` may be retried; those of `PermanentError` must not, because the same input fails again.
 """
 
 from __future__ import annotations
@@ -15,46 +15,47 @@ BAD_JOB = 78
 SIGNAL_BASE = 128
 
 PERMANENT_CODES = frozenset({USAGE, NO_CHECKPOINT, PROGRAM_FAILED, BAD_JOB})
-"""Exit codes that a supervisor never answers with a restart."""
+"""Exit codes after which a process is not restarted."""
 
 
 def innermost(error: BaseException) -> str:
-    """The innermost cause of an error, in one line."""
+    """The message of the innermost cause of an error, in one line."""
     while isinstance(cause := error.__cause__ or error.__context__, Exception):
         error = cause
     return " ".join(str(error).split()) or type(error).__name__
 
 
 class PsfleetError(Exception):
-    """Base of every error that psfleet raises on purpose; its text is one line for the user."""
+    """Base class of all errors of psfleet; the message is one line for the user."""
 
     exit_code = BUG
 
 
 class PermanentError(PsfleetError):
-    """Trying again with the same input gives the same result."""
+    """A retry with the same input fails again."""
 
 
 class TemporaryError(PsfleetError):
-    """Trying again may well succeed."""
+    """A retry can succeed."""
 
 
 class UsageError(PermanentError):
-    """The command line asks for something that does not exist."""
+    """The command line or the environment is unusable: bad arguments, missing files, TensorFlow not installed."""
 
     exit_code = USAGE
 
 
 class NoCheckpointError(PermanentError):
-    """Checkpoint files are there, but none of them is whole."""
+    """There are checkpoints, but none is valid."""
 
     exit_code = NO_CHECKPOINT
 
 
 class ProgramError(PermanentError):
-    """The training program itself failed: an exception, a NaN loss, a wrong return value.
+    """The training program failed: an exception, a NaN loss, a wrong return value.
 
-    `details` holds the program's own traceback as text, or is empty.
+    Attributes:
+        details: The traceback of the program's exception, or empty.
     """
 
     exit_code = PROGRAM_FAILED
@@ -65,25 +66,31 @@ class ProgramError(PermanentError):
 
 
 class BadJobError(PermanentError):
-    """The job file is wrong, or the fleet or the checkpoint does not match it."""
+    """The job file or the environment is invalid, or the fleet or the checkpoint does not match the job."""
 
     exit_code = BAD_JOB
 
 
 class LostPeerError(TemporaryError):
-    """A peer went away, or restarted and lost its state."""
+    """A peer is unreachable, or was restarted and lost its state."""
 
     exit_code = LOST_PEERS
 
 
 class StorageError(TemporaryError):
-    """A checkpoint cannot be written: the disk is full, or gone."""
+    """A file cannot be written: the disk is full or unavailable."""
 
     exit_code = LOST_PEERS
 
 
 class DeadlineError(TemporaryError):
-    """A wait came to its deadline; the text names what was waited for and what was last seen."""
+    """A timeout expired.
+
+    Attributes:
+        what: What was waited for.
+        timeout_secs: The timeout.
+        last_seen: The last observed value, or None.
+    """
 
     exit_code = LOST_PEERS
 
@@ -96,7 +103,7 @@ class DeadlineError(TemporaryError):
 
 
 class StoppedError(PsfleetError):
-    """A signal asked the run to stop; everything applied so far is saved."""
+    """A signal stopped this process."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(f"stopped by signal {signal_number}")

@@ -1,8 +1,7 @@
-"""Waiting for something, with a deadline and a message."""
+"""Polling with a timeout."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -19,22 +18,19 @@ def wait_until(
     *,
     done: Callable[[T], bool] = bool,
     poll_secs: float = 0.1,
-    interrupted: threading.Event | None = None,
 ) -> T:
-    """Calls `probe` until `done` holds for what it returns, and returns that.
+    """Calls `probe` until `done` is true for its result, and returns that result.
 
     Args:
-        probe: Looks at the world; called at least once.
-        timeout_secs: How long to go on.
-        what: Ends the sentence "gave up waiting for".
-        done: Whether a value is the one; truth by default.
-        poll_secs: Pause between two looks.
-        interrupted: Once set, the wait ends early and returns what it last saw.
+        probe: Returns the observed value; called at least once.
+        timeout_secs: Time after which the wait fails.
+        what: Description of the condition, for the error message "gave up after … waiting for `what`".
+        done: Whether a value satisfies the condition; by default its truth value.
+        poll_secs: Interval between two calls.
 
     Raises:
-        DeadlineError: The deadline came first; it says what was last seen.
+        DeadlineError: The timeout expired; its message has the last observed value.
     """
-    pause = interrupted or threading.Event()
     deadline = time.monotonic() + timeout_secs
     while True:
         seen = probe()
@@ -42,5 +38,4 @@ def wait_until(
             return seen
         if time.monotonic() >= deadline:
             raise DeadlineError(what, timeout_secs, seen)
-        if pause.wait(min(poll_secs, max(0.0, deadline - time.monotonic()))):
-            return seen
+        time.sleep(min(poll_secs, max(0.0, deadline - time.monotonic())))

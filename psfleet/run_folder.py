@@ -1,4 +1,4 @@
-"""The run folder: claimed for one run at a time, cleared for a fresh one, and what the processes need put into it."""
+"""The run folder: the names of the files in it, and the lock that one run at a time holds on it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from psfleet.job.job import Job
 from psfleet.report.schema import EventLog, History, Report
 
 STARTED = ".started"
-"""Which start of the run this is, and when its first chief began."""
+"""Run-attempt marker, written by the chief: identifier and start time of the attempt."""
 RECORDED = (Report.FILE_NAME, "report.html", EventLog.FILE_NAME, STARTED)
-"""What the chief writes for each start of the run anew."""
+"""Files that the chief deletes when a new attempt starts."""
 OF_ONE_START = (*RECORDED, "logs")
-"""What a resumed run leaves anew."""
+"""Files and folders that a resumed run replaces."""
 OWN = ("checkpoints", "tensorboard", History.FILE_NAME, *OF_ONE_START)
-"""All that a run leaves in its folder; nothing else there is ever touched."""
+"""All files and folders of a run that `--fresh` deletes; other files in the folder are never changed."""
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Where one run leaves its results."""
+    """Paths in the folder of one run."""
 
     path: Path
 
@@ -35,16 +35,21 @@ class RunFolder:
         return self.path / "job.json"
 
     def log(self, role: str, index: int) -> Path:
-        """A process's log."""
+        """The log of a process."""
         return self.path / "logs" / f"{role}-{index}.log"
 
 
 @contextmanager
 def claimed(path: Path, job: Job, fresh: bool) -> Iterator[RunFolder]:
-    """A run folder that no other run uses until the block is left.
+    """Context manager that locks a run folder, deletes the files of earlier runs, and writes the resolved job.
+
+    Args:
+        path: The folder; created if it is missing.
+        job: The resolved job.
+        fresh: Whether checkpoints and history of earlier runs are deleted too.
 
     Raises:
-        UsageError: It cannot be written, or another run has it.
+        UsageError: The folder cannot be written, or another run has locked it.
     """
     folder = RunFolder(path.resolve())
     try:
@@ -56,7 +61,7 @@ def claimed(path: Path, job: Job, fresh: bool) -> Iterator[RunFolder]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise UsageError(f"--out {path}: another run is using it, expected a folder of its own") from error
+            raise UsageError(f"--out {path}: another run is using it, expected another folder") from error
         try:
             clear(folder.path, OWN if fresh else OF_ONE_START)
             (folder.path / "logs").mkdir(exist_ok=True)
@@ -69,7 +74,7 @@ def claimed(path: Path, job: Job, fresh: bool) -> Iterator[RunFolder]:
 
 
 def clear(folder: Path, names: tuple[str, ...]) -> None:
-    """Removes files and folders, where they are there, from a folder."""
+    """Deletes the named files and folders in a folder, if they exist."""
     for name in names:
         path = folder / name
         if path.is_dir():

@@ -26,10 +26,10 @@ UNSIGNED_BYTE = 0x08
 
 @dataclass(frozen=True)
 class Images:
-    """Digits and what they show.
+    """Images of digits and their labels.
 
     Attributes:
-        pixels: [n, 28, 28] uint8, ink is 255.
+        pixels: [n, 28, 28] uint8; 0 is background, 255 is ink.
         labels: [n] int32 in 0..9.
     """
 
@@ -37,14 +37,14 @@ class Images:
     labels: npt.NDArray[np.int32]
 
     def shard(self, index: int, num_shards: int) -> Images:
-        """Images i with i % num_shards == index."""
+        """The images i with i % num_shards == index."""
         return Images(self.pixels[index::num_shards], self.labels[index::num_shards])
 
 
 def read_digits(path: Path = DIGITS_FILE) -> tuple[Images, Images]:
-    """The digits that come with the example: 1,437 training and 360 test images.
+    """Reads the digits of the example: 1,437 training and 360 test images.
 
-    A line of the file is 64 values of 0..16, an 8x8 image row by row, and the label.
+    Each line of the file has the 64 values in 0..16 of an 8x8 image, row by row, and the label.
     """
     with gzip.open(path, "rt") as file:
         table = np.loadtxt(file, delimiter=",", dtype=np.uint8)
@@ -56,7 +56,7 @@ def read_digits(path: Path = DIGITS_FILE) -> tuple[Images, Images]:
 
 
 def enlarged(small: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Images [n, 8, 8] of 0..16 as [n, 28, 28] of 0..255: bilinear between the centres of the small image's pixels."""
+    """Scales images [n, 8, 8] in 0..16 to [n, 28, 28] in 0..255, by bilinear interpolation between pixel centres."""
     centres = np.clip((np.arange(SIDE) + 0.5) * DIGITS_SIDE / SIDE - 0.5, 0, DIGITS_SIDE - 1)
     weights = np.maximum(0, 1 - np.abs(centres[:, np.newaxis] - np.arange(DIGITS_SIDE)))
     large = weights @ (small * (255 / DIGITS_LEVELS)) @ weights.T
@@ -64,11 +64,11 @@ def enlarged(small: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
 
 
 def read_mnist(folder: str) -> tuple[Images, Images]:
-    """MNIST's training and test images from the four idx files of a folder.
+    """Reads MNIST's training and test images from the four idx files in a folder.
 
     Raises:
-        FileNotFoundError: One of the four is missing.
-        ValueError: One of them is not what its name says.
+        FileNotFoundError: A file is missing.
+        ValueError: A file has another format, shape or number of images than MNIST's.
     """
     return _read_images(Path(folder), *MNIST_TRAINING), _read_images(Path(folder), *MNIST_TEST)
 
@@ -88,7 +88,7 @@ def _read_images(folder: Path, images_name: str, labels_name: str) -> Images:
 
 
 def _find(folder: Path, name: str) -> Path:
-    """The file of that name in either usual spelling, gzipped or not."""
+    """Finds a file in either of its usual spellings, gzipped or not."""
     spellings = (name, name.replace("-idx", ".idx"))
     candidates = [folder / f"{spelling}{ending}" for spelling in spellings for ending in ("", ".gz")]
     for candidate in candidates:
@@ -98,10 +98,10 @@ def _find(folder: Path, name: str) -> Path:
 
 
 def read_idx(path: Path, num_axes: int) -> npt.NDArray[np.uint8]:
-    """The array of an idx file: two zero bytes, element type, number of axes, big-endian uint32 sizes, elements.
+    """Reads an idx file: two zero bytes, element type, number of axes, big-endian uint32 sizes, elements.
 
     Raises:
-        ValueError: The file is not an idx file of bytes with that many axes, or its length is not what its head says.
+        ValueError: The file is not an idx file of bytes with that many axes, or its length does not match its header.
     """
     content = path.read_bytes()
     if path.suffix == ".gz":
@@ -110,13 +110,13 @@ def read_idx(path: Path, num_axes: int) -> npt.NDArray[np.uint8]:
         except (OSError, EOFError, zlib.error) as error:
             raise ValueError(f"{path} cannot be unpacked: {error}") from error
     magic = bytes([0, 0, UNSIGNED_BYTE, num_axes])
-    num_head_bytes = len(magic) + 4 * num_axes
-    if content[: len(magic)] != magic or len(content) < num_head_bytes:
+    num_header_bytes = len(magic) + 4 * num_axes
+    if content[: len(magic)] != magic or len(content) < num_header_bytes:
         raise ValueError(
             f"{path} starts with {content[: len(magic)].hex()}, expected {magic.hex()} and {num_axes} sizes"
         )
     shape = [int(size) for size in np.frombuffer(content, ">u4", num_axes, offset=len(magic))]
-    num_bytes = num_head_bytes + math.prod(shape)
+    num_bytes = num_header_bytes + math.prod(shape)
     if len(content) != num_bytes:
         raise ValueError(f"{path} is {len(content)} bytes long, expected {num_bytes} for the shape {shape}")
-    return np.frombuffer(content, np.uint8, offset=num_head_bytes).reshape(shape)
+    return np.frombuffer(content, np.uint8, offset=num_header_bytes).reshape(shape)

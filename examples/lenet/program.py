@@ -1,4 +1,4 @@
-"""LeNet-5 on handwritten digits: the 1,797 that lie in `data/`, or MNIST."""
+"""LeNet-5 on handwritten digits: the 1,797 in `data/`, or MNIST."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import psfleet
 
 
 def build(data_dir: str | None = None) -> psfleet.KerasProgram:
-    """The program.
+    """Returns the training program.
 
     Args:
-        data_dir: A folder with the four MNIST idx files, gzipped or not; None: the digits that come with the example.
+        data_dir: A folder with MNIST's four idx files, gzipped or not; None: the digits in `data/`.
     """
     training, test = read_digits() if data_dir is None else read_mnist(data_dir)
     return psfleet.KerasProgram(
@@ -27,10 +27,10 @@ def build(data_dir: str | None = None) -> psfleet.KerasProgram:
 
 
 def lenet() -> keras.Model:
-    """Pixels [batch, 28, 28, 1] in [0, 1] to logits [batch, 10].
+    """A model from pixels [batch, 28, 28, 1] in [0, 1] to logits [batch, 10].
 
     LeCun et al. 1998, section II.B (two 5x5 convolutions, each with a subsampling, then dense layers), with ReLU, max
-    pooling, dropout and the widths that have been usual since.
+    pooling, dropout and wider layers.
     """
     return keras.Sequential(
         [
@@ -48,6 +48,6 @@ def lenet() -> keras.Model:
 
 
 def dataset(images: Images) -> tf.data.Dataset:
-    """Single examples: pixels [28, 28, 1] float32 in [0, 1], label [] int32."""
+    """Unbatched examples: pixels [28, 28, 1] float32 in [0, 1], label [] int32."""
     examples = tf.data.Dataset.from_tensor_slices((images.pixels, images.labels))
     return examples.map(lambda pixels, label: (tf.cast(pixels, tf.float32)[..., tf.newaxis] / 255.0, label))

@@ -1,4 +1,4 @@
-"""A line through noisy points, as a TensorFlow 1 graph function: y = 2 x + noise, so W comes near 2 and b near 0."""
+"""Linear regression as a TensorFlow 1 graph function: y = 2 x + noise, so that W approaches 2 and b approaches 0."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HELD_OUT_SEED = 2
 
 
 def build(slope: float = 2.0, noise: float = 0.5) -> psfleet.GraphProgram:
-    """The program; `noise` is the standard deviation of y around slope * x."""
+    """Returns the training program; `noise` is the standard deviation of y around slope * x."""
 
     def train(shard_index: int, num_shards: int) -> tf.data.Dataset:
         return points(TRAINING_SEED, NUM_EXAMPLES, slope, noise).shard(num_shards, shard_index)
@@ -38,7 +38,7 @@ def loss(batch: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
 
 
 def points(seed: int, num_points: int, slope: float, noise: float) -> tf.data.Dataset:
-    """Single examples (x [], y []) float32, x uniform in [-1, 1): the same points for the same seed."""
+    """Unbatched examples (x [], y []) float32 with x uniform in [-1, 1), determined by the seed."""
     random = np.random.default_rng(seed)
     x = random.uniform(-1, 1, num_points)
     y = slope * x + random.normal(0, noise, num_points)

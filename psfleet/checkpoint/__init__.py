@@ -1,1 +1,1 @@
-"""Checkpoints: the parts that the ps write, the manifest that completes them, reading, and export."""
+"""Checkpoints: one part per ps, the manifest that commits them, reading, and export."""

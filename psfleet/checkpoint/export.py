@@ -1,4 +1,4 @@
-"""Exports the named tensors of a checkpoint to one file: safetensors, Keras weights or a whole Keras model."""
+"""Exports the named tensors of a checkpoint to one file: safetensors, Keras weights or a Keras model."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import numpy as np
 import safetensors.numpy
 
 from psfleet.checkpoint.keras_names import Variable, keras_names
-from psfleet.checkpoint.manifest import MANIFEST
-from psfleet.checkpoint.store import Checkpoint, is_checkpoint_name, newest, read_manifest, read_tensors, verify
+from psfleet.checkpoint.manifest import MANIFEST, Checkpoint, read_manifest
+from psfleet.checkpoint.store import is_checkpoint_name, newest, verify
+from psfleet.checkpoint.tensors import read_tensors
 from psfleet.errors import BadJobError, UsageError
 from psfleet.job.job import parse_job
 from psfleet.job.program import KerasProgram, load_program
@@ -19,55 +20,57 @@ from psfleet.job.program import KerasProgram, load_program
 SAFETENSORS = ".safetensors"
 KERAS_WEIGHTS = ".weights.h5"
 KERAS_MODEL = ".keras"
+KERAS_SUFFIXES = (KERAS_WEIGHTS, KERAS_MODEL)
+"""Export formats that need TensorFlow and the program's model."""
 
 
 class KerasVariable(Variable, Protocol):
-    """The part of `keras.Variable` that takes a value."""
+    """Interface of `keras.Variable`: shape and assignment."""
 
     @property
     def shape(self) -> Sequence[int]:
-        """Its shape."""
+        """The shape of its value."""
 
     def assign(self, value: np.ndarray) -> object:
-        """Sets it."""
+        """Sets its value."""
 
 
 class KerasModel(Protocol):
-    """The part of a built `keras.Model` that takes weights and is saved."""
+    """Interface of a built `keras.Model`: variables and saving."""
 
     @property
     def trainable_variables(self) -> Sequence[KerasVariable]:
-        """What training changes."""
+        """The variables that the optimizer updates."""
 
     @property
     def non_trainable_variables(self) -> Sequence[KerasVariable]:
-        """All others."""
+        """All other variables."""
 
     def save(self, filepath: Path) -> object:
-        """Writes the model."""
+        """Saves the model."""
 
     def save_weights(self, filepath: Path) -> object:
-        """Writes the weights."""
+        """Saves the weights."""
 
 
 def export(source: Path, out: Path) -> int:
-    """Writes all parameters, state and frozen tensors of a checkpoint to `out`, which appears whole or not at all.
+    """Writes all parameters, state and frozen tensors of a checkpoint atomically to `out`.
 
     Args:
-        source: A run's folder, its `checkpoints` folder (of both the newest whole one is taken), or one checkpoint.
-        out: `*.safetensors` (needs no TensorFlow), or `*.weights.h5` or `*.keras` (build the model of the program).
+        source: A checkpoint, or a run folder or its `checkpoints` folder, whose newest valid checkpoint is exported.
+        out: `*.safetensors` (without TensorFlow), or `*.weights.h5` or `*.keras` (these build the program's model).
 
     Returns:
         The number of tensors.
 
     Raises:
-        UsageError: There is no checkpoint, the suffix is another one, `out` cannot be written, or the checkpoint
-            names no program or one without a Keras model.
+        UsageError: There is no checkpoint, the suffix is unknown, `out` cannot be written, or the checkpoint
+            records no program or one without a Keras model.
         ProgramError: The program cannot be loaded, or does not build its model.
-        NoCheckpointError: There are checkpoints, but none is whole.
-        BadJobError: The program's model is not that of the checkpoint.
+        NoCheckpointError: There are checkpoints, but none is valid.
+        BadJobError: The variables of the program's model differ from the checkpoint's.
     """
-    if not out.name.endswith((SAFETENSORS, KERAS_WEIGHTS, KERAS_MODEL)):
+    if not out.name.endswith((SAFETENSORS, *KERAS_SUFFIXES)):
         raise UsageError(f"--out {out}: expected a name that ends in {SAFETENSORS}, {KERAS_WEIGHTS} or {KERAS_MODEL}")
     if not out.parent.is_dir() or out.is_dir():
         raise UsageError(f"--out {out}: expected a file in a folder that exists")
@@ -78,7 +81,7 @@ def export(source: Path, out: Path) -> int:
 
 
 def find(source: Path) -> Checkpoint:
-    """The checkpoint that a path means; see `export`."""
+    """Resolves and verifies the checkpoint for `source` of `export`."""
     if (source / MANIFEST).is_file() or (is_checkpoint_name(source.resolve().name) and source.is_dir()):
         checkpoint = read_manifest(source)
         verify(checkpoint)
@@ -86,12 +89,21 @@ def find(source: Path) -> Checkpoint:
     root = source / "checkpoints"
     found = newest(root if root.is_dir() else source)
     if found is None:
-        raise UsageError(f"{source}: no checkpoint there")
+        raise UsageError(
+            f"{source}: no checkpoint there, expected a run folder, its checkpoints folder or a checkpoint"
+        )
     return found
 
 
 def export_safetensors(checkpoint: Checkpoint, out: Path) -> int:
-    """Writes the named tensors; returns their number. `UsageError` if `out` cannot be written."""
+    """Writes the named tensors as safetensors.
+
+    Returns:
+        The number of tensors.
+
+    Raises:
+        UsageError: `out` cannot be written.
+    """
     tensors = read_tensors(checkpoint)
     metadata = {"run": checkpoint.run, "step": str(checkpoint.step)}
     content = safetensors.numpy.save(tensors, metadata)
@@ -100,15 +112,15 @@ def export_safetensors(checkpoint: Checkpoint, out: Path) -> int:
 
 
 def export_keras(checkpoint: Checkpoint, out: Path, model: KerasModel) -> int:
-    """Assigns the named tensors to a built model and saves it, or its weights only if `out` ends in `.weights.h5`.
+    """Assigns the named tensors to a built model and saves it, or only its weights if `out` ends in `.weights.h5`.
 
-    Keras itself leaves the seeds of dropout out of its files.
+    Keras does not save the state of seed generators, so that of dropout is not exported.
 
     Returns:
         The number of tensors.
 
     Raises:
-        BadJobError: The model's variables are not those of the checkpoint; names one and both shapes.
+        BadJobError: The model's variables differ from the checkpoint's; names one of them and both shapes.
         UsageError: `out` cannot be written.
     """
     variables = [*model.trainable_variables, *model.non_trainable_variables]
@@ -135,15 +147,15 @@ def _check_shapes(
 
 
 def _model(checkpoint: Checkpoint) -> KerasModel:
-    """The model of the program that the checkpoint was trained with."""
+    """Builds the model of the program that wrote the checkpoint."""
     content, folder = checkpoint.extra.get("job"), checkpoint.extra.get("program_folder")
     if not isinstance(content, dict) or not isinstance(folder, str):
-        raise UsageError(f"checkpoint {checkpoint.folder} names no program, so only *{SAFETENSORS} can be written")
+        raise UsageError(f"checkpoint {checkpoint.folder} names no program, expected --out *{SAFETENSORS}")
     job = parse_job(content, source=f"job of checkpoint {checkpoint.folder}")
     program = load_program(job, Path(folder))
     if not isinstance(program, KerasProgram):
-        raise UsageError(f"program {job.program} has no Keras model, so only *{SAFETENSORS} can be written")
-    # Imports TensorFlow and Keras, which `*.safetensors` needs neither of.
+        raise UsageError(f"program {job.program} has no Keras model, expected --out *{SAFETENSORS}")
+    # Imported here because it loads TensorFlow, which the export to safetensors does not need.
     from psfleet.tf.program_data import built_model
 
     model: KerasModel = built_model(program, job)
@@ -151,7 +163,7 @@ def _model(checkpoint: Checkpoint) -> KerasModel:
 
 
 def _write(out: Path, save: Callable[[Path], object]) -> None:
-    """Saves under another name with the same suffix first."""
+    """Saves atomically, by a rename from a temporary file with the same suffix."""
     temporary = out.with_name(f".tmp-{out.name}")
     try:
         save(temporary)

@@ -1,4 +1,4 @@
-"""Gives each variable of a Keras model the name that layouts, checkpoints and exports use."""
+"""Unique names for the variables of a Keras model, as used in layouts, checkpoints and exports."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import Protocol
 
 
 class Variable(Protocol):
-    """The part of `keras.Variable` that names it."""
+    """Interface of `keras.Variable`: its path."""
 
     @property
     def path(self) -> str:
-        """Layers and name, joined by slashes; not always unique."""
+        """Names of the layers and of the variable, joined by slashes; not always unique."""
 
 
 def keras_names(variables: Sequence[Variable]) -> list[str]:
     """The names of `[*model.trainable_variables, *model.non_trainable_variables]`, in that order.
 
-    A variable's name is its path; the second variable of the same path gets `#2` behind it, the third `#3`, and so on.
-    (`model.variables` holds the same variables in another order, which would number them differently.)
+    The name is the variable's path; the second variable of a path has the suffix `#2`, the third `#3`, and so on.
+    `model.variables` has another order, and would therefore number the variables differently.
     """
     names: list[str] = []
-    taken: set[str] = set()
+    used: set[str] = set()
     for variable in variables:
         name, copies = variable.path, 1
-        while name in taken:
+        while name in used:
             copies += 1
             name = f"{variable.path}#{copies}"
-        taken.add(name)
+        used.add(name)
         names.append(name)
     return names

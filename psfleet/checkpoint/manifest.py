@@ -1,4 +1,4 @@
-"""The manifest, written last: what makes a folder of parts a checkpoint."""
+"""The manifest of a checkpoint. It is written last and commits the checkpoint."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from psfleet.layout import Layout
 
 MANIFEST = "manifest.json"
 FOLDER_PATTERN = re.compile(r"(\d{8,})-g(\d+)", re.ASCII)
-"""Step and generation in the name of a checkpoint's folder."""
+"""Name of a checkpoint's folder: step and generation."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A whole checkpoint: its manifest, checked against the files in its folder."""
+    """A committed checkpoint: the content of its manifest, after a check of the parts' names and sizes."""
 
     folder: Path
     run: str
@@ -34,7 +34,7 @@ class Checkpoint:
     slots: tuple[str, ...]
     parts: tuple[PartRecord, ...]
     extra: dict[str, Any]
-    """JSON values that the writer wanted to keep: versions, the job."""
+    """JSON values of the writer: versions, the job."""
 
 
 Count = Annotated[int, Field(ge=0)]
@@ -48,7 +48,7 @@ class _Strict(BaseModel):
 
 
 class _LayoutModel(_Strict):
-    """`Layout.to_dict`."""
+    """Schema of `Layout.to_dict`."""
 
     num_ps: Positive
     buckets_per_ps: Positive
@@ -61,7 +61,7 @@ class _LayoutModel(_Strict):
         names: set[str] = set()
         for name, _, dtype in (*self.parameters, *self.state, *self.frozen):
             if name in names:
-                raise ValueError(f"tensor {name!r} is there twice")
+                raise ValueError(f"tensor {name!r} occurs twice")
             if dtype not in DTYPES:
                 raise ValueError(f"tensor {name!r} has dtype {dtype!r}, expected one of {', '.join(DTYPES)}")
             names.add(name)
@@ -72,7 +72,7 @@ class _LayoutModel(_Strict):
 
 
 class _PartModel(_Strict):
-    """`PartRecord.to_dict`."""
+    """Schema of `PartRecord.to_dict`."""
 
     file: str
     num_bytes: Count
@@ -80,7 +80,7 @@ class _PartModel(_Strict):
 
 
 class _Manifest(_Strict):
-    """The file's content."""
+    """Schema of the file."""
 
     format_version: Literal["1"]
     run: str
@@ -95,7 +95,7 @@ class _Manifest(_Strict):
 
 
 def checkpoint_folder(root: Path, step: int, generation: int) -> Path:
-    """The folder of a checkpoint."""
+    """The folder of the checkpoint of a step and generation."""
     return root / f"{step:08d}-g{generation}"
 
 
@@ -111,12 +111,12 @@ def write_manifest(
     slots: Sequence[str],
     extra: dict[str, Any],
 ) -> Checkpoint:
-    """Makes `folder` a checkpoint, if all `parts` (in any order) are there; after it returns it is on the disk.
+    """Commits the checkpoint in `folder`, with all `parts` in any order, and flushes it to the disk.
 
     Raises:
-        NoCheckpointError: A part is missing, or has another size than its record says.
+        NoCheckpointError: A part is missing, or its size differs from its record.
         OSError: The manifest cannot be written.
-        TypeError, ValueError: `extra` is not JSON.
+        TypeError, ValueError: `extra` cannot be represented as JSON.
     """
     order = {part_name(shard, layout.num_ps): shard for shard in range(layout.num_ps)}
     records = tuple(sorted(parts, key=lambda part: order.get(part.file, layout.num_ps)))
@@ -141,21 +141,23 @@ def write_manifest(
 
 
 def read_manifest(folder: Path) -> Checkpoint:
-    """Reads the manifest of a checkpoint's folder and checks that the files it names are there in full size.
+    """Reads the manifest of a checkpoint's folder, and checks the names and sizes of its parts.
 
     Raises:
-        NoCheckpointError: It is not so; names the folder and what is wrong.
+        NoCheckpointError: The manifest is missing or invalid, or a part is missing or truncated; names the folder.
     """
     try:
         text = (folder / MANIFEST).read_bytes()
     except FileNotFoundError as error:
-        raise NoCheckpointError(f"checkpoint {folder} has no {MANIFEST}: it was never finished") from error
+        raise NoCheckpointError(f"checkpoint {folder} has no {MANIFEST}: it was never committed") from error
     except OSError as error:
         raise NoCheckpointError(f"checkpoint {folder}: {MANIFEST} cannot be read: {error.strerror or error}") from error
     manifest = _parse(folder, text)
     layout = Layout.from_dict(manifest.layout.model_dump())
     if layout.digest() != manifest.layout_digest:
-        raise NoCheckpointError(f"checkpoint {folder}: layout_digest is {manifest.layout_digest!r}, not its layout's")
+        raise NoCheckpointError(
+            f"checkpoint {folder}: layout_digest is {manifest.layout_digest!r}, expected {layout.digest()!r}"
+        )
     checkpoint = Checkpoint(
         folder=folder,
         run=manifest.run,
@@ -170,12 +172,13 @@ def read_manifest(folder: Path) -> Checkpoint:
     named = FOLDER_PATTERN.fullmatch(folder.name)
     if named and (int(named[1]), int(named[2])) != (manifest.step, manifest.generation):
         found = f"step {manifest.step} of generation {manifest.generation}"
-        raise NoCheckpointError(f"checkpoint {folder}: the manifest is that of {found}")
+        raise NoCheckpointError(f"checkpoint {folder}: the manifest is of {found}")
     _check_files(checkpoint)
     return checkpoint
 
 
 def _write(folder: Path, text: str) -> None:
+    """Writes the manifest atomically, and flushes it and its folders to the disk."""
     temporary = folder / f".{MANIFEST}.tmp"
     try:
         with temporary.open("w", encoding="utf-8") as file:
@@ -194,18 +197,22 @@ def _parse(folder: Path, text: bytes) -> _Manifest:
         return _Manifest.model_validate_json(text)
     except ValidationError as error:
         problems = "; ".join(f"{'.'.join(map(str, item['loc'])) or 'JSON'}: {item['msg']}" for item in error.errors())
-        raise NoCheckpointError(f"checkpoint {folder}: {MANIFEST} is wrong: {problems}") from error
+        raise NoCheckpointError(f"checkpoint {folder}: {MANIFEST} is invalid: {problems}") from error
 
 
 def _check_files(checkpoint: Checkpoint) -> None:
-    """Names are exactly those of the layout, so none leads out of the folder; sizes are on the disk and can be true."""
+    """Checks the parts' names, which thereby cannot point outside the folder, and their sizes.
+
+    Raises:
+        NoCheckpointError: A part's name or size is wrong, or all parts together are smaller than the layout's tensors.
+    """
     folder, layout = checkpoint.folder, checkpoint.layout
     if len(checkpoint.parts) != layout.num_ps:
         raise NoCheckpointError(f"checkpoint {folder} has {len(checkpoint.parts)} parts, expected {layout.num_ps}")
     for shard, part in enumerate(checkpoint.parts):
         expected = part_name(shard, layout.num_ps)
         if part.file != expected:
-            raise NoCheckpointError(f"checkpoint {folder} names the part {part.file!r}, expected {expected!r}")
+            raise NoCheckpointError(f"checkpoint {folder} has a part named {part.file!r}, expected {expected!r}")
         try:
             size = (folder / expected).stat().st_size
         except OSError as error:
@@ -215,4 +222,4 @@ def _check_files(checkpoint: Checkpoint) -> None:
     held = sum(part.num_bytes for part in checkpoint.parts)
     needed = sum(spec.num_bytes for flat in vector_layouts(layout, checkpoint.slots).values() for spec in flat.specs)
     if held < needed:
-        raise NoCheckpointError(f"checkpoint {folder} has {held} bytes, but its layout needs {needed}")
+        raise NoCheckpointError(f"checkpoint {folder} has {held} bytes, expected at least {needed} for its layout")

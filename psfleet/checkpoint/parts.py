@@ -1,4 +1,4 @@
-"""One ps's part of a checkpoint: a safetensors file whose keys speak of named tensors, not of buckets."""
+"""Parts of a checkpoint: one safetensors file per ps, with pieces of named tensors as keys rather than buckets."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from psfleet.errors import NoCheckpointError
 from psfleet.layout import FlatLayout, Layout, Piece
 
 FORMAT = "1"
-"""Version of the files; another one is refused."""
+"""Version of the file format; files of another version are rejected."""
 
 DTYPES: Mapping[str, str] = {
     "float64": "F64", "int64": "I64", "uint64": "U64", "float32": "F32", "int32": "I32", "uint32": "U32",
     "float16": "F16", "int16": "I16", "uint16": "U16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
 }  # fmt: skip
-"""What a tensor may be made of: NumPy name to safetensors name, the widest first, as the format wants them aligned."""
+"""Supported dtypes: NumPy name to safetensors name, the widest first, because the format requires alignment."""
 
 SCALAR_PREFIX = "scalar/"
 POSITION = re.compile("[0-9]{1,18}")
@@ -34,55 +34,50 @@ POSITION = re.compile("[0-9]{1,18}")
 
 @dataclass
 class ShardContent:
-    """Everything that one ps holds; gaps between tensors are zeros after reading."""
+    """The state of one ps; gaps between tensors are zeros after reading."""
 
     parameters: np.ndarray
     """`[layout.parameters.shard_size]` float32."""
     slots: dict[str, np.ndarray]
     """Optimizer slot name to `[layout.parameters.shard_size]` float32."""
     scalars: dict[str, np.ndarray]
-    """Values of the optimizer that are no slots, by name: `[]` float32."""
+    """Values of the optimizer other than slots, by name: `[]` float32."""
     state: np.ndarray
     """`[layout.state.shard_size]` uint8."""
     frozen: np.ndarray
     """`[layout.frozen.shard_size]` uint8."""
 
     def vectors(self) -> dict[str, np.ndarray]:
-        """The vectors by the prefix of their keys; the same prefixes as `vector_layouts`."""
+        """The vectors by key prefix, as in `vector_layouts`."""
         slots = {f"slot/{slot}": vector for slot, vector in self.slots.items()}
         return {"parameter": self.parameters, **slots, "state": self.state, "frozen": self.frozen}
 
 
 @dataclass(frozen=True)
 class PartRecord:
-    """A written part as the manifest names it: file name in the folder, size, SHA-256 of the content in hex."""
+    """A part's entry in the manifest: file name, size in bytes, SHA-256 of the content in hexadecimal."""
 
     file: str
     num_bytes: int
     sha256: str
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The record as JSON values."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> PartRecord:
-        """The inverse of `to_dict`; `KeyError` if a field is missing."""
-        return cls(file=content["file"], num_bytes=content["num_bytes"], sha256=content["sha256"])
 
 
 def part_name(shard: int, num_ps: int) -> str:
-    """The file name of a shard."""
+    """The file name of a shard's part."""
     return f"ps-{shard}-of-{num_ps}.safetensors"
 
 
 def piece_key(prefix: str, piece: Piece) -> str:
-    """The key of a piece: its tensor and the first of the tensor's units in the piece."""
+    """The key of a piece: the tensor's name, and the index of the piece's first unit in the tensor."""
     return f"{prefix}/{piece.spec.name}@{piece.start}"
 
 
 def vector_layouts(layout: Layout, slots: Sequence[str]) -> dict[str, FlatLayout]:
-    """The layout of each vector that a ps holds, by the prefix of its keys."""
+    """The layout of each vector of a ps, by key prefix."""
     of_slots = {f"slot/{slot}": layout.parameters for slot in slots}
     return {"parameter": layout.parameters, **of_slots, "state": layout.state, "frozen": layout.frozen}
 
@@ -90,11 +85,11 @@ def vector_layouts(layout: Layout, slots: Sequence[str]) -> dict[str, FlatLayout
 def write_part(
     folder: Path, shard: int, layout: Layout, content: ShardContent, step: int, generation: int, run: str
 ) -> PartRecord:
-    """Writes a shard into `folder`, which is made if it is missing; after it returns the file is on the disk.
+    """Writes a shard's part to `folder`, which is created if necessary, and flushes it to the disk.
 
     Raises:
-        OSError: The disk is full, or the folder cannot be written; nothing is left behind under the part's name.
-        ValueError: An array of `content` has another shape or dtype than `layout` says, or a slot's name has a slash.
+        OSError: The disk is full, or the folder cannot be written; no file of the part's name remains.
+        ValueError: The shape or dtype of an array of `content` differs from `layout`, or a slot's name has a slash.
     """
     folder.mkdir(parents=True, exist_ok=True)
     metadata = {"format_version": FORMAT, "run": run, "step": str(step), "generation": str(generation)}
@@ -111,7 +106,7 @@ def write_part(
 
 
 def sync_folder(folder: Path) -> None:
-    """Brings a folder's entries to the disk, so that a rename in it survives a power cut."""
+    """Flushes a folder's entries to the disk, so that a rename in it survives a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -120,7 +115,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _named_pieces(layout: Layout, shard: int, content: ShardContent) -> dict[str, np.ndarray]:
-    """The content by key, as views."""
+    """Views of the content, by key."""
     named = {f"{SCALAR_PREFIX}{name}": np.asarray(value, np.float32) for name, value in content.scalars.items()}
     for name, value in named.items():
         if value.shape != ():
@@ -140,9 +135,9 @@ def _named_pieces(layout: Layout, shard: int, content: ShardContent) -> dict[str
 
 
 def _write_safetensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str]) -> tuple[int, str]:
-    """Writes the format piece by piece; returns bytes and SHA-256.
+    """Writes a safetensors file tensor by tensor; returns its size in bytes and its SHA-256.
 
-    Not `safetensors.numpy.save_file`: that copies the whole shard in memory first and hides errno in its own exception.
+    `safetensors.numpy.save_file` would copy the whole shard in memory first, and hide errno in its own exception.
     """
     order = list(DTYPES)
     header: dict[str, Any] = {"__metadata__": metadata}
@@ -166,7 +161,7 @@ def _write_safetensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: 
 
 
 def _chunks(head: bytes, arrays: Iterable[np.ndarray]) -> Iterator[bytes | memoryview]:
-    """The file's content in order, without copies of the arrays."""
+    """The file's content in order; the arrays are not copied."""
     yield struct.pack("<Q", len(head))
     yield head
     for array in arrays:
@@ -175,7 +170,7 @@ def _chunks(head: bytes, arrays: Iterable[np.ndarray]) -> Iterator[bytes | memor
 
 @dataclass(frozen=True)
 class StoredPiece:
-    """A range of a tensor's units as it lies in an open part."""
+    """A range of a tensor's units in an open part."""
 
     start: int
     stop: int
@@ -183,29 +178,29 @@ class StoredPiece:
     file: Any
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """The tensor's units `start` to `stop`, which lie in this piece: `[stop - start]`; nothing else is read."""
+        """Reads only the tensor's units `start` to `stop`, which must be in this piece: `[stop - start]`."""
         values: np.ndarray = self.file.get_slice(self.key)[start - self.start : stop - self.start]
         return values
 
 
 @dataclass(frozen=True)
 class PartReader:
-    """A part open for reading; made by `open_part`."""
+    """A part that `open_part` opened for reading."""
 
     scalars: dict[str, np.ndarray]
-    """The optimizer's values that are no slots, by name: `[]` float32."""
+    """Values of the optimizer other than slots, by name: `[]` float32."""
     pieces: dict[tuple[str, str], list[StoredPiece]]
-    """The pieces in this part by prefix and tensor."""
+    """The pieces in this part, by key prefix and tensor name."""
 
 
 @contextmanager
 def open_part(
     folder: Path, shard: int, layout: Layout, slots: tuple[str, ...], run: str, generation: int
 ) -> Iterator[PartReader]:
-    """Opens a part and checks its whole header against the tensors of `layout`; where they were cut, the keys say.
+    """Opens a part and checks its header against `layout`; the keys define where tensors were divided.
 
     Raises:
-        NoCheckpointError: It is not a safetensors file, or not the part that the manifest promises.
+        NoCheckpointError: It is not a safetensors file, or does not match the manifest.
     """
     path = folder / part_name(shard, layout.num_ps)
     with ExitStack() as stack:
@@ -222,6 +217,7 @@ def open_part(
 
 
 def _checked(path: Path, file: Any, layouts: Mapping[str, FlatLayout]) -> PartReader:
+    """A reader of an open file, after a check of every key, dtype and shape against the layouts."""
     tensors = {
         f"{prefix}/{spec.name}": (prefix, spec.name, DTYPES[flat.unit_dtype])
         for prefix, flat in layouts.items()
@@ -238,5 +234,5 @@ def _checked(path: Path, file: Any, layouts: Mapping[str, FlatLayout]) -> PartRe
             piece = StoredPiece(int(start), int(start) + shape[0], key, file)
             reader.pieces.setdefault(tensors[full_name][:2], []).append(piece)
         else:
-            raise NoCheckpointError(f"{path}: key {key!r}, {dtype} {shape}, does not belong to the manifest's layout")
+            raise NoCheckpointError(f"{path}: key {key!r}, {dtype} {shape}, is not in the manifest's layout")
     return reader

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: finds the newest whole one, writes the initial one, prunes."""
+"""The checkpoints of a run: finds the newest valid one, writes the initial one, deletes old ones."""
 
 from __future__ import annotations
 
@@ -19,42 +19,24 @@ from psfleet.checkpoint.manifest import (
     read_manifest,
     write_manifest,
 )
-from psfleet.checkpoint.parts import PartRecord, ShardContent, part_name, sync_folder, write_part
-from psfleet.checkpoint.tensors import KINDS, read_shard, read_tensors
+from psfleet.checkpoint.parts import ShardContent, sync_folder, write_part
+from psfleet.checkpoint.tensors import KINDS
 from psfleet.errors import NoCheckpointError
 from psfleet.layout import Layout
-
-__all__ = [
-    "Checkpoint",
-    "PartRecord",
-    "ShardContent",
-    "checkpoint_folder",
-    "is_checkpoint_name",
-    "newest",
-    "part_name",
-    "prune",
-    "read_manifest",
-    "read_shard",
-    "read_tensors",
-    "verify",
-    "write_initial",
-    "write_manifest",
-    "write_part",
-]
 
 logger = logging.getLogger("psfleet.checkpoint")
 
 
 def is_checkpoint_name(name: str) -> bool:
-    """Whether a folder of this name is a checkpoint's."""
+    """Whether a folder of this name is a checkpoint."""
     return FOLDER_PATTERN.fullmatch(name) is not None
 
 
 def verify(checkpoint: Checkpoint) -> None:
-    """Reads every part and compares size and SHA-256.
+    """Checks size and SHA-256 of every part.
 
     Raises:
-        NoCheckpointError: A part is not what was written; names the file.
+        NoCheckpointError: A part is corrupt; names the file.
     """
     for part in checkpoint.parts:
         path = checkpoint.folder / part.file
@@ -71,13 +53,13 @@ def verify(checkpoint: Checkpoint) -> None:
 
 
 def newest(root: Path) -> Checkpoint | None:
-    """The newest checkpoint, by step and then by generation, that is whole; each broken one on the way is logged.
+    """The newest valid checkpoint, by step and then by generation; newer ones that are invalid are logged.
 
     Returns:
-        None if there is no folder of a checkpoint at all.
+        None if `root` has no checkpoints.
 
     Raises:
-        NoCheckpointError: There are such folders, but none is whole.
+        NoCheckpointError: `root` has checkpoints, but none is valid.
     """
     folders = _folders(root)
     for folder in folders:
@@ -85,37 +67,38 @@ def newest(root: Path) -> Checkpoint | None:
             checkpoint = read_manifest(folder)
             verify(checkpoint)
         except NoCheckpointError as error:
-            logger.warning("skipped a broken checkpoint: %s", error)
+            logger.warning("skipped an invalid checkpoint: %s", error)
         else:
             return checkpoint
     if folders:
-        raise NoCheckpointError(f"none of the {len(folders)} checkpoints in {root} is whole")
+        raise NoCheckpointError(f"none of the {len(folders)} checkpoints in {root} is valid")
     return None
 
 
 def prune(root: Path, keep: int) -> list[Path]:
-    """Removes all but the newest `keep` checkpoints, and unfinished ones of steps before the newest.
+    """Deletes all but the newest `keep` checkpoints, and uncommitted ones of steps before the newest.
 
-    Checkpoints are judged by their manifests and file sizes; the newest is never removed, nor what cannot be judged.
+    Only manifests and file sizes are checked. The newest checkpoint is never deleted, nor is one whose manifest is
+    invalid.
 
     Returns:
-        The folders that were removed.
+        The folders that were deleted.
     """
-    whole: list[Path] = []
-    unfinished: list[Path] = []
+    valid: list[Path] = []
+    uncommitted: list[Path] = []
     for folder in _folders(root):
         try:
             read_manifest(folder)
         except NoCheckpointError:
             if not (folder / MANIFEST).exists():
-                unfinished.append(folder)
+                uncommitted.append(folder)
         else:
-            whole.append(folder)
-    newest_step = _step_and_generation(whole[0])[0] if whole else 0
-    old = [folder for folder in unfinished if _step_and_generation(folder)[0] < newest_step]
-    removed = [*whole[max(keep, 1) :], *old]
+            valid.append(folder)
+    newest_step = _step_and_generation(valid[0])[0] if valid else 0
+    old = [folder for folder in uncommitted if _step_and_generation(folder)[0] < newest_step]
+    removed = [*valid[max(keep, 1) :], *old]
     for folder in removed:
-        # The manifest goes first: a crash in the middle leaves an unfinished checkpoint, not a broken one.
+        # The manifest is deleted first: a crash in between leaves an uncommitted checkpoint, not an invalid one.
         (folder / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(folder)
     return removed
@@ -131,12 +114,12 @@ def write_initial(
     optimizer: str,
     extra: dict[str, Any],
 ) -> Checkpoint:
-    """Writes step 0 from named tensors, without slots; the folder appears whole or not at all.
+    """Writes the checkpoint of step 0 atomically, from named tensors and without slots.
 
     Raises:
         KeyError: `values` lacks a tensor of `layout`.
-        ValueError: A tensor has another shape than `layout` says.
-        OSError: The disk is full, cannot be written, or has such a checkpoint already.
+        ValueError: The shape of a tensor differs from `layout`.
+        OSError: The disk is full or cannot be written, or the checkpoint exists already.
     """
     folder = checkpoint_folder(root, 0, generation)
     building = root / f".{folder.name}.tmp"
@@ -159,7 +142,7 @@ def write_initial(
 
 
 def _folders(root: Path) -> list[Path]:
-    """The folders of checkpoints, whole or not, the newest first."""
+    """The folders of all checkpoints, valid or not, the newest first."""
     if not root.is_dir():
         return []
     found = [path for path in root.iterdir() if is_checkpoint_name(path.name) and path.is_dir()]

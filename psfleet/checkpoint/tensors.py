@@ -1,4 +1,4 @@
-"""Reads a checkpoint's tensors: whole by name, or as the shard of any number of ps."""
+"""Reads a checkpoint's tensors: by name, or as a shard for any number of ps."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from psfleet.errors import BadJobError, NoCheckpointError
 from psfleet.layout import FlatLayout, Layout, TensorSpec
 
 KINDS = {"parameters": "parameter", "state": "state", "frozen": "frozen"}
-"""The fields of a layout, and the prefix of their keys."""
+"""The fields of a layout, and their key prefixes."""
 
 
 def read_shard(checkpoint: Checkpoint, layout: Layout, shard: int) -> ShardContent:
-    """What ps `shard` of `layout` holds, whatever number of ps and buckets the checkpoint was written with.
+    """Reads the state of ps `shard` of `layout`; the checkpoint may have another number of ps and buckets.
 
-    Of the parts only the headers and the ranges that the shard needs are read, wherever tensors were cut; gaps between
-    tensors are zeros, in slots too. Scalars come from the ps of the same index, or from the last if there are more now.
+    Only the headers of the parts and the ranges that the shard needs are read. Gaps between tensors are zeros, also in
+    slots. Scalars are those of the ps of the same index, or of the last ps if the checkpoint has fewer.
 
     Raises:
-        BadJobError: The tensors of `layout` are not those of the checkpoint.
-        NoCheckpointError: The parts' headers are not what the manifest promises.
+        BadJobError: The tensors of `layout` differ from the checkpoint's.
+        NoCheckpointError: The headers of the parts do not match the manifest.
     """
     _check_tensors(checkpoint, layout)
     with _Parts(checkpoint) as parts:
@@ -37,22 +37,22 @@ def read_shard(checkpoint: Checkpoint, layout: Layout, shard: int) -> ShardConte
 
 
 def read_tensors(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
-    """All parameters, state and frozen tensors whole, by name.
+    """Reads all parameters, state and frozen tensors, by name.
 
     Raises:
-        NoCheckpointError: The parts' headers are not what the manifest promises.
+        NoCheckpointError: The headers of the parts do not match the manifest.
     """
     tensors: dict[str, np.ndarray] = {}
     with _Parts(checkpoint) as parts:
         for kind, prefix in KINDS.items():
             flat: FlatLayout = getattr(checkpoint.layout, kind)
-            whole = FlatLayout(flat.specs, 1, unit_dtype=flat.unit_dtype)
-            tensors |= whole.unpack(parts.vector(prefix, whole, 0))
+            single = FlatLayout(flat.specs, 1, unit_dtype=flat.unit_dtype)
+            tensors |= single.unpack(parts.vector(prefix, single, 0))
     return tensors
 
 
 class _Parts:
-    """All parts of a checkpoint, open and checked to hold each tensor exactly once; a context manager."""
+    """Context manager for all parts of a checkpoint, which are opened and checked to cover each tensor exactly once."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
@@ -76,11 +76,11 @@ class _Parts:
         self._stack.close()
 
     def scalars(self, shard: int) -> dict[str, np.ndarray]:
-        """What the part of a ps of the checkpoint says."""
+        """The optimizer's scalars in the part of a ps of the checkpoint."""
         return self._readers[shard].scalars
 
     def vector(self, prefix: str, layout: FlatLayout, shard: int) -> np.ndarray:
-        """A vector of ps `shard` of a new layout: `[layout.shard_size]` of its `unit_dtype`."""
+        """Reads a vector of ps `shard` of a new layout: `[layout.shard_size]` of `layout.unit_dtype`."""
         vector = np.zeros(layout.shard_size, layout.unit_dtype)
         for wanted in layout.pieces(shard):
             for piece in self._stored[prefix, wanted.spec.name]:
@@ -91,7 +91,11 @@ class _Parts:
         return vector
 
     def _tiles(self, prefix: str, name: str, units: int) -> list[StoredPiece]:
-        """The pieces of a tensor in their order, which leave no gap and do not overlap."""
+        """The pieces of a tensor in ascending order.
+
+        Raises:
+            NoCheckpointError: They have a gap or overlap.
+        """
         pieces = [piece for reader in self._readers for piece in reader.pieces.get((prefix, name), [])]
         pieces.sort(key=lambda piece: piece.start)
         reached = 0
@@ -103,7 +107,7 @@ class _Parts:
             if reached == units:
                 return pieces
         raise NoCheckpointError(
-            f"checkpoint {self._checkpoint.folder}: the pieces of {prefix}/{name} do not make it whole at {reached} "
+            f"checkpoint {self._checkpoint.folder}: the pieces of {prefix}/{name} have a gap or overlap at {reached} "
             f"of {units}"
         )
 

@@ -1,1 +1,1 @@
-"""The `psfleet` command: one module for each group of subcommands."""
+"""The `psfleet` command: one module per group of subcommands."""

@@ -1,4 +1,4 @@
-"""Arguments that several commands take."""
+"""Arguments that several commands have in common."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import typer
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB", help="The job file.", show_default=False)]
 Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Changes a field of the job; dots reach inside.")
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a field of the job, for example train.steps=100."),
 ]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what an earlier run left there.")]
-Out = Annotated[Path | None, typer.Option(help="The run's folder; runs/<name> by default.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Delete the checkpoints and results of earlier runs first.")]
+Out = Annotated[Path | None, typer.Option(help="The run folder; runs/<name> by default.")]

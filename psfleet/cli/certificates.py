@@ -11,16 +11,18 @@ from psfleet.tls import certificates
 
 
 def certs(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Made if it is not there.", show_default=False)],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The folder; created if it is missing.", show_default=False)
+    ],
     days: Annotated[
-        int, typer.Option(min=1, max=certificates.AUTHORITY_DAYS, help="For how long they are valid.")
+        int, typer.Option(min=1, max=certificates.AUTHORITY_DAYS, help="Validity in days.")
     ] = certificates.DAYS,
     renew: Annotated[
         bool,
-        typer.Option("--renew", help="Make new ones under the authority in DIR; running processes take them over."),
+        typer.Option("--renew", help="Renew the certificates with the CA in DIR; running processes reload them."),
     ] = False,
 ) -> None:
-    """Make the certificates of a fleet with `tls: true`: DIR/ps, DIR/worker, and DIR/client for this command line."""
+    """Create the certificates of a fleet with `tls: true`: DIR/ps, DIR/worker, and DIR/client for the command line."""
     ends = certificates.renew(folder, days) if renew else certificates.make(folder, days)
     roles = ", ".join(certificates.ROLES)
     typer.echo(f"{folder}: certificates for {roles}, valid until {ends:%Y-%m-%d %H:%M} UTC")

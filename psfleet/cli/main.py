@@ -1,4 +1,4 @@
-"""The command line: `psfleet train`, `validate`, `clusterspec`, `weights`, `reset`; others are in `cli_*.py`."""
+"""Entry point of the `psfleet` command, with `train`, `validate`, `clusterspec`, `weights` and `reset`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from psfleet import errors, launch
+from psfleet import __version__, errors, launch
 from psfleet.addresses import Address, tf_config
 from psfleet.checkpoint import export
 from psfleet.cli import certificates, fleets
@@ -25,17 +25,37 @@ from psfleet.report.progress import progress, summary
 from psfleet.service.logs import log_plain
 from psfleet.service.settings import prepare_tensorflow
 
-TYPERS_USAGE = 2
-"""What Typer exits with when it does not understand a command line; no run ends with it."""
+TYPER_USAGE = 2
+"""Exit code of Typer for a malformed command line; mapped to `errors.USAGE`."""
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 app.add_typer(fleets.app)
 app.command()(certificates.certs)
 
 
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"psfleet {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Train Keras and TensorFlow models data-parallel on parameter servers, workers and spares."""
+
+
 @app.command()
 def train(job: JobFile, overrides: Overrides = None, out: Out = None, fresh: Fresh = False) -> None:
-    """Train a job on processes of this machine; go on from the newest checkpoint if there is one."""
+    """Train a job in local processes; resume from its newest checkpoint if there is one."""
     loaded = load_job(job, overrides or ())
     folder = out if out is not None else Path("runs") / loaded.name
     console = Console(soft_wrap=True)
@@ -47,7 +67,7 @@ def train(job: JobFile, overrides: Overrides = None, out: Out = None, fresh: Fre
 
 @app.command()
 def validate(job: JobFile, overrides: Overrides = None) -> None:
-    """Check a job file and import its program, without training."""
+    """Validate a job file and import its program, without training."""
     loaded = load_job(job, overrides or ())
     prepare_tensorflow()
     program = load_program(loaded, job.parent.resolve())
@@ -58,9 +78,9 @@ def validate(job: JobFile, overrides: Overrides = None) -> None:
 def clusterspec(
     job: JobFile,
     overrides: Overrides = None,
-    task: Annotated[str | None, typer.Option(metavar="ROLE:INDEX", help="The task that TF_CONFIG is for.")] = None,
+    task: Annotated[str | None, typer.Option(metavar="ROLE:INDEX", help="Add this task to TF_CONFIG.")] = None,
 ) -> None:
-    """Print the TF_CONFIG of a job on a container network, as JSON."""
+    """Print the job's TF_CONFIG on a container network, as JSON."""
     typer.echo(json.dumps(tf_config(load_job(job, overrides or ()), task)))
 
 
@@ -69,20 +89,21 @@ def export_weights(
     checkpoint_dir: Annotated[Path, typer.Argument(help="A run's checkpoints/ folder, or one checkpoint in it.")],
     out: Annotated[Path, typer.Option(help="FILE.safetensors, FILE.weights.h5 or FILE.keras.")],
 ) -> None:
-    """Write the named tensors of a checkpoint into one file."""
-    prepare_tensorflow()
+    """Export the named tensors of a checkpoint to one file."""
+    if out.name.endswith(export.KERAS_SUFFIXES):
+        prepare_tensorflow()
     typer.echo(f"{out}: {export.export(checkpoint_dir, out)} tensors")
 
 
 @app.command()
 def reset(
-    run: Annotated[str, typer.Argument(help="The run whose container is dropped.")],
-    ps: Annotated[list[str], typer.Option(metavar="HOST:PORT", help="A running ps; its control port is the next.")],
+    run: Annotated[str, typer.Argument(help="The run whose state is deleted.")],
+    ps: Annotated[list[str], typer.Option(metavar="HOST:PORT", help="A running ps; its control port is PORT + 1.")],
     tls: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Certificate for ps with TLS: client/ of `psfleet certs`.")
+        Path | None, typer.Option(metavar="DIR", help="For ps with TLS: the client/ folder that `psfleet certs` made.")
     ] = None,
 ) -> None:
-    """Drop what running parameter servers hold for a run; other runs on them are left alone."""
+    """Delete a run's state on running parameter servers; other runs on them are unaffected."""
     try:
         addresses = [Address.parse(text) for text in ps]
     except BadJobError as error:
@@ -94,26 +115,26 @@ def reset(
             found = client.reset()
         finally:
             client.close()
-        typer.echo(f"{address.data}: {'dropped' if found else 'had nothing of'} run {run}")
+        typer.echo(f"{address.data}: {'deleted' if found else 'no state of'} run {run}")
 
 
 def main() -> None:
-    """Runs the command line; errors that psfleet raises on purpose are one line and their exit code."""
+    """Runs the command line; a PsfleetError is printed as one line and sets the exit code."""
     log_plain()
     try:
         app()
         code: str | int | None = errors.DONE
     except SystemExit as exit_:
-        code = errors.USAGE if exit_.code == TYPERS_USAGE else exit_.code
+        code = errors.USAGE if exit_.code == TYPER_USAGE else exit_.code
     except PsfleetError as error:
-        code = _say(error)
+        code = _print_error(error)
     except Exception:
         traceback.print_exc()
         code = errors.BUG
     sys.exit(code)
 
 
-def _say(error: PsfleetError) -> int:
+def _print_error(error: PsfleetError) -> int:
     if isinstance(error, ProgramError) and error.details:
         typer.echo(error.details.rstrip(), err=True)
     typer.echo(f"psfleet: {error}", err=True)

@@ -1,1 +1,1 @@
-"""The job file, and the training program that it names. Imports neither TensorFlow nor Keras."""
+"""The job file and the training program. Imports neither TensorFlow nor Keras."""

@@ -1,12 +1,10 @@
-"""The job file: what is trained, by which fleet, and how; read and validated whole before TensorFlow is imported.
+"""Schema of the job file, which is read and validated as a whole before TensorFlow is imported.
 
-Every field carries its meaning and unit as its description; `docs/job-file.md` is compared with this schema by a test.
+The description of each field is its documentation: `docs/job-file.md` is generated from this schema.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,32 +25,34 @@ class Job(Section):
     name: str = Field(
         pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
         max_length=40,
-        description="Names the run: lower-case letters, digits and dashes.",
+        description="Name of the job: lower-case letters, digits and dashes.",
     )
     program: str = Field(
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
-        description="`module:callable` that returns the program; the job file's folder is searched first.",
+        description="`module:callable` that returns the training program; the job file's folder is searched first.",
     )
     options: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of the callable.")
-    fleet: Fleet = Field(default_factory=Fleet, description="Processes of each role.")
-    update: Update = Field(default_factory=Update, description="How gradients become updates.")
-    optimizer: Optimizer = Field(description="The update rule.")
-    train: Train = Field(description="How long, and on which batches.")
-    evaluate: Evaluate = Field(default_factory=Evaluate, description="When the chief evaluates.")
-    checkpoint: Checkpoint = Field(default_factory=Checkpoint, description="When to save, and how many to keep.")
-    summaries: Summaries = Field(default_factory=Summaries, description="What goes into `tensorboard/`.")
+    fleet: Fleet = Field(default_factory=Fleet, description="Number of processes of each role.")
+    update: Update = Field(default_factory=Update, description="How gradients are combined into updates.")
+    optimizer: Optimizer = Field(description="Update rule and learning rate.")
+    train: Train = Field(description="Number of steps, and batches.")
+    evaluate: Evaluate = Field(default_factory=Evaluate, description="When the chief evaluates the model.")
+    checkpoint: Checkpoint = Field(
+        default_factory=Checkpoint, description="When checkpoints are written, and how many are kept."
+    )
+    summaries: Summaries = Field(default_factory=Summaries, description="What is written to `tensorboard/`.")
     device: Device = Field(default_factory=Device, description="Threads and accelerators.")
-    deadlines: Deadlines = Field(default_factory=Deadlines, description="How long each wait may take.")
+    deadlines: Deadlines = Field(default_factory=Deadlines, description="Timeouts.")
     container: Container = Field(default_factory=Container, description="Images, mounts and limits in containers.")
     tls: bool = Field(
         False,
-        description="Whether containers encrypt and authenticate all that they say to each other (mutual TLS); "
-        "`psfleet train` stays on this machine and does not.",
+        description="Whether containers use mutual TLS for all traffic between them; ignored by `psfleet train`, whose "
+        "processes communicate over loopback.",
     )
 
     @property
     def quorum(self) -> int:
-        """Gradients that make one sync step."""
+        """Number of gradients that are averaged in one sync step."""
         return self.update.quorum or self.fleet.workers
 
     @model_validator(mode="after")
@@ -72,22 +72,17 @@ class Job(Section):
                 raise ValueError("update.stale is set, expected only in mode async")
         return self
 
-    def digest(self) -> str:
-        """Eight hex digits that are equal for equal jobs."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:8]
-
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
     """Reads and validates a job file.
 
     Args:
         path: The YAML file.
-        overrides: `key=value` texts; a dotted key reaches into sections, the value is YAML.
+        overrides: `key=value` texts; a dotted key addresses a field of a section, the value is YAML.
 
     Raises:
         UsageError: The file cannot be read, or an override is not `key=value`.
-        BadJobError: The content is not a valid job; one line for each wrong field.
+        BadJobError: The content is not a valid job; names each invalid field.
     """
     try:
         content = yaml.safe_load(path.read_text())
@@ -106,7 +101,7 @@ def parse_job(content: Mapping[str, Any], source: str = "job") -> Job:
     """Validates a mapping as a job.
 
     Raises:
-        BadJobError: One line for each wrong field: its name, its value and what was expected.
+        BadJobError: The content is not a valid job; names each invalid field, its value and what was expected.
     """
     try:
         return Job.model_validate(dict(content))
@@ -116,26 +111,27 @@ def parse_job(content: Mapping[str, Any], source: str = "job") -> Job:
 
 
 def _override(content: dict[str, Any], override: str) -> None:
+    """Sets one field of a job file's content."""
     key, separator, text = override.partition("=")
     if not separator or not key:
         raise UsageError(f"--set {override!r}: expected key=value")
     *sections, last = key.split(".")
-    at = content
+    mapping = content
     for section in sections:
-        inner = at.get(section)
+        inner = mapping.get(section)
         if inner is None:
-            inner = at[section] = {}
+            inner = mapping[section] = {}
         if not isinstance(inner, dict):
             raise UsageError(f"--set {override!r}: {section} is not a section")
-        at = inner
+        mapping = inner
     try:
-        at[last] = yaml.safe_load(text)
+        mapping[last] = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise UsageError(f"--set {override!r}: the value is not YAML") from error
 
 
 def _problem(item: Mapping[str, Any]) -> str:
-    """One validation error as `field is value: expectation`."""
+    """Formats a validation error as `field is value: expectation`."""
     field = ".".join(_keys(item["loc"]))
     message = str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == "extra_forbidden":
@@ -148,13 +144,13 @@ def _problem(item: Mapping[str, Any]) -> str:
 
 
 def _keys(location: Sequence[str | int]) -> list[str]:
-    """The keys of the file that lead to an error: pydantic adds the chosen member of a union behind its field."""
+    """The path of an invalid field in the file, without the union members that pydantic inserts after their field."""
     keys: list[str] = []
-    of_union = False
+    is_union = False
     for part in location:
-        if of_union:
-            of_union = False
+        if is_union:
+            is_union = False
             continue
         keys.append(str(part))
-        of_union = part in ("optimizer", "schedule")
+        is_union = part in ("optimizer", "schedule")
     return keys

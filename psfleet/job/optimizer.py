@@ -10,32 +10,42 @@ from psfleet.job.fields import Fraction, NonNegative, NonNegativeInt, Positive, 
 
 
 class Constant(Section):
-    """The same learning rate at every step."""
+    """A constant learning rate."""
 
     kind: Literal["constant"] = "constant"
-    warmup_steps: NonNegativeInt = Field(0, description="Steps over which the rate rises linearly to its full value.")
+    warmup_steps: NonNegativeInt = Field(
+        0, description="Steps in which the learning rate increases linearly to its full value."
+    )
 
 
 class Exponential(Section):
     """learning_rate * decay_rate ** (step / decay_steps)."""
 
     kind: Literal["exponential"]
-    decay_steps: PositiveInt = Field(description="Steps after which the rate has been multiplied by `decay_rate` once.")
-    decay_rate: Positive = Field(description="The factor.")
-    staircase: bool = Field(False, description="Whether the exponent is rounded down to a whole number.")
-    warmup_steps: NonNegativeInt = Field(0, description="Steps over which the rate rises linearly to its full value.")
+    decay_steps: PositiveInt = Field(
+        description="Number of steps in which the learning rate is multiplied by `decay_rate`."
+    )
+    decay_rate: Positive = Field(description="Decay factor.")
+    staircase: bool = Field(False, description="Whether the exponent is rounded down to an integer.")
+    warmup_steps: NonNegativeInt = Field(
+        0, description="Steps in which the learning rate increases linearly to its full value."
+    )
 
 
 class Piecewise(Section):
-    """learning_rate * factors[i], i being the number of boundaries that the step has passed."""
+    """learning_rate * factors[i], where i is the number of boundaries that the step has passed."""
 
     kind: Literal["piecewise"]
-    boundaries: list[PositiveInt] = Field(min_length=1, description="Ascending steps at which the factor changes.")
-    factors: list[Positive] = Field(description="One factor more than boundaries.")
-    warmup_steps: NonNegativeInt = Field(0, description="Steps over which the rate rises linearly to its full value.")
+    boundaries: list[PositiveInt] = Field(
+        min_length=1, description="Steps at which the factor changes, in ascending order."
+    )
+    factors: list[Positive] = Field(description="Factors of the learning rate; one more than `boundaries`.")
+    warmup_steps: NonNegativeInt = Field(
+        0, description="Steps in which the learning rate increases linearly to its full value."
+    )
 
     @model_validator(mode="after")
-    def _matched(self) -> Piecewise:
+    def _check_boundaries(self) -> Piecewise:
         if len(self.factors) != len(self.boundaries) + 1:
             raise ValueError(f"factors has {len(self.factors)} entries, expected {len(self.boundaries) + 1}")
         if sorted(set(self.boundaries)) != list(self.boundaries):
@@ -44,24 +54,26 @@ class Piecewise(Section):
 
 
 class Cosine(Section):
-    """Falls along half a cosine from learning_rate to learning_rate * final_factor over decay_steps."""
+    """Half a cosine from learning_rate to learning_rate * final_factor over decay_steps."""
 
     kind: Literal["cosine"]
-    decay_steps: PositiveInt = Field(description="Steps until the lowest rate is reached.")
-    final_factor: NonNegative = Field(0.0, description="Lowest rate as a part of learning_rate.")
-    warmup_steps: NonNegativeInt = Field(0, description="Steps over which the rate rises linearly to its full value.")
+    decay_steps: PositiveInt = Field(description="Steps until the final learning rate is reached.")
+    final_factor: NonNegative = Field(0.0, description="Final learning rate as a fraction of `learning_rate`.")
+    warmup_steps: NonNegativeInt = Field(
+        0, description="Steps in which the learning rate increases linearly to its full value."
+    )
 
 
 Schedule = Annotated[Constant | Exponential | Piecewise | Cosine, Field(discriminator="kind")]
 
 
 class OptimizerBase(Section):
-    """What every optimizer has."""
+    """Base class of all optimizers."""
 
-    learning_rate: Positive = Field(description="The rate before the schedule's factor.")
-    schedule: Schedule = Field(default_factory=Constant, description="How the rate changes with the step.")
+    learning_rate: Positive = Field(description="Learning rate, before the schedule's factor.")
+    schedule: Schedule = Field(default_factory=Constant, description="Learning rate schedule.")
     clip_norm: Positive | None = Field(
-        None, description="A worker's gradient is scaled down to this global norm before it is pushed; null: never."
+        None, description="Global norm to which a worker clips its gradient before pushing it; null: no clipping."
     )
 
 
@@ -75,54 +87,60 @@ class Momentum(OptimizerBase):
     """v = momentum * v + g; w -= lr * v."""
 
     name: Literal["momentum"]
-    momentum: Fraction = Field(0.9, description="The part of the old velocity that is kept.")
-    nesterov: bool = Field(False, description="Whether the gradient is taken as if after the velocity's move.")
+    momentum: Fraction = Field(0.9, description="Fraction of the previous velocity that is kept.")
+    nesterov: bool = Field(False, description="Whether to use Nesterov momentum.")
 
 
 class Adam(OptimizerBase):
-    """Kingma and Ba 2015, just before section 2.1 (epsilon hat), as tf.compat.v1.train.AdamOptimizer."""
+    """Kingma and Ba 2015, the formulation before section 2.1 (epsilon hat), as tf.compat.v1.train.AdamOptimizer."""
 
     name: Literal["adam"]
-    beta1: Fraction = Field(0.9, description="Decay of the first moment.")
-    beta2: Fraction = Field(0.999, description="Decay of the second moment.")
-    epsilon: Positive = Field(1e-8, description="Added to the root of the second moment.")
+    beta1: Fraction = Field(0.9, description="Decay rate of the first moment.")
+    beta2: Fraction = Field(0.999, description="Decay rate of the second moment.")
+    epsilon: Positive = Field(1e-8, description="Added to the square root of the second moment.")
 
 
 class AdamW(OptimizerBase):
-    """Adam after a decoupled decay of every weight (Loshchilov and Hutter 2019): w -= lr * weight_decay * w."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019): w -= lr * weight_decay * w before each update."""
 
     name: Literal["adamw"]
-    beta1: Fraction = Field(0.9, description="Decay of the first moment.")
-    beta2: Fraction = Field(0.999, description="Decay of the second moment.")
-    epsilon: Positive = Field(1e-8, description="Added to the root of the second moment.")
-    weight_decay: NonNegative = Field(0.01, description="The part of each weight that a step at rate 1 takes away.")
+    beta1: Fraction = Field(0.9, description="Decay rate of the first moment.")
+    beta2: Fraction = Field(0.999, description="Decay rate of the second moment.")
+    epsilon: Positive = Field(1e-8, description="Added to the square root of the second moment.")
+    weight_decay: NonNegative = Field(
+        0.01, description="Fraction of each weight that is subtracted in a step with learning rate 1."
+    )
 
 
 class Adagrad(OptimizerBase):
     """Duchi et al. 2011, as tf.compat.v1.train.AdagradOptimizer."""
 
     name: Literal["adagrad"]
-    initial_accumulator: Positive = Field(0.1, description="Start of the sum of squared gradients.")
+    initial_accumulator: Positive = Field(0.1, description="Initial value of the sum of squared gradients.")
 
 
 class RmsProp(OptimizerBase):
     """Tieleman and Hinton 2012, as tf.compat.v1.train.RMSPropOptimizer."""
 
     name: Literal["rmsprop"]
-    decay: Fraction = Field(0.9, description="Decay of the mean of squared gradients.")
-    momentum: Fraction = Field(0.0, description="The part of the old step that is kept.")
-    epsilon: Positive = Field(1e-10, description="Added to the mean of squared gradients.")
-    centered: bool = Field(False, description="Whether the squared mean of gradients is subtracted.")
+    decay: Fraction = Field(0.9, description="Decay rate of the moving average of squared gradients.")
+    momentum: Fraction = Field(0.0, description="Fraction of the previous update that is kept.")
+    epsilon: Positive = Field(1e-10, description="Added to the moving average of squared gradients.")
+    centered: bool = Field(
+        False, description="Whether the squared moving average of the gradients is subtracted (centered RMSProp)."
+    )
 
 
 class Ftrl(OptimizerBase):
     """McMahan et al. 2013, as tf.compat.v1.train.FtrlOptimizer."""
 
     name: Literal["ftrl"]
-    learning_rate_power: Annotated[Real, Field(le=0)] = Field(-0.5, description="How the rate falls; -0.5 is 1 / sqrt.")
-    initial_accumulator: NonNegative = Field(0.1, description="Start of the sum of squared gradients.")
-    l1: NonNegative = Field(0.0, description="Strength of the L1 penalty.")
-    l2: NonNegative = Field(0.0, description="Strength of the L2 penalty.")
+    learning_rate_power: Annotated[Real, Field(le=0)] = Field(
+        -0.5, description="Exponent of the accumulator in the learning rate; -0.5: 1 / sqrt."
+    )
+    initial_accumulator: NonNegative = Field(0.1, description="Initial value of the sum of squared gradients.")
+    l1: NonNegative = Field(0.0, description="L1 regularization strength.")
+    l2: NonNegative = Field(0.0, description="L2 regularization strength.")
 
 
 Optimizer = Annotated[Sgd | Momentum | Adam | AdamW | Adagrad | RmsProp | Ftrl, Field(discriminator="name")]

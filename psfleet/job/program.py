@@ -1,4 +1,4 @@
-"""The training program: what a user's callable returns, how it is imported, and how its failures are told."""
+"""The training program: the classes that a user's callable returns, and its import."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-_KEPT = frozenset({"psfleet", "worker_service", "ps_service"})
-"""Packages that are never forgotten, wherever they lie."""
+_PERMANENT = frozenset({"psfleet", "worker_service", "ps_service"})
+"""Packages that are never removed from sys.modules."""
 
 _folders: list[str] = []
-"""The folder that `load_program` last put on sys.path, if it was not there before."""
+"""The folder that `load_program` last added to sys.path."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +31,12 @@ class KerasProgram:
     """A Keras 3 model, its loss and its data.
 
     Attributes:
-        model: Returns the model, built or not.
-        loss: As `keras.Model.compile` takes it: an object, a name, a function, or a list or dict of them by output.
-        train: `(shard_index, num_shards)` to a `tf.data.Dataset` of single `(x, y)` examples; the same examples in the
-            same order each time it is read. psfleet shuffles, batches, repeats and prefetches.
-        metrics: As `keras.Model.compile` takes them.
-        evaluate: Returns a finite `tf.data.Dataset` of single `(x, y)` examples; None: no evaluation.
+        model: Returns the model; it need not be built.
+        loss: As in `keras.Model.compile`: an object, a name, a function, or a list or dict of them by output.
+        train: Maps `(shard_index, num_shards)` to a `tf.data.Dataset` of unbatched `(x, y)` examples, whose content
+            and order are the same at each iteration. psfleet shuffles, batches, repeats and prefetches.
+        metrics: As in `keras.Model.compile`.
+        evaluate: Returns a finite `tf.data.Dataset` of unbatched `(x, y)` examples; None: no evaluation.
     """
 
     model: Callable[[], keras.Model]
@@ -46,7 +46,7 @@ class KerasProgram:
     evaluate: Callable[[], tf.data.Dataset] | None = None
 
     def __post_init__(self) -> None:
-        """Raises ProgramError if a field that has to be a function is none."""
+        """Raises ProgramError if a field that must be callable is not."""
         _check_callables(self, ("model", "train", "evaluate"))
 
 
@@ -55,11 +55,11 @@ class GraphProgram:
     """A TensorFlow 1 style function that builds a loss, and its data.
 
     Attributes:
-        loss: `(batch)` to a scalar tensor of a floating type, built from `tf.compat.v1.get_variable`. `batch` has the
-            structure of the data set's examples, `[batch, ...]` each. It is called more than once, each time in a new
-            graph, so it must not depend on what an earlier call left behind.
+        loss: Maps a batch to a scalar floating-point tensor, using variables of `tf.compat.v1.get_variable`. The batch
+            has the structure of the data set's examples, each component of shape `[batch, ...]`. It is called several
+            times, each time in a new graph, and must not keep state between calls.
         train: As in `KerasProgram`, with examples of any structure.
-        evaluate: Returns a finite `tf.data.Dataset` of single examples; None: no evaluation.
+        evaluate: Returns a finite `tf.data.Dataset` of unbatched examples; None: no evaluation.
     """
 
     loss: Callable[[Any], tf.Tensor]
@@ -67,22 +67,22 @@ class GraphProgram:
     evaluate: Callable[[], tf.data.Dataset] | None = None
 
     def __post_init__(self) -> None:
-        """Raises ProgramError if a field that has to be a function is none."""
+        """Raises ProgramError if a field that must be callable is not."""
         _check_callables(self, ("loss", "train", "evaluate"))
 
 
 def load_program(job: Job, folder: Path) -> KerasProgram | GraphProgram:
-    """Imports `job.program`, `folder` first, and calls it with `job.options`.
+    """Imports `job.program`, searching `folder` first, and calls it with `job.options`.
 
-    Modules that an earlier call imported from another folder are forgotten, so that two jobs whose programs have the
-    same module name do not mix.
+    Modules that an earlier call imported from another folder are removed from sys.modules, so that two jobs can have
+    programs of the same module name.
 
     Raises:
-        ProgramError: There is no such module or callable, the options do not fit, it raised, or it returned something
-            else.
+        ProgramError: The module or callable does not exist, does not accept the options, raised an exception, or
+            returned another type.
     """
     module_name, _, name = job.program.partition(":")
-    _enter(str(folder.resolve()), module_name)
+    _search_first(str(folder.resolve()), module_name)
     prefix = f"program {job.program!r}"
     try:
         module = importlib.import_module(module_name)
@@ -114,8 +114,8 @@ def _check_callables(program: KerasProgram | GraphProgram, fields: tuple[str, ..
             raise ProgramError(f"{type(program).__name__}.{field} is {value!r}, expected a function")
 
 
-def _enter(folder: str, module_name: str) -> None:
-    """Puts `folder` first on sys.path and forgets modules that would hide its own."""
+def _search_first(folder: str, module_name: str) -> None:
+    """Puts `folder` first on sys.path and removes modules that would shadow its own."""
     for old in [old for old in _folders if old != folder]:
         _folders.remove(old)
         if old in sys.path:
@@ -123,7 +123,7 @@ def _enter(folder: str, module_name: str) -> None:
         for root in [name for name in sys.modules if "." not in name]:
             file = _file(root)
             if file is not None and old in (str(file.parent), str(file.parent.parent)):
-                _forget(root)
+                _unload(root)
     if folder not in sys.path:
         _folders.append(folder)
     sys.path[:] = [folder, *(entry for entry in sys.path if entry != folder)]
@@ -131,17 +131,17 @@ def _enter(folder: str, module_name: str) -> None:
     root = module_name.partition(".")[0]
     own = PathFinder.find_spec(root, [folder])
     if own is not None and own.origin is not None and _file(root) not in (None, Path(own.origin).resolve()):
-        _forget(root)
+        _unload(root)
 
 
 def _file(root: str) -> Path | None:
-    """The file that a top-level module was imported from."""
+    """The file from which a top-level module was imported."""
     file = getattr(sys.modules.get(root), "__file__", None)
     return None if file is None else Path(file).resolve()
 
 
-def _forget(root: str) -> None:
-    """Drops a top-level module and what is below it; never psfleet itself."""
-    if root not in _KEPT:
+def _unload(root: str) -> None:
+    """Removes a top-level module and its submodules from sys.modules, except psfleet's own packages."""
+    if root not in _PERMANENT:
         for name in [name for name in sys.modules if name == root or name.startswith(f"{root}.")]:
             del sys.modules[name]

@@ -1,4 +1,4 @@
-"""The job file's sections but for the optimizer: fleet, update, train, evaluate, checkpoint, summaries and the rest."""
+"""The job file's sections except `optimizer` and `container`."""
 
 from __future__ import annotations
 
@@ -10,36 +10,38 @@ from psfleet.job.fields import NonNegativeInt, Positive, PositiveInt, Real, Sect
 
 
 class Fleet(Section):
-    """How many processes of each role."""
+    """Number of processes of each role."""
 
-    ps: PositiveInt = Field(1, description="Number of parameter servers; each holds an equal share of the model.")
+    ps: PositiveInt = Field(1, description="Number of parameter servers; each holds an equal shard of the model.")
     workers: PositiveInt = Field(1, description="Number of workers; worker 0 is the chief.")
-    spares: NonNegativeInt = Field(0, description="Workers beyond `workers`, so that no step waits for the slowest.")
+    spares: NonNegativeInt = Field(
+        0, description="Backup workers in addition to `workers`: a step need not wait for the slowest."
+    )
     max_workers: PositiveInt | None = Field(
         None,
-        description="How many workers and spares the fleet may grow to in the middle of a run; null: twice their sum.",
+        description="Maximum number of workers and spares when a running fleet is scaled; null: twice their sum.",
     )
     ps_addresses: list[str] | None = Field(
         None,
-        description="`host:port` of parameter servers that run already (their control port is port + 1); they are "
-        "used, not started and not ended. null: the launcher starts `ps` of them.",
+        description="`host:port` of running parameter servers (their control port is port + 1), which the launcher "
+        "neither starts nor stops; null: the launcher starts `ps` parameter servers.",
     )
     max_restarts: NonNegativeInt = Field(
-        10, description="How often the launcher starts one process again after it was killed or lost its peers."
+        10, description="Maximum number of restarts of one process that was killed or lost its peers."
     )
 
     @property
     def replicas(self) -> int:
-        """Workers and spares together."""
+        """Number of workers and spares."""
         return self.workers + self.spares
 
     @property
     def worker_limit(self) -> int:
-        """How many worker indices there can be."""
+        """Maximum number of worker indices."""
         return self.max_workers or 2 * self.replicas
 
     def role(self, index: int) -> str:
-        """What the worker of an index is called."""
+        """Role of the worker with an index: chief, worker or spare."""
         if index == 0:
             return "chief"
         return "worker" if index < self.workers else "spare"
@@ -61,78 +63,82 @@ class Fleet(Section):
 
 
 class Stale(Section):
-    """Async mode: what becomes of a gradient whose staleness (updates applied since its weights were read) is high."""
+    """Async mode: stale gradients. Staleness is the number of updates applied since the weights were read."""
 
     policy: Literal["apply", "lower_rate", "scale", "drop"] = Field(
         "apply",
-        description="apply: as it is; lower_rate: learning rate / (1 + staleness); scale: gradients staler than "
-        "`bound` are multiplied by bound / staleness; drop: gradients staler than `bound` are not applied.",
+        description="apply: unchanged; lower_rate: with learning rate / (1 + staleness); scale: gradients staler than "
+        "`bound` are multiplied by bound / staleness; drop: gradients staler than `bound` are discarded.",
     )
     bound: NonNegativeInt = Field(
-        10, description="Staleness in updates above which `scale` and `drop` act; `scale` needs at least 1."
+        10, description="Staleness in updates above which `scale` and `drop` apply; `scale` requires at least 1."
     )
 
     @model_validator(mode="after")
-    def _scalable(self) -> Stale:
+    def _check_bound(self) -> Stale:
         if self.policy == "scale" and self.bound < 1:
             raise ValueError("bound is 0, expected at least 1 with policy scale")
         return self
 
 
 class Update(Section):
-    """How gradients become updates."""
+    """How gradients are combined into updates."""
 
     mode: Literal["sync", "async"] = Field(
         "sync",
-        description="sync: each update averages `quorum` gradients of one step; async: each gradient is an update.",
+        description="sync: an update applies the average of `quorum` gradients of one step; async: each gradient "
+        "is applied on its own.",
     )
     quorum: PositiveInt | None = Field(
-        None, description="sync: how many gradients make a step; null: as many as `fleet.workers`."
+        None, description="sync: number of gradients that are averaged in one step; null: `fleet.workers`."
     )
     wire: Literal["float32", "bfloat16"] = Field(
-        "float32", description="Type of gradients and parameters on the network; the ps always adds up in float32."
+        "float32", description="Data type of gradients and parameters on the network; the ps accumulate in float32."
     )
     bucket_bytes: int = Field(
         64 * 1024 * 1024,
         ge=4096,
         multiple_of=64,
-        description="Most bytes of parameters that travel as one tensor; each ps cuts its shard into equal buckets.",
+        description="Maximum bytes of a bucket, the parameters that are sent as one tensor; each ps divides its "
+        "shard into equal buckets.",
     )
-    stale: Stale = Field(default_factory=Stale, description="async: the policy for stale gradients.")
-    warmup_steps: NonNegativeInt = Field(0, description="async: the first so many steps are made by the chief alone.")
+    stale: Stale = Field(default_factory=Stale, description="async: policy for stale gradients.")
+    warmup_steps: NonNegativeInt = Field(0, description="async: number of initial steps that the chief trains alone.")
 
 
 class Train(Section):
-    """How long, and on which batches."""
+    """Number of steps, and batches."""
 
-    steps: PositiveInt = Field(description="The target: updates of the model after which the run is done.")
-    batch_size: PositiveInt = Field(description="Examples in one worker's gradient.")
-    shuffle: NonNegativeInt = Field(
-        0, description="Size of the shuffle buffer in examples; 0: the order of the data set."
-    )
-    seed: int = Field(0, ge=0, lt=2**32, description="Seed of initial weights, shuffling and dropout.")
+    steps: PositiveInt = Field(description="Final step: number of updates after which the run is done.")
+    batch_size: PositiveInt = Field(description="Number of examples in one worker's batch.")
+    shuffle: NonNegativeInt = Field(0, description="Size of the shuffle buffer in examples; 0: no shuffling.")
+    seed: int = Field(0, ge=0, lt=2**32, description="Random seed of initial weights, shuffling and dropout.")
 
 
 class Evaluate(Section):
-    """When the chief evaluates; it always does at the end if the program has evaluation data."""
+    """When the chief evaluates the model; it always does at the end if the program has evaluation data."""
 
     every_steps: PositiveInt | None = Field(None, description="Steps between evaluations; null: only at the end.")
-    batch_size: PositiveInt | None = Field(None, description="Examples at a time; null: `train.batch_size`.")
+    batch_size: PositiveInt | None = Field(
+        None, description="Number of examples in an evaluation batch; null: `train.batch_size`."
+    )
 
 
 class Checkpoint(Section):
-    """When the ps write their parts, and how many checkpoints stay."""
+    """When checkpoints are written, and how many are kept."""
 
-    every_steps: PositiveInt | None = Field(None, description="Steps between checkpoints; null: not by steps.")
-    every_secs: Positive | None = Field(None, description="Seconds between checkpoints; null: not by time.")
-    keep: PositiveInt = Field(5, description="How many of the newest checkpoints stay on disk.")
+    every_steps: PositiveInt | None = Field(
+        None, description="Steps between checkpoints; null: no checkpoints by step."
+    )
+    every_secs: Positive | None = Field(None, description="Seconds between checkpoints; null: no checkpoints by time.")
+    keep: PositiveInt = Field(5, description="Number of newest checkpoints that are kept.")
 
 
 class Summaries(Section):
-    """What goes into `tensorboard/`."""
+    """What is written to `tensorboard/`."""
 
-    every_steps: PositiveInt = Field(20, description="Steps between scalars.")
-    histograms: bool = Field(False, description="Whether weights are written as histograms at each evaluation.")
+    every_steps: PositiveInt = Field(20, description="Steps between scalar summaries.")
+    histograms: bool = Field(False, description="Whether histograms of the weights are written at each evaluation.")
 
 
 class Device(Section):
@@ -140,28 +146,34 @@ class Device(Section):
 
     intra_op_threads: NonNegativeInt | None = Field(
         None,
-        description="Threads within one operation; 0: TensorFlow's default, one for each core; null: with "
-        "`psfleet train` the cores that it may use divided by the workers, at least one; in a container that is "
-        "limited to fewer cores (`container.ps.cpus`, `container.worker.cpus`) its limit, rounded up; else as 0.",
+        description="Threads within one operation; 0: TensorFlow's default, one per core; null: with `psfleet train` "
+        "the available cores divided by the number of workers, at least 1; in a container with a CPU limit "
+        "(`container.ps.cpus`, `container.worker.cpus`) that limit, rounded up; otherwise as 0.",
     )
     inter_op_threads: NonNegativeInt | None = Field(
-        None, description="Operations that run at once; 0 and null: as for `intra_op_threads`."
+        None, description="Operations that run in parallel; 0 and null: as for `intra_op_threads`."
     )
     gpu_memory_fraction: Annotated[Real, Field(gt=0, le=1)] | None = Field(
-        None, description="Part of a GPU's memory that a worker may take."
+        None, description="Fraction of a GPU's memory that a worker allocates; null: all of it."
     )
-    gpu_memory_growth: bool = Field(False, description="Whether GPU memory is taken as needed, not at once.")
+    gpu_memory_growth: bool = Field(
+        False, description="Whether GPU memory is allocated as needed instead of all at start."
+    )
     soft_placement: bool = Field(
-        True, description="Whether an operation without a kernel for its device moves to the CPU."
+        True, description="Whether an operation without a kernel for its device is placed on the CPU."
     )
-    log_placement: bool = Field(False, description="Whether each operation's device is written to the log.")
+    log_placement: bool = Field(False, description="Whether the device of each operation is logged.")
 
 
 class Deadlines(Section):
-    """How long each wait may take; at its end the wait is an error that names what it waited for."""
+    """Timeouts; the error of an expired one names what was waited for."""
 
-    start_secs: Positive = Field(180, description="For all ps to answer, and for each to build its shard.")
-    step_secs: Positive = Field(60, description="One push, token and pull; then the worker looks at the fleet afresh.")
-    slow_secs: Positive = Field(5, description="A step that waits this long is logged with the workers it waits for.")
-    stall_secs: Positive = Field(600, description="No step anywhere in the fleet for this long ends the run.")
-    stop_secs: Positive = Field(60, description="From Ctrl-C or SIGTERM to the end of every process.")
+    start_secs: Positive = Field(180, description="Timeout for all ps to respond, and for each to build its shard.")
+    step_secs: Positive = Field(
+        60, description="Timeout of one step (push, token, pull); after it the worker queries the state of the fleet."
+    )
+    slow_secs: Positive = Field(
+        5, description="A step that waits this long is logged, with the workers that it waits for."
+    )
+    stall_secs: Positive = Field(600, description="The run fails if no step completes in the fleet for this long.")
+    stop_secs: Positive = Field(60, description="Grace period from Ctrl-C or SIGTERM until the processes are killed.")

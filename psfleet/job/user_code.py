@@ -1,4 +1,4 @@
-"""Tells a failure of the user's code in one line, with a traceback that begins in that code."""
+"""Converts exceptions of the user's code to a ProgramError with one line and a traceback that begins in that code."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from types import TracebackType
 from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 
-_MACHINERY = frozenset({"psfleet", "worker_service", "ps_service", "importlib", "keras", "tensorflow"})
-"""Packages whose frames at the start of a traceback say nothing about the user's code."""
+_FRAMEWORKS = frozenset({"psfleet", "worker_service", "ps_service", "importlib", "keras", "tensorflow"})
+"""Packages whose frames are removed from the start of a traceback."""
 
 _EMBEDDED = "Traceback (most recent call last):\n"
-"""Where TensorFlow puts the traceback of Python code that a data set calls into its error's message."""
+"""Start of the traceback that TensorFlow embeds in an error message if a data set's Python function raised."""
 
 
 @contextmanager
 def user_code(job: Job, what: str) -> Iterator[None]:
-    """Turns any exception inside, other than a ProgramError, into a ProgramError that carries its traceback."""
+    """Converts any exception in the block to a ProgramError that contains its traceback."""
     try:
         yield
     except ProgramError:
@@ -30,7 +30,7 @@ def user_code(job: Job, what: str) -> Iterator[None]:
 
 
 def failure(job: Job, what: str, error: Exception | SystemExit) -> ProgramError:
-    """An exception that the user's code raised while doing `what`."""
+    """The ProgramError for an exception that the user's code raised in `what`."""
     text = re.sub(r"\{\{function_node .*?\}\} ", "", str(error))
     head, embedded, frames = text.partition(_EMBEDDED)
     reason = next((line.strip() for line in head.splitlines() if line.strip()), "no message")
@@ -43,15 +43,16 @@ def failure(job: Job, what: str, error: Exception | SystemExit) -> ProgramError:
 
 
 def _user_frame(frames: TracebackType | None) -> TracebackType | None:
+    """The traceback from the first frame of the user's code; None if it has none."""
     while frames is not None:
         package = frames.tb_frame.f_globals.get("__name__", "").partition(".")[0]
-        if package not in _MACHINERY:
+        if package not in _FRAMEWORKS:
             return frames
         frames = frames.tb_next
     return None
 
 
 def _user_frames(text: str) -> str:
-    """The part of a formatted traceback that begins at the first frame outside of TensorFlow; all if there is none."""
+    """A formatted traceback from its first frame outside TensorFlow and Keras; all of it if there is none."""
     starts = [match.start() for match in re.finditer(r'^  File "(?!.*/site-packages/(tensorflow|keras)/)', text, re.M)]
     return text[starts[0] :] if starts else text

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from psfleet import errors
-from psfleet.checkpoint.store import read_manifest, verify
+from psfleet.checkpoint.manifest import read_manifest
+from psfleet.checkpoint.store import verify
 from psfleet.errors import BadJobError, NoCheckpointError
 from psfleet.job.job import Job
 from psfleet.launch.local.child import parse_line

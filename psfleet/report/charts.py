@@ -1,4 +1,4 @@
-"""Turns numbers into the geometry of a line chart: scales, ticks and SVG path data, in pixels of the view box."""
+"""Geometry of a line chart: scales, ticks and SVG path data, in pixels of the view box."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from itertools import groupby
 
 WIDTH, HEIGHT = 760, 280
 LEFT, RIGHT, TOP, BOTTOM = 72, 728, 14, 232
-"""The edges of the plot inside the view box; outside are ticks and labels."""
+"""Edges of the plot area inside the view box; the ticks and labels are outside of them."""
 MAX_BUCKETS = 300
-"""A longer series is drawn by the lowest and the highest value of so many stretches; a stretch is 2 pixels wide."""
+"""A longer series is reduced to the minimum and maximum of this many intervals, each about 2 pixels wide."""
 LOG_RATIO = 100.0
-"""Positive values that spread further than this are drawn on a logarithmic scale."""
+"""Positive values whose maximum is at least this multiple of their minimum have a logarithmic scale."""
 DRAWABLE = 1e100
-"""Larger numbers count as not finite: scaling them would overflow."""
+"""Larger numbers are treated as non-finite, because scaling them would overflow."""
 
 Sample = tuple[float, float]
 """(x, y); y may be NaN or infinite, x may not."""
@@ -23,7 +23,7 @@ Sample = tuple[float, float]
 
 @dataclass(frozen=True)
 class Tick:
-    """A mark on an axis, `at` so many pixels."""
+    """A mark on an axis at a pixel position."""
 
     at: float
     label: str
@@ -31,7 +31,7 @@ class Tick:
 
 @dataclass(frozen=True)
 class Level:
-    """A horizontal line through the whole plot, such as a median; its label stands above or below it."""
+    """A horizontal line through the plot area, with its label above or below it."""
 
     value: float
     label: str
@@ -40,7 +40,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Axis:
-    """Maps values to pixels linearly, or by their logarithm."""
+    """Maps values to pixels, linearly or logarithmically."""
 
     low: float
     high: float
@@ -50,13 +50,13 @@ class Axis:
     ticks: tuple[Tick, ...]
 
     def at(self, value: float) -> float:
-        """The pixel of a value."""
+        """Pixel position of a value."""
         return _scale(self.low, self.high, self.start, self.end, self.log)(value)
 
 
 @dataclass(frozen=True)
 class LineChart:
-    """All that a template needs to draw a chart: `paths` are SVG path data, `dots` samples without neighbours."""
+    """Input of the template that draws a chart: `paths` are SVG path data, `dots` are samples without neighbours."""
 
     x_axis: Axis
     y_axis: Axis
@@ -67,7 +67,7 @@ class LineChart:
 
 
 def line_chart(samples: Sequence[Sample], levels: Sequence[Level] = ()) -> LineChart | None:
-    """The chart of a series by ascending x; None when no y is finite. A y that is not finite makes a gap."""
+    """The chart of a series by ascending x, with gaps at non-finite y; None if no y is finite."""
     finite = [sample for sample in samples if is_drawable(sample[1])]
     if not finite:
         return None
@@ -91,28 +91,28 @@ def line_chart(samples: Sequence[Sample], levels: Sequence[Level] = ()) -> LineC
 
 
 def is_drawable(value: float) -> bool:
-    """Whether a number is finite and small enough to be scaled."""
+    """Whether a number is finite and below DRAWABLE."""
     return math.isfinite(value) and abs(value) < DRAWABLE
 
 
 def thinned(samples: Sequence[Sample]) -> list[Sample]:
-    """At most two samples for each of MAX_BUCKETS equal stretches, the extremes, so that no peak is lost.
+    """Reduces a series to the minimum and maximum of each of MAX_BUCKETS equal intervals, so that peaks are kept.
 
-    A stretch with a value that is not finite is kept only as that gap when it has no finite one.
+    An interval is drawn as a gap only if none of its values is finite.
     """
     if len(samples) <= 2 * MAX_BUCKETS:
         return list(samples)
     kept: list[Sample] = []
     for bucket in range(MAX_BUCKETS):
-        stretch = samples[bucket * len(samples) // MAX_BUCKETS : (bucket + 1) * len(samples) // MAX_BUCKETS]
-        finite = [sample for sample in stretch if is_drawable(sample[1])] or stretch[:1]
+        interval = samples[bucket * len(samples) // MAX_BUCKETS : (bucket + 1) * len(samples) // MAX_BUCKETS]
+        finite = [sample for sample in interval if is_drawable(sample[1])] or interval[:1]
         extremes = {min(finite, key=lambda sample: sample[1]), max(finite, key=lambda sample: sample[1])}
         kept.extend(sorted(extremes, key=lambda sample: sample[0]))
     return [samples[0], *kept[1:-1], samples[-1]]
 
 
 def _axis(values: Sequence[float], start: float, end: float, *, log: bool, whole: bool) -> Axis:
-    """An axis over all values, widened to the next ticks if it is not one of whole numbers."""
+    """An axis over all values, extended to the next ticks unless it is an axis of integers."""
     low, high = min(values), max(values)
     if log:
         low, high = 10.0 ** math.floor(math.log10(low)), 10.0 ** math.ceil(math.log10(high))
@@ -129,7 +129,7 @@ def _axis(values: Sequence[float], start: float, end: float, *, log: bool, whole
 
 
 def _widened(low: float, high: float, whole: bool) -> tuple[float, float]:
-    """A range that has a width; it begins at 0 when the values come near it."""
+    """A range of non-zero width; it starts at 0 if the values are near 0."""
     if 0 < low < high / 2:
         low = 0.0
     if high - low > 1e-6 * max(abs(low), abs(high)):
@@ -139,7 +139,7 @@ def _widened(low: float, high: float, whole: bool) -> tuple[float, float]:
 
 
 def _spacing(width: float, whole: bool) -> float:
-    """The distance of about five ticks: 1, 2 or 5 times a power of ten."""
+    """Distance between about five ticks: 1, 2 or 5 times a power of ten."""
     rough = width / 5
     power = 10.0 ** math.floor(math.log10(rough))
     spacing = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
@@ -147,6 +147,7 @@ def _spacing(width: float, whole: bool) -> float:
 
 
 def _powers_of_ten(low: float, high: float) -> list[float]:
+    """At most seven ticks of a logarithmic axis."""
     first, last = round(math.log10(low)), round(math.log10(high))
     return [10.0**exponent for exponent in range(first, last + 1, math.ceil((last - first) / 6))]
 

@@ -1,4 +1,4 @@
-"""Renders a run's report as one HTML page that needs nothing but itself."""
+"""Renders a run's report as a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAX_STALENESS_ROWS = 20
 
 @dataclass(frozen=True)
 class Figure:
-    """A line chart with its words: `summary` says in a sentence what the picture shows."""
+    """A line chart with its labels; `summary` describes it in a sentence."""
 
     name: str
     title: str
@@ -33,7 +33,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Bar:
-    """A row of a table with a bar: `full` and `rest` are parts of the longest bar, each 0 to 1."""
+    """A table row with a bar: `full` and `rest` are fractions of the longest bar, each 0 to 1."""
 
     label: str
     full: float
@@ -42,11 +42,11 @@ class Bar:
 
 
 def render(report: Report, curve: Sequence[Point]) -> str:
-    """The page of a run.
+    """Renders the page of a run.
 
     Args:
-        report: What `report.json` says.
-        curve: The surviving points by ascending step, as `History.curve` gives them; may be empty.
+        report: The content of `report.json`.
+        curve: The points by ascending step, from `History.curve`; may be empty.
     """
     return _template().render(
         report=report,
@@ -62,7 +62,7 @@ def render(report: Report, curve: Sequence[Point]) -> str:
 
 
 def publish(report: Report, folder: Path) -> None:
-    """Writes `report.json` and `report.html` into a run's folder, with the curve of its history."""
+    """Writes `report.json` and `report.html` to a run folder; the page includes the run's history."""
     report.write(folder)
     (folder / "report.html").write_text(render(report, History(folder / History.FILE_NAME).curve()))
 
@@ -79,12 +79,12 @@ def _headline(report: Report) -> str:
     if report.status == "done":
         return f"Done: {progress}"
     if report.status == "stopped":
-        return f"Stopped at {progress}; the same command goes on from the last checkpoint"
+        return f"Stopped at {progress}; the same command resumes from the last checkpoint"
     return f"Failed at {progress} with exit code {report.exit_code}"
 
 
 def _key_numbers(report: Report) -> list[tuple[str, str]]:
-    """Name and value of what a reader looks for first."""
+    """Name and value of the most important results."""
     gradients = report.gradients
     since = f" since step {gradients.since_step:,}" if gradients.since_step else ""
     return [
@@ -92,12 +92,12 @@ def _key_numbers(report: Report) -> list[tuple[str, str]]:
         ("last training loss", _number(report.loss)),
         ("time", _duration(report.seconds)),
         ("examples per second", _number(report.examples_per_sec)),
-        ("median step", _duration(report.step_secs.p50)),
-        ("95 % of the steps within", _duration(report.step_secs.p95)),
+        ("median step time", _duration(report.step_secs.p50)),
+        ("95th percentile of step times", _duration(report.step_secs.p95)),
         ("mode", report.mode),
-        (f"gradients pushed{since}, each counted on each ps", _whole(gradients.pushed)),
-        ("of these used", f"{_whole(gradients.used)}{_share(gradients.used, gradients.pushed)}"),
-        ("of these dropped", f"{_whole(gradients.dropped)}{_share(gradients.dropped, gradients.pushed)}"),
+        (f"gradients pushed{since}", _whole(gradients.pushed)),
+        ("gradients used", f"{_whole(gradients.used)}{_share(gradients.used, gradients.pushed)}"),
+        ("gradients dropped", f"{_whole(gradients.dropped)}{_share(gradients.dropped, gradients.pushed)}"),
         ("generation", _whole(report.generation)),
         ("restarts", _whole(report.restarts)),
     ]
@@ -106,7 +106,7 @@ def _key_numbers(report: Report) -> list[tuple[str, str]]:
 def _loss_figure(curve: Sequence[Point]) -> Figure:
     samples = [(float(point.step), point.loss) for point in curve]
     chart = charts.line_chart(samples)
-    return Figure("loss", "Loss", "training loss", chart, _in_words("losses", "", samples, chart))
+    return Figure("loss", "Loss", "training loss", chart, _describe("losses", "", samples, chart))
 
 
 def _step_figure(report: Report, curve: Sequence[Point]) -> Figure:
@@ -115,19 +115,19 @@ def _step_figure(report: Report, curve: Sequence[Point]) -> Figure:
     median = report.step_secs.p50 if report.step_secs.p50 is not None else known[len(known) // 2] if known else 0.0
     unit, per_sec = ("s", 1.0) if median >= 1 else ("ms", 1e3)
     samples = [(float(point.step), point.step_secs * per_sec) for point in curve]
-    quantiles = ((report.step_secs.p50, "median", False), (report.step_secs.p95, "95 % within", True))
+    quantiles = ((report.step_secs.p50, "median", False), (report.step_secs.p95, "95th percentile", True))
     levels = [
         Level(secs * per_sec, f"{name} {_number(secs * per_sec)} {unit}", above)
         for secs, name, above in quantiles
         if secs is not None
     ]
     chart = charts.line_chart(samples, levels)
-    summary = _in_words("step times", f" {unit}", samples, chart)
+    summary = _describe("step times", f" {unit}", samples, chart)
     return Figure("step-times", "Step times", f"time of a step, {unit}", chart, summary)
 
 
-def _in_words(what: str, unit: str, samples: Sequence[charts.Sample], chart: LineChart | None) -> str:
-    """The chart for those who cannot see it; also stands in for one that cannot be drawn."""
+def _describe(what: str, unit: str, samples: Sequence[charts.Sample], chart: LineChart | None) -> str:
+    """Describes a chart in a sentence, also if it cannot be drawn."""
     if not samples:
         return f"No {what} were recorded."
     if chart is None:
@@ -140,12 +140,12 @@ def _in_words(what: str, unit: str, samples: Sequence[charts.Sample], chart: Lin
         text = f"From {text} to {_number(last_y)}{unit} at step {last_x:,.0f}"
         text += f"; lowest {_number(min(values))}{unit}, highest {_number(max(values))}{unit}"
     if chart.num_left_out:
-        text += f"; {chart.num_left_out:,} of {len(samples):,} are not finite and leave gaps"
+        text += f"; {chart.num_left_out:,} of {len(samples):,} are not finite and are omitted"
     return text + "."
 
 
 def _worker_bars(report: Report) -> list[Bar]:
-    """Worker, bar of used and dropped, and pushed, used, dropped."""
+    """One row per worker: bars of used and dropped gradients; numbers of pushed, used and dropped."""
     rows = [(key, counts.pushed, counts.used) for key, counts in report.gradients.per_worker.items()]
     rows.sort(key=lambda row: (not row[0].isdecimal(), len(row[0]) if row[0].isdecimal() else 0, row[0]))
     most = max((pushed for _, pushed, _ in rows), default=0) or 1
@@ -156,7 +156,7 @@ def _worker_bars(report: Report) -> list[Bar]:
 
 
 def _ps_bars(report: Report) -> list[Bar]:
-    """Ps, bar of bytes, and bytes, pushed, used, dropped."""
+    """One row per ps: bar of bytes; bytes, and numbers of pushed, used and dropped gradients."""
     sizes: Sequence[int | None] = report.placement.ps
     counts = report.gradients.per_ps
     most = max(report.placement.ps, default=0) or 1
@@ -170,7 +170,7 @@ def _ps_bars(report: Report) -> list[Bar]:
 
 
 def _staleness_bars(counts: Mapping[str, int]) -> list[Bar]:
-    """Rows of one value each, or of equally many when there are too many values; none when nothing was stale."""
+    """Rows of the staleness histogram, with wider bins if there are many values; empty if nothing was stale."""
     by_value = {int(value): count for value, count in counts.items() if count}
     if not any(by_value):
         return []
@@ -187,7 +187,7 @@ def _histogram_bar(label: str, total: int, totals: Iterable[int]) -> Bar:
 
 
 def _share(part: int, whole: int, *, parentheses: bool = True) -> str:
-    """A part in percent, or nothing when there is no whole."""
+    """A part in percent; empty if the whole is 0."""
     if not whole:
         return ""
     text = f"{100 * part / whole:.1f} %"
@@ -199,7 +199,7 @@ def _whole(value: int | None) -> str:
 
 
 def _number(value: float | None) -> str:
-    """About four digits, whatever the size."""
+    """A number with about four significant digits."""
     if value is None:
         return "–"
     if math.isfinite(value) and 1000 <= abs(value) < 1e9:
@@ -208,7 +208,7 @@ def _number(value: float | None) -> str:
 
 
 def _duration(secs: float | None) -> str:
-    """Seconds in the unit that suits them."""
+    """A duration in ms, s, min or h, depending on its length."""
     if secs is None or not math.isfinite(secs):
         return _number(secs)
     if 0 < secs < 1:
@@ -220,6 +220,6 @@ def _duration(secs: float | None) -> str:
 
 
 def _moment(time: float) -> dict[str, Any]:
-    """Unix seconds as a machine's and a reader's text, in UTC."""
+    """Unix time in seconds as an ISO 8601 text for machines and a text for readers, in UTC."""
     at = datetime.fromtimestamp(time, UTC)
     return {"machine": at.isoformat(timespec="seconds"), "reader": f"{at:%Y-%m-%d %H:%M:%S}"}

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a bar on a terminal, lines elsewhere, and a summary at the end."""
+"""Shows a run's progress in the console: a bar on a terminal, lines elsewhere, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -11,22 +11,35 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from psfleet.checkpoint.store import read_manifest, read_tensors
+from psfleet.checkpoint.manifest import read_manifest
+from psfleet.checkpoint.tensors import read_tensors
 from psfleet.job.job import Job
 from psfleet.report.schema import Report
 
 FEW_WEIGHTS = 8
-"""Models of no more parameters than this are shown whole."""
+"""The summary lists all parameters of a model that has at most this many."""
 LINE_SECS = 5.0
-"""Least time between two progress lines where there is no terminal."""
+"""Minimum time between two progress lines where the console is no terminal."""
 QUIET_EVENTS = frozenset({"progress", "fleet", "checkpoint", "failed", "verified"})
+"""Events of the chief's log that are not printed as lines."""
 
 Listener = Callable[[Mapping[str, Any]], None]
 
 
+def starting_entry(job: Job) -> dict[str, str]:
+    """The log entry that the launcher of local processes passes to its listener before it starts them."""
+    fleet = job.fleet
+    workers = _count(fleet.workers, "worker") + (f" and {_count(fleet.spares, 'spare')}" if fleet.spares else "")
+    if fleet.ps_addresses is not None:
+        text = f"{workers} on the running ps {', '.join(fleet.ps_addresses)}"
+    else:
+        text = f"{fleet.ps} ps" + (", " if fleet.spares else " and ") + workers
+    return {"event": "starting", "message": f"{job.name}: starting {text} (importing TensorFlow takes some seconds)"}
+
+
 @contextmanager
 def progress(console: Console, job: Job) -> Iterator[Listener]:
-    """A listener to the chief's log entries that shows them as they come."""
+    """A listener that displays the chief's log entries as they arrive; the bar says "starting" until the first step."""
     if not console.is_terminal:
         yield _lines(console, job)
         return
@@ -39,20 +52,22 @@ def progress(console: Console, job: Job) -> Iterator[Listener]:
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task(job.name, total=job.train.steps, loss="-", rate="-")
+        task = bar.add_task(f"{job.name}: starting", total=None, loss="-", rate="-")
 
         def show(entry: Mapping[str, Any]) -> None:
             if entry.get("event") == "progress":
                 rate = f"{entry['examples_per_sec']:,.0f}"
-                bar.update(task, completed=entry["step"], loss=f"{float(entry['loss']):.4g}", rate=rate)
-            elif _is_worth_a_line(entry):
+                loss = f"{float(entry['loss']):.4g}"
+                total, step = job.train.steps, entry["step"]
+                bar.update(task, description=job.name, total=total, completed=step, loss=loss, rate=rate)
+            elif _is_printed(entry):
                 bar.console.print(entry["message"], markup=False, highlight=False)
 
         yield show
 
 
 def summary(console: Console, report: Report, out: Path) -> None:
-    """Says how a run ended and where its results lie."""
+    """Prints how a run ended and where its results are."""
     counts = report.gradients
     since = f" since step {counts.since_step}" if counts.since_step else ""
     rows = {
@@ -64,7 +79,7 @@ def summary(console: Console, report: Report, out: Path) -> None:
         **{name: f"{value:.4f}" for name, value in _few_weights(report).items()},
         "gradients": f"{counts.pushed} pushed, {counts.used} used, {counts.dropped} dropped{since}",
         "restarts": str(report.restarts) if report.restarts else None,
-        "checkpoint": _from_here(report.checkpoint.path) if report.checkpoint else None,
+        "checkpoint": _relative(report.checkpoint.path) if report.checkpoint else None,
         "report": str(out / "report.html"),
     }
     for name, value in rows.items():
@@ -72,14 +87,14 @@ def summary(console: Console, report: Report, out: Path) -> None:
             console.print(f"{name + ':':<16} {value}", markup=False, highlight=False)
 
 
-def _from_here(path: str) -> str:
-    """A path as short as it can be said in this folder."""
+def _relative(path: str) -> str:
+    """A path relative to the current folder if it is below it."""
     here = Path.cwd()
     return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
 
 
 def _few_weights(report: Report) -> dict[str, float]:
-    """The parameters of a model so small that a person reads them; none of a larger one."""
+    """The parameters of a model that has at most FEW_WEIGHTS, by name; empty for a larger model."""
     if report.checkpoint is None or not Path(report.checkpoint.path).is_dir():
         return {}
     checkpoint = read_manifest(Path(report.checkpoint.path))
@@ -94,7 +109,12 @@ def _few_weights(report: Report) -> dict[str, float]:
     }
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
 def _lines(console: Console, job: Job) -> Listener:
+    """A listener that prints lines, of progress one in LINE_SECS."""
     last = float("-inf")
 
     def show(entry: Mapping[str, Any]) -> None:
@@ -110,11 +130,11 @@ def _lines(console: Console, job: Job) -> Listener:
                 f"{entry['examples_per_sec']:,.0f} examples/s  {left:.0f} s left"
             )
             console.print(text, markup=False, highlight=False)
-        elif _is_worth_a_line(entry):
+        elif _is_printed(entry):
             console.print(entry["message"], markup=False, highlight=False)
 
     return show
 
 
-def _is_worth_a_line(entry: Mapping[str, Any]) -> bool:
+def _is_printed(entry: Mapping[str, Any]) -> bool:
     return "event" in entry and entry["event"] not in QUIET_EVENTS

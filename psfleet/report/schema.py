@@ -1,7 +1,7 @@
-"""What a run leaves to read: `report.json` at its end, `history.jsonl` and `events.jsonl` while it goes.
+"""Schema of a run's records: `report.json`, written at its end, and `history.jsonl` and `events.jsonl`, which grow.
 
-Every field carries its meaning and unit as its description; `docs/report.md` is compared with this schema by a test.
-Numbers that are not finite are written as the texts "NaN", "Infinity" and "-Infinity", so the files stay valid JSON.
+The description of each field is its documentation: `docs/report.md` is generated from this schema.
+Non-finite numbers are written as the texts "NaN", "Infinity" and "-Infinity", so that the files are valid JSON.
 """
 
 from __future__ import annotations
@@ -20,147 +20,148 @@ OneLine = Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]
 
 
 class Record(BaseModel):
-    """A part of what a run leaves: unknown keys are errors and values never change."""
+    """Base class of all records: immutable; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
 
 class StepSecs(Record):
-    """How long steps took."""
+    """Distribution of step times."""
 
-    p50: float | None = Field(None, description="Median time of a step in seconds; null: no step was timed.")
-    p95: float | None = Field(
-        None, description="Time in seconds that 95 % of the steps did not exceed; null: no step was timed."
-    )
+    p50: float | None = Field(None, description="Median step time in seconds; null: no step was timed.")
+    p95: float | None = Field(None, description="95th percentile of step times in seconds; null: no step was timed.")
 
 
 class WorkerGradients(Record):
-    """One worker's gradients, as ps 0 counts them."""
+    """Gradients of one worker, as counted by ps 0."""
 
     pushed: Count = Field(0, description="Gradients that the worker pushed.")
-    used: Count = Field(0, description="Those of them that became part of an update.")
+    used: Count = Field(0, description="Pushed gradients that were part of an update.")
 
 
 class PsGradients(Record):
-    """The gradients that one ps received."""
+    """Gradients that one ps received."""
 
-    pushed: Count = Field(0, description="Gradients that reached this ps.")
-    used: Count = Field(0, description="Those of them that became part of an update of its shard.")
-    dropped: Count = Field(0, description="Those of them that were thrown away: pushed - used.")
+    pushed: Count = Field(0, description="Gradients that this ps received.")
+    used: Count = Field(0, description="Received gradients that were part of an update of its shard.")
+    dropped: Count = Field(0, description="Received gradients that were discarded: pushed - used.")
 
 
 class Gradients(Record):
-    """Where the gradients went, as ps 0 counts them. Each ps decides for itself which it uses: see `per_ps`."""
+    """Numbers of gradients, as counted by ps 0. Each ps decides on its own which gradients it uses: see `per_ps`."""
 
     pushed: Count = Field(0, description="Gradients that workers pushed.")
-    used: Count = Field(0, description="Gradients that became part of an update.")
-    dropped: Count = Field(0, description="Gradients that were thrown away: pushed - used.")
+    used: Count = Field(0, description="Gradients that were part of an update.")
+    dropped: Count = Field(0, description="Gradients that were discarded: pushed - used.")
     since_step: Count = Field(
-        0, description="The step from which all these are counted: where this run went on, or after the loss of a ps."
+        0,
+        description="Step from which all of these are counted: where the run resumed or last rolled back; else 0.",
     )
-    per_worker: dict[str, WorkerGradients] = Field(default_factory=dict, description="The same by worker index.")
+    per_worker: dict[str, WorkerGradients] = Field(
+        default_factory=dict, description="The same for each worker, by index."
+    )
     per_ps: list[PsGradients] = Field(
-        default_factory=list, description="The same by ps, in the order of their indices."
+        default_factory=list, description="The same for each ps, in the order of indices."
     )
 
 
 class Placement(Record):
-    """How evenly the parameters lie on the ps."""
+    """Distribution of the parameters over the ps."""
 
     ps: list[Count] = Field(
         default_factory=list,
         description="Bytes of the model on each ps (parameters, state, frozen weights), in the order of indices.",
     )
-    max_over_mean: float = Field(1.0, description="Bytes on the fullest ps divided by the mean; 1: perfectly even.")
+    max_over_mean: float = Field(1.0, description="Maximum of the bytes on each ps divided by their mean; 1: even.")
 
 
 class Event(Record):
-    """Something that happened to a process of the fleet; also one line of `events.jsonl`."""
+    """An event of a process of the fleet; also one line of `events.jsonl`."""
 
-    time: float = Field(description="When, in seconds since 1970-01-01 UTC.")
-    role: str = Field(description="Role of the process: ps, worker, chief, spare or launcher.")
+    time: float = Field(description="Unix time in seconds.")
+    role: str = Field(description="Role of the process: ps, chief, worker or spare.")
     index: Count = Field(description="Index of the process in its role.")
-    kind: str = Field(description="What happened, in a word, such as killed, restarted or rollback.")
-    cause: str = Field(description="Why it happened, in one line.")
-    steps_lost: Count = Field(0, description="Applied steps that have to be made again because of it.")
+    kind: str = Field(description="Type of the event: `restarted`.")
+    cause: str = Field(description="Cause of the event, in one line.")
+    steps_lost: Count = Field(0, description="Number of applied steps that were lost and have to be repeated.")
 
 
 class CheckpointInfo(Record):
     """The newest verified checkpoint."""
 
     path: str = Field(description="Folder of the checkpoint.")
-    step: Count = Field(description="Updates that its parameters have seen.")
+    step: Count = Field(description="Number of updates that its parameters include.")
 
 
 class Point(Record):
-    """One line of `history.jsonl`: the state of the training at one step."""
+    """Training state at one step; one line of `history.jsonl`."""
 
-    time: float = Field(description="When, in seconds since 1970-01-01 UTC.")
-    step: Count = Field(description="Updates applied so far.")
-    generation: Count = Field(description="The generation of the fleet's state that made this step.")
+    time: float = Field(description="Unix time in seconds.")
+    step: Count = Field(description="Number of updates applied so far.")
+    generation: Count = Field(description="Generation of the fleet's state at this step.")
     loss: float = Field(description="The chief's training loss at this step, in the unit of the program's loss.")
-    step_secs: float = Field(description="Mean time of a step since the point before, in seconds.")
-    examples_per_sec: float = Field(description="Examples of used gradients per second since the point before.")
+    step_secs: float = Field(description="Mean step time since the previous point, in seconds.")
+    examples_per_sec: float = Field(description="Examples of used gradients per second since the previous point.")
 
 
 class Report(Record):
-    """How a run went; the content of `report.json`."""
+    """Outcome of a run; the content of `report.json`."""
 
     FILE_NAME: ClassVar[str] = "report.json"
 
     status: Literal["done", "stopped", "failed"] = Field(
-        description="done: the target is reached and its checkpoint verified; stopped: a signal ended the run, which "
-        "can be resumed; failed: everything else."
+        description="done: the final step is reached and its checkpoint verified; stopped: a signal ended the run, "
+        "which can be resumed; failed: all other outcomes."
     )
     exit_code: Count = Field(description="Exit code of the run; 0 if and only if the status is done.")
-    error: OneLine | None = Field(None, description="What ended the run, in one line; null if it is done.")
+    error: OneLine | None = Field(None, description="Cause of the run's end, in one line; null if the status is done.")
     name: str = Field(description="`name` of the job.")
-    run: str = Field(description="Identifier of this start of the run; a resumed run has one of its own.")
+    run: str = Field(description="Identifier of this run; a resumed run has another one.")
     mode: str = Field(description="`update.mode` of the job.")
-    target_step: Count = Field(description="Updates after which the run is done: `train.steps` of the job.")
-    final_step: Count = Field(0, description="Updates that the model had seen at the end.")
+    target_step: Count = Field(description="Final step, after which the run is done: `train.steps` of the job.")
+    final_step: Count = Field(0, description="Number of updates that the model includes at the end.")
     generation: Count = Field(
-        0, description="Generation of the fleet's state at the end; each rollback begins a new one."
+        0, description="Generation of the fleet's state at the end; each rollback starts a new one."
     )
-    seconds: float = Field(0.0, description="Seconds from the start of this run (or resumed part of it) to its end.")
+    seconds: float = Field(0.0, description="Duration of this run in seconds; of a resumed run, since it resumed.")
     examples_per_sec: float = Field(0.0, description="Examples of used gradients per second of training.")
-    step_secs: StepSecs = Field(default_factory=StepSecs, description="How long steps took.")
+    step_secs: StepSecs = Field(default_factory=StepSecs, description="Distribution of step times.")
     loss: float | None = Field(
-        None, description="Last training loss, in the unit of the program's loss; null: there was none."
+        None, description="Last training loss, in the unit of the program's loss; null: no step was reported."
     )
     eval: dict[str, float] = Field(
         default_factory=dict,
         description="Metrics of the last evaluation by name, in the units of the program's metrics.",
     )
-    gradients: Gradients = Field(default_factory=Gradients, description="Where the gradients went.")
+    gradients: Gradients = Field(default_factory=Gradients, description="Numbers of gradients.")
     staleness: dict[StalenessValue, Count] = Field(
         default_factory=dict,
-        description="By staleness (updates applied between reading weights and applying the gradient): number of "
-        "gradients that ps 0 received.",
+        description="Number of gradients that ps 0 received, by staleness (updates applied between reading the weights "
+        "and applying the gradient).",
     )
-    placement: Placement = Field(default_factory=Placement, description="How evenly the parameters lie on the ps.")
-    restarts: Count = Field(0, description="How many processes were started again.")
-    events: list[Event] = Field(default_factory=list, description="What happened to the fleet, oldest first.")
-    checkpoint: CheckpointInfo | None = Field(None, description="The newest verified checkpoint; null: there is none.")
-    versions: dict[str, str] = Field(default_factory=dict, description="Version of each piece of software by name.")
+    placement: Placement = Field(default_factory=Placement, description="Distribution of the parameters over the ps.")
+    restarts: Count = Field(0, description="Number of restarts of processes.")
+    events: list[Event] = Field(default_factory=list, description="Events of the fleet, the oldest first.")
+    checkpoint: CheckpointInfo | None = Field(None, description="The newest verified checkpoint; null: none.")
+    versions: dict[str, str] = Field(default_factory=dict, description="Software versions, by name.")
 
     def write(self, folder: Path) -> Path:
-        """Puts `report.json` into the folder in one rename, so that no reader sees half of it; returns its path."""
+        """Writes `report.json` to the folder atomically, by a rename; returns its path."""
         path = folder / self.FILE_NAME
-        unfinished = path.with_suffix(".json.tmp")
-        with unfinished.open("w", encoding="utf-8") as file:
+        temporary = path.with_suffix(".json.tmp")
+        with temporary.open("w", encoding="utf-8") as file:
             file.write(self.model_dump_json(indent=2) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        unfinished.replace(path)
+        temporary.replace(path)
         return path
 
     @classmethod
     def read(cls, folder: Path) -> Report:
-        """The report in a run's folder.
+        """Reads the report in a run folder.
 
         Raises:
-            UsageError: There is none, or it cannot be read.
+            UsageError: It is missing or cannot be read.
             BadJobError: It is not a report of this version.
         """
         path = folder / cls.FILE_NAME
@@ -176,7 +177,7 @@ RecordT = TypeVar("RecordT", bound=Record)
 
 
 class _JsonLines(Generic[RecordT]):
-    """Records in a file, one per line, that only grows: a writer that is killed tears its last line at most."""
+    """An append-only file of records, one per line; only the last line of a killed writer can be incomplete."""
 
     _record: type[RecordT]
 
@@ -184,7 +185,7 @@ class _JsonLines(Generic[RecordT]):
         self.path = path
 
     def append(self, record: RecordT) -> None:
-        """Adds one line. What a killed writer left of its last line stays, ended, and is skipped by `read`."""
+        """Appends one line, after ending an incomplete last line, which `read` skips."""
         line = record.model_dump_json().encode() + b"\n"
         with self.path.open("ab+") as file:
             if file.seek(0, os.SEEK_END):
@@ -193,10 +194,10 @@ class _JsonLines(Generic[RecordT]):
             file.write(line)
 
     def read(self) -> list[RecordT]:
-        """All whole records in the order written; none if there is no file.
+        """Reads all complete records, in the order of the file; empty if there is no file.
 
         Raises:
-            BadJobError: A line is whole but not a record of this version.
+            BadJobError: A line is JSON but not a record of this version.
         """
         try:
             lines = self.path.read_bytes().split(b"\n")
@@ -206,7 +207,7 @@ class _JsonLines(Generic[RecordT]):
         return [record for record in records if record is not None]
 
     def _parsed(self, line: bytes, number: int) -> RecordT | None:
-        """The record of a line, or None for a torn one: the beginning of a JSON object is never JSON itself."""
+        """Parses a line; None if it is incomplete. The beginning of a JSON object is never valid JSON."""
         try:
             return self._record.model_validate_json(line)
         except ValidationError as error:
@@ -216,13 +217,13 @@ class _JsonLines(Generic[RecordT]):
 
 
 class History(_JsonLines[Point]):
-    """`history.jsonl`: the points that the chief appends, over kills, rollbacks and resumed runs."""
+    """`history.jsonl`: points appended by the chief, which continue over restarts, rollbacks and resumed runs."""
 
     FILE_NAME: ClassVar[str] = "history.jsonl"
     _record = Point
 
     def curve(self) -> list[Point]:
-        """The points of the history that survived, by ascending step: a rollback undoes the steps behind it."""
+        """The points by ascending step, without those that a rollback has undone."""
         kept: list[Point] = []
         for point in self.read():
             while kept and kept[-1].step >= point.step:
@@ -232,14 +233,14 @@ class History(_JsonLines[Point]):
 
 
 class EventLog(_JsonLines[Event]):
-    """`events.jsonl`: what happened to the fleet, as it happens."""
+    """`events.jsonl`: the events of the fleet, appended as they occur."""
 
     FILE_NAME: ClassVar[str] = "events.jsonl"
     _record = Event
 
 
 def _mismatch(source: str, error: ValidationError) -> BadJobError:
-    """The first problem of a file as one line."""
+    """The first validation error of a file, as one line."""
     problem = error.errors()[0]
     field = ".".join(str(part) for part in problem["loc"]) or "content"
     return BadJobError(f"{source}: {field}: {problem['msg']}")

@@ -1,4 +1,4 @@
-"""How many CPU cores this process may use: those that it is scheduled on, or its container's limit if that is less."""
+"""Number of CPU cores available to this process: its CPU affinity, or its container's limit if that is lower."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from contextlib import suppress
 from pathlib import Path
 
 CGROUP = Path("/sys/fs/cgroup")
-"""Where a container finds its own limits."""
+"""Mount point of the container's own cgroup."""
 QUOTAS = (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))
-"""Files that hold the microseconds of CPU time in each period, and the period: of cgroup v2, of v1.
+"""Files with the CPU time per period and the period, in microseconds: of cgroup v2, and of v1.
 
-See cgroup-v2.rst and sched-bwc.rst of the kernel's documentation. "max" and -1 stand for no limit.
+See cgroup-v2.rst and sched-bwc.rst of the kernel's documentation. "max" and -1 mean no limit.
 """
 
 
 def cpu_limit(cgroup: Path = CGROUP) -> float:
-    """Cores by the container's limit; infinite where there is none."""
+    """The container's CPU limit in cores; infinite without a limit."""
     for names in QUOTAS:
         with suppress(OSError, ValueError):
             quota, period = " ".join((cgroup / name).read_text() for name in names).split()
@@ -26,15 +26,15 @@ def cpu_limit(cgroup: Path = CGROUP) -> float:
 
 
 def num_cores(cgroup: Path = CGROUP) -> float:
-    """Cores that this process may use."""
+    """Number of cores available to this process; with a limit it can be a fraction."""
     return min(cpu_limit(cgroup), len(os.sched_getaffinity(0)))
 
 
 def num_threads(cgroup: Path = CGROUP) -> int:
-    """Threads that fit a container's limit; 0 where it limits nothing.
+    """Number of threads for the container's CPU limit; 0 if that does not restrict the process.
 
-    TensorFlow's own default is a thread for each core that the process is scheduled on, whatever the limit is. So many
-    use up the container's time early in a period, and then all wait for its end.
+    TensorFlow's default is one thread per core of the CPU affinity, whatever the limit. That many threads use up the
+    container's CPU time early in each period, and are then throttled until its end.
     """
     limit = cpu_limit(cgroup)
     return math.ceil(limit) if limit < len(os.sched_getaffinity(0)) else 0

@@ -1,4 +1,4 @@
-"""How the processes of one container ended: Docker starts a failed one again and cannot tell a permanent exit code."""
+"""Exit record of a container, so that a permanent error stays one although Docker restarts whatever the exit code."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ KILLED = "it was killed"
 
 
 class AlreadyEndedError(PsfleetError):
-    """The process that this container had before ended for good; so does this one, alike."""
+    """The container's previous process ended with a permanent error; this process ends with the same one."""
 
     def __init__(self, exit_code: int, message: str) -> None:
         super().__init__(message)
         self.exit_code = exit_code
 
 
-class Records:
-    """The record of this container, `<hostname>.json`: how often it was started, and how its last process ended.
+class ExitRecord:
+    """The record of this container, `<hostname>.json`: number of starts, and exit code and message of the last process.
 
-    A new container has another hostname, and so no past.
+    A new container has another hostname, and therefore no record.
 
     Args of the constructor:
-        folder: On the volume that all containers of the fleet share; None: nothing is recorded.
+        folder: A folder on the fleet's shared volume; None: nothing is recorded.
+        hostname: Of this container; read from the system by default.
     """
 
     def __init__(self, folder: Path | None, hostname: str = "") -> None:
@@ -37,20 +38,20 @@ class Records:
         self._starts = 0
 
     def begin(self) -> str:
-        """Notes the start of a process.
+        """Records the start of a process.
 
         Returns:
-            Why there is a new process; empty in a new container.
+            Cause of the restart; empty in a new container.
 
         Raises:
-            AlreadyEndedError: The one before ended for good.
+            AlreadyEndedError: The previous process ended with a permanent error.
             StorageError: The record cannot be written.
         """
         if self._path is None:
             return ""
-        before = _read(self._path)
-        self._starts = before.get("starts", 0)
-        code, message = before.get("exit_code"), before.get("message", "")
+        previous = _read(self._path)
+        self._starts = previous.get("starts", 0)
+        code, message = previous.get("exit_code"), previous.get("message", "")
         if code in PERMANENT_CODES:
             raise AlreadyEndedError(code, message)
         self._starts += 1
@@ -58,29 +59,29 @@ class Records:
             self._path.parent.mkdir(mode=0o777, exist_ok=True)
             self._write(None, "")
         except OSError as error:
-            raise StorageError(f"cannot write {self._path}: {error.strerror or error}") from error
+            raise StorageError(f"cannot write the exit record {self._path}: {error.strerror or error}") from error
         if self._starts == 1:
             return ""
         return KILLED if code is None else f"{message or 'it ended'} (exit code {code})"
 
     def end(self, code: int, message: str) -> None:
-        """Notes how this process ends."""
+        """Records the exit code and the message of this process."""
         if self._path is None or self._starts == 0:
             return
         try:
             self._write(code, message)
         except OSError as error:
-            logger.warning("cannot write %s: %s", self._path, error.strerror or error)
+            logger.warning("cannot write the exit record %s: %s", self._path, error.strerror or error)
 
     def _write(self, code: int | None, message: str) -> None:
         assert self._path is not None, "begin() comes first"
-        unfinished = self._path.with_suffix(".tmp")
-        unfinished.write_text(json.dumps({"starts": self._starts, "exit_code": code, "message": message}))
-        unfinished.replace(self._path)
+        temporary = self._path.with_suffix(".tmp")
+        temporary.write_text(json.dumps({"starts": self._starts, "exit_code": code, "message": message}))
+        temporary.replace(self._path)
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A record; empty if there is none, or none that can be read."""
+    """Reads a record; empty if it is missing or unreadable."""
     try:
         content = json.loads(path.read_text())
     except (OSError, ValueError):

@@ -1,7 +1,7 @@
 """`python -m psfleet.service.health`: exits 0 if this container's service reports SERVING on its control port, else 1.
 
-For health checks that run a command. It starts a Python each time, so it imports little: the environment is read here
-and not in `psfleet.service.settings`, which would bring the job file's schema and take four times as long.
+For health checks that run a command. Each check starts a Python process, so this module imports little: it reads the
+environment itself, because `psfleet.service.settings` imports the job file's schema and takes four times as long.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 ADDRESS = "PSFLEET_ADDRESS"
 TLS = "PSFLEET_TLS"
 DATA_PORT = "2222"
-"""As in `psfleet.addresses`; a test compares them."""
-PROOF = ("ca.crt", "tls.key", "tls.crt")
+"""As in `psfleet.addresses`, which a test verifies."""
+CREDENTIALS = ("ca.crt", "tls.key", "tls.crt")
 SERVICE = "psfleet"
-"""As in `psfleet.tls.identity`; a test compares them."""
+"""As in `psfleet.tls.identity`, which a test verifies."""
 PROBE_SECS = 2.0
 
 
 def control_port(address: str) -> int:
-    """The control port of a service at `host:port`; that of every container where the text is empty.
+    """The control port of a service at `host:port`; the default port of containers if the text is empty.
 
     Raises:
-        ValueError: The text ends in no number.
+        ValueError: The text does not end with a number.
     """
     return int((address or DATA_PORT).rpartition(":")[2]) + 1
 
 
 def problem(port: int, tls: Path | None = None) -> str:
-    """Why the service at a control port of this machine is not healthy; empty if it is.
+    """Why the service at a control port of this machine is not healthy; empty if it is healthy.
 
-    Asks 127.0.0.1, which every service listens on: whether a process is well does not depend on DNS. With TLS it proves
-    itself with the container's own certificate, in the folder `tls`.
+    Connects to 127.0.0.1, on which every service listens, so that the check does not depend on DNS. With TLS it uses
+    the container's own certificate, in the folder `tls`.
     """
     with _channel(f"127.0.0.1:{port}", tls) as channel:
         check = health_pb2_grpc.HealthStub(channel).Check
         try:
             reply = check(health_pb2.HealthCheckRequest(), timeout=PROBE_SECS)
         except grpc.RpcError as error:
-            return f"no answer on port {port}: {error.details()}"
+            return f"no response on port {port}: {error.details()}"
     if reply.status == health_pb2.HealthCheckResponse.SERVING:
         return ""
-    return f"port {port} says {health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)}"
+    return f"port {port} reports {health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)}"
 
 
 def _channel(target: str, tls: Path | None) -> grpc.Channel:
     options: tuple[tuple[str, str | int], ...] = (("grpc.enable_http_proxy", 0),)
     if tls is None:
         return grpc.insecure_channel(target, options=options)
-    credentials = grpc.ssl_channel_credentials(*((tls / name).read_bytes() for name in PROOF))
+    credentials = grpc.ssl_channel_credentials(*((tls / name).read_bytes() for name in CREDENTIALS))
     return grpc.secure_channel(target, credentials, options=(*options, ("grpc.ssl_target_name_override", SERVICE)))
 
 

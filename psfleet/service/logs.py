@@ -1,4 +1,4 @@
-"""Log lines: JSON in services, plain on a terminal; each with run, role, index and step."""
+"""Log formats: JSON lines in services, with run, role, index and step; plain lines on the command line."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a line: time (unix seconds), level, message, who speaks, and the record's extra fields."""
+    """Formats a record as one JSON object: Unix time, level, message, common fields, and the record's extras."""
 
-    def __init__(self, **who: Any) -> None:
+    def __init__(self, **fields: Any) -> None:
         super().__init__()
-        self._who = who
+        self._fields = fields
 
     def format(self, record: logging.LogRecord) -> str:
-        """A record as JSON; what JSON cannot hold is written as text."""
-        line: dict[str, Any] = {"time": round(record.created, 3), "level": record.levelname.lower(), **self._who}
+        """See logging.Formatter; values that JSON cannot represent are converted to text."""
+        line: dict[str, Any] = {"time": round(record.created, 3), "level": record.levelname.lower(), **self._fields}
         line["message"] = record.getMessage()
         line.update({key: value for key, value in vars(record).items() if key not in _STANDARD})
         if record.exc_info:
@@ -30,7 +30,7 @@ class JsonLines(logging.Formatter):
 
 
 class RunLogger(logging.LoggerAdapter[logging.Logger]):
-    """Names a run in each record: for a process that serves several."""
+    """Adds the run to each record, for a process that serves several runs."""
 
     def __init__(self, logger: logging.Logger, run: str) -> None:
         super().__init__(logger)
@@ -41,13 +41,13 @@ class RunLogger(logging.LoggerAdapter[logging.Logger]):
         return msg, {**kwargs, "extra": {"run": self._run, **(kwargs.get("extra") or {})}}
 
 
-def log_json(**who: Any) -> None:
-    """Sends all log records of this process to standard output as JSON lines."""
-    _install(JsonLines(**who), logging.StreamHandler(sys.stdout))
+def log_json(**fields: Any) -> None:
+    """Logs to standard output as JSON lines, each with the given fields."""
+    _install(JsonLines(**fields), logging.StreamHandler(sys.stdout))
 
 
 def log_plain() -> None:
-    """Sends warnings and worse to standard error as plain lines."""
+    """Logs warnings and errors to standard error as plain lines."""
     formatter = logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S")
     formatter.converter = time.localtime
     _install(formatter, logging.StreamHandler(sys.stderr), level=logging.WARNING)

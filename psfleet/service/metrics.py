@@ -1,7 +1,7 @@
-"""What the fleet measures of itself: each metric's name, type, unit, labels and meaning, and who tells it.
+"""Definition of all metrics: name, type, unit, labels, help text, and the roles that export them.
 
-Nothing here needs prometheus_client: `psfleet.service.metrics_server` exports these to Prometheus. Names follow
-Prometheus's naming page: base units, the unit last, `_total` behind counters.
+This module does not need prometheus_client; `psfleet.service.metrics_server` exports the metrics. Names follow
+Prometheus's conventions: base units, the unit as suffix, `_total` as suffix of counters.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 
 PREFIX = "psfleet_"
 COMMON_LABELS = ("run", "role", "index")
-"""Labels of every metric: the run, the role of the process that tells it (ps, chief, worker, spare), its index."""
+"""Labels of every metric: the run, and role (ps, chief, worker, spare) and index of the exporting process."""
 
 PS = ("ps",)
 CHIEF = ("chief",)
@@ -29,10 +29,10 @@ class Metric:
     """One metric.
 
     Attributes:
-        name: With the prefix, without the `_total` of a counter.
-        unit: In words; a number of things has none.
-        roles: Which processes tell it.
-        labels: Its own, beside `COMMON_LABELS`.
+        name: Name with the prefix, without the `_total` of a counter.
+        unit: Unit in words; empty for numbers without a unit.
+        roles: Roles of the processes that export it.
+        labels: Labels in addition to `COMMON_LABELS`.
     """
 
     name: str
@@ -44,12 +44,12 @@ class Metric:
 
     @property
     def exposed_name(self) -> str:
-        """As queries write it; a histogram's have `_bucket`, `_sum` and `_count` behind it."""
+        """Name in queries; those of a histogram have the suffixes `_bucket`, `_sum` and `_count`."""
         return f"{self.name}_total" if self.kind == "counter" else self.name
 
 
 METRICS: list[Metric] = []
-"""Every metric, in the order of the documentation."""
+"""All metrics, in the order of the documentation."""
 
 
 def _metric(
@@ -59,36 +59,36 @@ def _metric(
     return METRICS[-1]
 
 
-BUILD_INFO = _metric("build_info", "gauge", "", ALL, "Always 1; the label has the version of psfleet.", ("version",))
-STEP = _metric("step", "gauge", "steps", ALL, "Version of the shard (ps), or of the local parameters (workers).")
-TARGET_STEP = _metric("target_step", "gauge", "steps", ALL, "Version at which training ends.")
+BUILD_INFO = _metric("build_info", "gauge", "", ALL, "Always 1; the label is the version of psfleet.", ("version",))
+STEP = _metric("step", "gauge", "steps", ALL, "Global step of the shard (ps) or of the local parameters (workers).")
+TARGET_STEP = _metric("target_step", "gauge", "steps", ALL, "Final step, at which training ends.")
 GENERATION = _metric(
-    "generation", "gauge", "", ALL, "Generation of the fleet's state; each rollback begins one. -1: none at the moment."
+    "generation", "gauge", "", ALL, "Generation of the fleet's state; each rollback starts a new one. -1: none."
 )
-LOSS = _metric("loss", "gauge", "the program's", CHIEF, "Training loss of the chief's newest batch.")
+LOSS = _metric("loss", "gauge", "the program's", CHIEF, "Training loss of the chief's latest batch.")
 STEP_SECONDS = _metric(
     "step_seconds",
     "histogram",
     "seconds",
     WORKERS,
-    "From the end of one step of this worker to the end of its next: batch, gradients, push, token, pull.",
+    "Time between the ends of two successive steps of this worker: batch, gradients, push, token, pull.",
 )
 PUSHED = _metric(
     "gradients_pushed",
     "counter",
     "gradients",
     PS,
-    "Gradients that came from a worker in this generation.",
+    "Gradients received from a worker in this generation.",
     ("worker",),
 )
-USED = _metric("gradients_used", "counter", "gradients", PS, "Those that became part of an update.", ("worker",))
-DROPPED = _metric("gradients_dropped", "counter", "gradients", PS, "Those that are known to be lost.", ("worker",))
+USED = _metric("gradients_used", "counter", "gradients", PS, "Gradients that were part of an update.", ("worker",))
+DROPPED = _metric("gradients_dropped", "counter", "gradients", PS, "Gradients that were discarded.", ("worker",))
 PENDING = _metric(
     "gradients_pending",
     "gauge",
     "gradients",
     PS,
-    "pushed - used - dropped: a worker's newest gradient while it may still be used; 0 once the target is reached.",
+    "pushed - used - dropped: a worker's latest gradient while it can still be used; 0 after the final step.",
     ("worker",),
 )
 STALENESS = _metric(
@@ -96,14 +96,14 @@ STALENESS = _metric(
     "histogram",
     "steps",
     PS,
-    "Updates applied between reading parameters and the arrival (sync) or application (async) of the gradient.",
+    "Updates applied between reading the parameters and receiving (sync) or applying (async) the gradient.",
 )
 TOKEN_WAIT = _metric(
     "token_wait_seconds",
     "counter",
     "seconds",
     PS,
-    "From a worker's gradient being on this ps to the worker being let go on, by the ps's clock: time at the barrier.",
+    "Time at the barrier: from the arrival of a worker's gradient on this ps to the release of the worker.",
     ("worker",),
 )
 UPDATE_SECONDS = _metric(
@@ -111,11 +111,13 @@ UPDATE_SECONDS = _metric(
     "counter",
     "seconds",
     PS,
-    "Time spent in the optimizer, applying updates to the shard; waiting for gradients and averaging are not in it.",
+    "Time in the optimizer, applying updates to the shard; without waiting for gradients and averaging them.",
 )
 UPDATES = _metric("updates", "counter", "updates", PS, "Updates applied by this process in this generation.")
 WAITING = _metric("waiting_seconds", "gauge", "seconds", PS, "Time since the last update.")
-WORKERS_ALIVE = _metric("workers_alive", "gauge", "workers", PS, "Workers and spares that spoke in the last 5 seconds.")
+WORKERS_ALIVE = _metric(
+    "workers_alive", "gauge", "workers", PS, "Workers and spares with a heartbeat in the last 5 seconds."
+)
 HELD_BYTES = _metric(
     "held_bytes",
     "gauge",
@@ -129,28 +131,28 @@ PUSHED_BYTES = _metric(
     "counter",
     "bytes",
     WORKERS,
-    "Payload that this process sent to all ps, by layout and wire type; without the protocol's own bytes.",
+    "Payload sent to all ps, computed from layout and wire type; without protocol overhead.",
 )
-PULLED_BYTES = _metric("pulled_bytes", "counter", "bytes", WORKERS, "Payload that it fetched from all ps, likewise.")
+PULLED_BYTES = _metric("pulled_bytes", "counter", "bytes", WORKERS, "Payload received from all ps, computed likewise.")
 CHECKPOINT_STEP = _metric("checkpoint_step", "gauge", "steps", CHIEF, "Step of the newest complete checkpoint.")
 CHECKPOINT_AGE = _metric(
-    "checkpoint_age_seconds", "gauge", "seconds", CHIEF, "Time since the newest complete checkpoint was completed."
+    "checkpoint_age_seconds", "gauge", "seconds", CHIEF, "Time since the newest complete checkpoint was committed."
 )
 RESTARTS = _metric(
     "restarts",
     "counter",
     "restarts",
     CHIEF,
-    "How often a process of the run was started again; the label has its role and index.",
+    "Restarts of a process of the run; the label is its role and index.",
     ("task",),
 )
-STEPS_LOST = _metric("steps_lost", "counter", "steps", CHIEF, "Applied steps that were lost with a ps.")
+STEPS_LOST = _metric("steps_lost", "counter", "steps", CHIEF, "Applied steps that were lost with the state of a ps.")
 RECOVERY_SECONDS = _metric(
     "recovery_seconds",
     "histogram",
     "seconds",
     WORKERS,
-    "From this process's loss of a peer (a ps, or the session with it) to the end of its next step.",
+    "Time from the loss of a peer (a ps or the session with it) to the end of the next step.",
 )
 
 STEP_BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
@@ -160,11 +162,11 @@ STALENESS_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 63)
 
 @dataclass(frozen=True)
 class Distribution:
-    """A histogram's values.
+    """The values of a histogram.
 
     Attributes:
-        bounds: Upper ends of its buckets, without the last, which has none.
-        counts: Observations in each bucket, not cumulated; one more than `bounds`.
+        bounds: Upper bounds of its buckets, except the last, which is unbounded.
+        counts: Observations in each bucket, not cumulative; one more than `bounds`.
         total: Sum of all observations.
     """
 
@@ -173,7 +175,7 @@ class Distribution:
     total: float
 
     def cumulated(self) -> Iterator[tuple[str, int]]:
-        """Buckets as Prometheus has them: the bound as text, and the observations up to it."""
+        """Cumulative buckets as in Prometheus: upper bound as text, and number of observations up to it."""
         count = 0
         for bound, own in zip((*self.bounds, float("inf")), self.counts, strict=True):
             count += own
@@ -182,10 +184,10 @@ class Distribution:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a metric says now.
+    """The current value of a metric.
 
     Attributes:
-        labels: Values of the metric's own labels, in their order.
+        labels: Values of `metric.labels`, in their order.
     """
 
     metric: Metric
@@ -195,7 +197,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Readings:
-    """All that one process says of one run."""
+    """All current values of one process for one run."""
 
     run: str
     role: str
@@ -204,7 +206,7 @@ class Readings:
 
 
 class Times:
-    """Collects durations in buckets; `add` costs less than a microsecond and may be called from any thread."""
+    """A histogram of durations. Thread-safe; `add` takes less than a microsecond."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
@@ -213,12 +215,12 @@ class Times:
         self._lock = threading.Lock()
 
     def add(self, secs: float) -> None:
-        """One more."""
+        """Adds an observation in seconds."""
         with self._lock:
             self._counts[bisect_left(self._bounds, secs)] += 1
             self._total += secs
 
     def read(self) -> Distribution:
-        """All until now."""
+        """The distribution of all observations."""
         with self._lock:
             return Distribution(self._bounds, tuple(self._counts), self._total)

@@ -1,4 +1,4 @@
-"""Shows a process's metrics to Prometheus, on a port of its own; they are read when Prometheus asks, never before."""
+"""HTTP endpoint for Prometheus on a separate port. Values are read at scrape time."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ if TYPE_CHECKING:
 
 Read = Callable[[], Iterable[Readings]]
 Sample = tuple[list[str], float | Distribution]
-"""Values of the labels, and what the metric says there."""
+"""Label values, and the value of the metric."""
 
 
 @contextmanager
 def exposing(settings: Settings, read: Read) -> Iterator[None]:
-    """Serves `http://…:<metrics port>/metrics` until the block is left; nothing at all where the port is 0.
+    """Context manager that serves `http://…:<metrics port>/metrics`; a port of 0 disables it.
 
     Args:
-        settings: Of this process.
-        read: Tells the present values, from any thread.
+        settings: Settings of this process.
+        read: Returns the current values; called from any thread.
 
     Raises:
-        LostPeerError: The port is taken.
+        LostPeerError: The port is in use.
     """
     if not settings.metrics_port:
         yield
         return
-    # Half a tenth of a second, and 2 MB: only for those who want it.
+    # Imported on demand: it takes 0.05 s and 2 MB.
     from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, start_http_server
 
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     registry.register(_Collector(read))
-    anywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
-    host = "127.0.0.1" if settings.address.is_loopback else anywhere
+    any_host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
+    host = "127.0.0.1" if settings.address.is_loopback else any_host
     try:
         server, thread = start_http_server(settings.metrics_port, host, registry)
     except OSError as error:
         raise LostPeerError(
-            f"metrics port {settings.metrics_port} of {settings.address.host} cannot be listened on "
-            f"({error.strerror or error}), expected a free one"
+            f"metrics port {settings.metrics_port} of {settings.address.host} is not available "
+            f"({error.strerror or error}), expected a free port"
         ) from error
     try:
         yield
@@ -60,7 +60,7 @@ def exposing(settings: Settings, read: Read) -> Iterator[None]:
 
 
 class _Collector:
-    """Turns readings into what prometheus_client writes."""
+    """Converts readings to metric families of prometheus_client."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
@@ -68,9 +68,9 @@ class _Collector:
     def collect(self) -> Iterator[Family]:
         """See prometheus_client's `Collector`."""
         samples: dict[Metric, list[Sample]] = {}
-        for told in self._read():
-            common = [told.run, told.role, str(told.index)]
-            for reading in told.readings:
+        for process in self._read():
+            common = [process.run, process.role, str(process.index)]
+            for reading in process.readings:
                 samples.setdefault(reading.metric, []).append(([*common, *reading.labels], reading.value))
         for metric, values in samples.items():
             yield _family(metric, values)

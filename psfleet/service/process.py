@@ -1,4 +1,4 @@
-"""What every service process does alike: settings, logs, signals, one call, and the exit code at the end."""
+"""Main function of the service processes: settings, logs, signals, one call, and the exit code."""
 
 from __future__ import annotations
 
@@ -18,24 +18,29 @@ from pathlib import Path
 
 from psfleet import errors
 from psfleet.errors import BadJobError, ProgramError, PsfleetError, StoppedError
-from psfleet.service.exit_records import Records
+from psfleet.service.exit_records import ExitRecord
 from psfleet.service.logs import log_json
 from psfleet.service.settings import Settings, read
 
 logger = logging.getLogger("psfleet")
 
 TERMINATION_LOG = Path("/dev/termination-log")
-"""Where Kubernetes reads why a container ended; nowhere else is such a file."""
+"""Default `terminationMessagePath` of a Kubernetes container; the file does not exist elsewhere."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 PR_SET_PDEATHSIG = 1
-"""prctl(2): the signal that this process gets when its parent dies."""
+"""prctl(2): sets the signal that this process receives when its parent dies."""
 
 
 class Stop:
-    """Set by the first SIGTERM or SIGINT; holds its number, and knows what it asks for (see `Settings`).
+    """The first SIGTERM or SIGINT that this process received, and its meaning (see `Settings.leaves_on_sigterm`).
 
-    Python runs signal handlers between two instructions of the main thread, which may be inside TensorFlow for a
-    minute: a thread of its own reads the signal from the wake-up descriptor instead.
+    Python runs signal handlers between two bytecode instructions of the main thread, which can be inside TensorFlow for
+    a minute. Therefore a separate thread reads the signal from the wake-up file descriptor.
+
+    Attributes:
+        event: Set once a signal was received.
+        signal_number: Number of that signal; 0: none.
+        leaves_on_sigterm: As in `Settings`.
     """
 
     def __init__(self) -> None:
@@ -46,20 +51,20 @@ class Stop:
         self._writer.setblocking(False)
         signal.set_wakeup_fd(self._writer.fileno())
         for number in STOP_SIGNALS:
-            signal.signal(number, _leave_it_to_the_thread)
+            signal.signal(number, _ignore_in_main_thread)
         threading.Thread(target=self._listen, name="signals", daemon=True).start()
 
     def must_leave(self, index: int) -> bool:
-        """Whether the worker of an index is to end at once, and to leave the run to the others."""
+        """Whether the worker with an index must exit now, while the run continues without it."""
         is_replaced = self.leaves_on_sigterm and self.signal_number == signal.SIGTERM
         return self.event.is_set() and (index != 0 or is_replaced)
 
     def must_save(self) -> bool:
-        """Whether the chief is to save what there is and end the run."""
+        """Whether the chief must write a checkpoint and end the run."""
         return self.event.is_set() and not self.must_leave(0)
 
     def error(self) -> StoppedError:
-        """The error that ends a process which was asked to stop."""
+        """The error for a process that received a signal."""
         return StoppedError(self.signal_number)
 
     def _listen(self) -> None:
@@ -75,27 +80,27 @@ Service = Callable[[Settings, Stop], int]
 
 
 def run_service(role: str, load: Callable[[], Service]) -> None:
-    """Runs one service process from its settings to its exit code; never returns.
+    """Runs a service process, from its settings to its exit code; never returns.
 
-    The last log line of a process that fails has `event: failed`, the exit code, and a training program's traceback.
-    The process ends by `os._exit`: closing TensorFlow can block after a fatal error, and nothing is left to do.
+    The last log line of a failed process has `event: failed`, the exit code, and the traceback of the training program.
+    The process ends with `os._exit`, because the shutdown of TensorFlow can block after a fatal error.
 
     Args:
         role: ps or worker.
-        load: Imports the service, and TensorFlow with it, once signals are heeded and this process may start at all.
+        load: Imports the service, and thereby TensorFlow; called after signals are handled and the exit record is read.
     """
     faulthandler.enable()
     log_json(role=role)
     stop = Stop()
     code, message = errors.BUG, ""
-    records = Records(None)
+    record = ExitRecord(None)
     try:
         settings = read()
         stop.leaves_on_sigterm = settings.leaves_on_sigterm
         log_json(run=settings.run, role=role, index=settings.index)
         _die_with(settings.parent_pid)
-        records = Records(settings.records)
-        settings = replace(settings, cause=records.begin() or settings.cause)
+        record = ExitRecord(settings.records)
+        settings = replace(settings, cause=record.begin() or settings.cause)
         code = load()(settings, stop)
     except PsfleetError as error:
         code, message = error.exit_code, str(error)
@@ -107,27 +112,27 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
         extra = {"event": "failed", "exit_code": code, "details": traceback.format_exc()}
         logger.critical("%s", message, extra=extra)
     finally:
-        records.end(code, message)
-        _leave_word(message)
+        record.end(code, message)
+        _write_termination_message(message)
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
 
 
-def _leave_it_to_the_thread(number: int, frame: object) -> None:
-    """Takes the place of Python's own handlers, which would end the main thread wherever it is."""
+def _ignore_in_main_thread(number: int, frame: object) -> None:
+    """Replaces Python's default handlers, which would interrupt the main thread."""
 
 
-def _leave_word(message: str) -> None:
-    """Tells Kubernetes why this process ends; one that has nothing to say leaves that to the end of its log."""
+def _write_termination_message(message: str) -> None:
+    """Writes the termination message; without one, Kubernetes uses the end of the log (`FallbackToLogsOnError`)."""
     if message and TERMINATION_LOG.exists():
         with suppress(OSError):
             TERMINATION_LOG.write_text(message + "\n")
 
 
 def _die_with(parent_pid: int) -> None:
-    """Has the kernel kill this process when its launcher dies, however it dies."""
+    """Makes the kernel kill this process when its launcher dies."""
     if not parent_pid or not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

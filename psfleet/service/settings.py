@@ -1,4 +1,4 @@
-"""What a service process is told by its environment; the only place that reads it."""
+"""Settings of a service process; the only module that reads environment variables."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import os
 import re
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from psfleet.addresses import DATA_PORT, Address, parse_tf_config
-from psfleet.errors import BadJobError
+from psfleet.errors import BadJobError, UsageError
 from psfleet.job.job import Job, parse_job
 
 JOB = "PSFLEET_JOB"
@@ -18,7 +19,7 @@ PROGRAM_FOLDER = "PSFLEET_PROGRAM_FOLDER"
 RUN = "PSFLEET_RUN"
 INDEX = "PSFLEET_INDEX"
 COMPLETION_INDEX = "JOB_COMPLETION_INDEX"
-"""Set by Kubernetes in the pods of an indexed job."""
+"""Set by Kubernetes in the pods of an Indexed Job."""
 PS = "PSFLEET_PS"
 ADDRESS = "PSFLEET_ADDRESS"
 OUT = "PSFLEET_OUT"
@@ -36,8 +37,8 @@ RECONNECT = (
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.dns_min_time_between_resolutions_ms", 500),
 )
-"""Of every channel between two processes: a peer that comes back, at another address too, is found within a second or
-two. By itself gRPC waits 20 s for a connection, and 30 s until it looks up a name again."""
+"""Options of all gRPC channels: a restarted peer, also at another address, is found within two seconds. By default gRPC
+waits 20 s for a connection, and 30 s before it resolves a name again."""
 
 _CHANNEL_OPTIONS = ",".join(
     (
@@ -50,10 +51,10 @@ _CHANNEL_OPTIONS = ",".join(
         *(f"{name}={value}" for name, value in RECONNECT),
     )
 )
-"""Of the channels between TensorFlow's servers.
+"""Options of the channels between TensorFlow's servers.
 
-Keepalive notices a frozen peer. HTTP/2's own window of 64 KiB, which stays so once the probe for bandwidth is off,
-and its frames of 16 KiB took 15 % of a step of 118 thousand parameters and 5 % of one of 1.9 million.
+Keepalive detects an unresponsive peer. HTTP/2's default window of 64 KiB, which does not grow without the bandwidth
+probe, and its frames of 16 KiB took 15 % of a step with 118 thousand parameters and 5 % of one with 1.9 million.
 """
 
 MEMORY = {
@@ -61,31 +62,31 @@ MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": str(1024 * 1024 * 1024),
     "MALLOC_TOP_PAD_": str(64 * 1024 * 1024),
 }
-"""Has glibc keep freed memory (mallopt(3)): the kernel clears each fresh page of each tensor otherwise, which took
-5 % of a step of 1.9 million parameters. docker/Dockerfile sets the same."""
+"""Makes glibc keep freed memory (mallopt(3)): otherwise the kernel clears each new page of each tensor, which took 5 %
+of a step with 1.9 million parameters. docker/Dockerfile sets the same values."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The place of one process in a fleet.
+    """Settings of one process of a fleet.
 
     Attributes:
-        job: The resolved job (a path, or the JSON itself); None for a ps that serves any run.
-        program_folder: Searched first for the program's module.
-        run: Names the run; empty for a ps that serves any.
-        index: Of the ps, or of the worker; -1: to be leased from ps 0.
-        ps: All parameter servers in their order.
-        address: Where peers reach this process.
-        out: The run's folder.
-        parent_pid: The launcher, with which this process dies; 0: none.
-        cause: Why the launcher started this process again; empty the first time.
-        metrics_port: Where Prometheus finds this process's metrics; 0: nowhere.
-        tls: Folder with ca.crt, tls.crt and tls.key, which all peers have, too; None: nothing is encrypted.
-        records: Where a container that is started again, whatever its exit code was, finds how it ended; None:
-            who starts processes again knows it (see `psfleet.service.exit_records`).
-        leaves_on_sigterm: Whether SIGTERM asks the chief, too, to make room for a process that takes its place
-            (Kubernetes evicts pods and drains nodes), rather than to save and end the run.
-        start: A name for this start of the run, the same in each process that takes another's place; empty: none.
+        job: The resolved job; None for a ps that serves any run.
+        program_folder: The folder that is searched first for the program's module.
+        run: Identifier of the run; empty for a ps that serves any run.
+        index: Index of the ps or worker; -1: the worker leases one from ps 0.
+        ps: Addresses of all parameter servers, by index.
+        address: Address at which peers reach this process.
+        out: The run folder.
+        parent_pid: Process id of the launcher; this process is killed when the launcher dies. 0: none.
+        cause: Cause of the restart of this process; empty at its first start.
+        metrics_port: Port of the metrics endpoint for Prometheus; 0: disabled.
+        tls: Folder with ca.crt, tls.crt and tls.key; None: no TLS.
+        records: Folder of exit records, for containers that are restarted whatever their exit code (see
+            `psfleet.service.exit_records`); None: the launcher or Kubernetes decides about restarts.
+        leaves_on_sigterm: Whether the chief, too, exits at SIGTERM and is replaced (Kubernetes evicts pods and drains
+            nodes), instead of writing a checkpoint and ending the run.
+        start: Identifier of this attempt of the run, which replacements of a process share; empty: none.
     """
 
     job: Job | None
@@ -108,7 +109,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
     """Reads the settings of this process.
 
     Raises:
-        BadJobError: A setting is missing or is not what it should be; names the variable.
+        BadJobError: A setting is missing or invalid; names the variable.
     """
     env = os.environ if environ is None else environ
     ps: list[Address] = []
@@ -137,13 +138,31 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
     )
 
 
-def for_child(told: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a service process: this one's, memory settings unless it has its own, and what it is told."""
-    return {**MEMORY, **os.environ, **told}
+def for_child(variables: Mapping[str, str]) -> dict[str, str]:
+    """Environment of a service process: MEMORY, overridden by this process's environment, then by `variables`."""
+    return {**MEMORY, **os.environ, **variables}
+
+
+def require_tensorflow() -> None:
+    """Looks for TensorFlow without importing it, which takes seconds.
+
+    Raises:
+        UsageError: TensorFlow is not installed.
+    """
+    if find_spec("tensorflow") is None:
+        raise UsageError("TensorFlow is not installed, expected an extra: pip install 'psfleet[cpu]' or 'psfleet[gpu]'")
 
 
 def prepare_tensorflow(environ: MutableMapping[str, str] | None = None) -> None:
-    """Sets what TensorFlow reads when it is imported: quiet logs, and channels that notice a frozen peer."""
+    """Sets the variables that TensorFlow reads when it is imported; the user's own values stay.
+
+    The log is quiet, channels between TensorFlow's servers detect an unresponsive peer, and TensorFlow is Keras's
+    backend.
+
+    Raises:
+        UsageError: TensorFlow is not installed.
+    """
+    require_tensorflow()
     env = os.environ if environ is None else environ
     env.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     env.setdefault("TF_GRPC_DEFAULT_OPTIONS", _CHANNEL_OPTIONS)
@@ -152,16 +171,17 @@ def prepare_tensorflow(environ: MutableMapping[str, str] | None = None) -> None:
 
 def _job(text: str) -> Job:
     is_content = text.lstrip().startswith("{")
-    path = "its own text" if is_content else text
+    source = JOB if is_content else text
+    variable = JOB if is_content else f"{JOB} is {text}"
     try:
-        content = json.loads(text if is_content else Path(path).read_text())
+        content = json.loads(text if is_content else Path(text).read_text())
     except OSError as error:
-        raise BadJobError(f"{JOB} is {path}: {error.strerror or error}") from error
+        raise BadJobError(f"{variable}: {error.strerror or error}") from error
     except ValueError as error:
-        raise BadJobError(f"{JOB} is {path}: expected a resolved job as JSON") from error
+        raise BadJobError(f"{variable}: expected a resolved job as JSON") from error
     if not isinstance(content, dict):
-        raise BadJobError(f"{JOB} is {path}: expected a resolved job as JSON")
-    return parse_job(content, source=path)
+        raise BadJobError(f"{variable}: expected a resolved job as JSON")
+    return parse_job(content, source=source)
 
 
 def _address(name: str, text: str) -> Address:
@@ -172,7 +192,7 @@ def _address(name: str, text: str) -> Address:
 
 
 def _run(text: str) -> str:
-    """The name of a run: part of a TensorFlow container's (see `psfleet.tf.container_name`)."""
+    """Validates a run's identifier, which is part of a TensorFlow container's name (`psfleet.tf.container_name`)."""
     if text and not re.fullmatch(r"[A-Za-z0-9.][A-Za-z0-9.-]*", text):
         raise BadJobError(f"{RUN} is {text!r}, expected letters, digits, dots and dashes")
     return text

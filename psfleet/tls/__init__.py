@@ -1,1 +1,1 @@
-"""Mutual TLS between the processes of a fleet: certificates, and the tunnel that carries TensorFlow's traffic."""
+"""Mutual TLS between the processes of a fleet: certificates, and the tunnels for TensorFlow's traffic."""

@@ -1,8 +1,8 @@
-"""Makes the certificates of a run: an authority of its own, and one certificate for each role.
+"""Issues the certificates of a run: its own certificate authority (CA), and one certificate per role.
 
-The folder is closed to all but its owner (0700), the files of a role inside it are not: a container mounts the folder
-of its role alone, and may read it whatever its user is, while nobody else on the host gets that far. The authority's
-key is never mounted. A certificate names a role, not a host: containers that are added or move need no new one.
+The folder has mode 0700, the files of the roles inside it are world-readable: a container mounts only the folder of its
+role and can read it as any user, while other users of the host cannot enter the outer folder. The key of the CA is
+never mounted. A certificate names a role, not a host, so that containers can be added and moved without a new one.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from psfleet.tls.identity import AUTHORITY, CERTIFICATE, CLIENT, KEY, PS, SERVIC
 AUTHORITY_KEY = "ca.key"
 ROLES = (PS, WORKER, CLIENT)
 DAYS = 30
-"""For which a role's certificate is valid unless told otherwise: a stolen one is soon worth nothing."""
+"""Default validity of a role's certificate; short, to limit the use of a stolen one."""
 AUTHORITY_DAYS = 365
-"""For which an authority is valid at least."""
+"""Minimum validity of a CA."""
 CLOCK_SKEW = timedelta(minutes=5)
-"""By how much the clock of another machine may be late."""
+"""Tolerated clock difference between machines."""
 
 
 def make(folder: Path, days: int = DAYS) -> datetime:
-    """Makes an authority and the certificates of all roles, in a folder that is not there or empty.
+    """Creates a CA and the certificates of all roles, in a folder that is missing or empty.
 
     Returns:
-        When the roles' certificates end.
+        Expiry of the roles' certificates.
 
     Raises:
-        UsageError: Something is in the folder, or it cannot be written.
+        UsageError: The folder is not empty, or cannot be written.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"psfleet {folder.resolve().name}")])
@@ -52,12 +52,12 @@ def make(folder: Path, days: int = DAYS) -> datetime:
     )
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # Whole or not at all: nobody finds an authority without certificates.
+        # By a rename, so that no reader finds a CA without certificates.
         made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
             _write(made / AUTHORITY_KEY, _private(key), mode=0o600)
             _write(made / AUTHORITY, _public(authority))
-            ends = _make_leaves(made, authority, key, days)
+            ends = _issue(made, authority, key, days)
             made.rename(folder)
         except BaseException:
             shutil.rmtree(made)
@@ -68,13 +68,13 @@ def make(folder: Path, days: int = DAYS) -> datetime:
 
 
 def renew(folder: Path, days: int = DAYS) -> datetime:
-    """Makes new keys and certificates for all roles under the folder's authority; processes that run take them over.
+    """Issues new keys and certificates for all roles under the folder's CA; running processes reload them.
 
     Returns:
-        When they end; not after the authority itself.
+        Their expiry, which is not after the CA's.
 
     Raises:
-        UsageError: There is no authority, it has ended, or the folder cannot be written.
+        UsageError: The CA is missing or has expired, or the folder cannot be written.
     """
     try:
         authority = x509.load_pem_x509_certificate((folder / AUTHORITY).read_bytes())
@@ -84,19 +84,21 @@ def renew(folder: Path, days: int = DAYS) -> datetime:
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != authority.public_key():
         raise UsageError(f"certificates in {folder}: {AUTHORITY_KEY} is not the key of {AUTHORITY}")
     if authority.not_valid_after_utc <= datetime.now(UTC):
-        ended = f"{authority.not_valid_after_utc:%Y-%m-%d}"
-        raise UsageError(f"certificates in {folder}: their authority ended on {ended}, make new ones in another folder")
+        expired = f"{authority.not_valid_after_utc:%Y-%m-%d}"
+        raise UsageError(
+            f"certificates in {folder}: their CA expired on {expired}, expected new ones in another folder"
+        )
     try:
-        return _make_leaves(folder, authority, key, days)
+        return _issue(folder, authority, key, days)
     except OSError as error:
         raise UsageError(f"certificates in {folder}: {error.strerror or error}") from error
 
 
 def ensure(folder: Path, days: int = DAYS) -> None:
-    """Makes a run's certificates if they are missing, and renews them when a third of their time is left.
+    """Creates a run's certificates if they are missing, and renews them in the last third of their validity.
 
     Raises:
-        UsageError: As `make` and `renew`.
+        UsageError: As in `make` and `renew`.
     """
     if not (folder / AUTHORITY).exists():
         make(folder, days)
@@ -110,8 +112,8 @@ def ensure(folder: Path, days: int = DAYS) -> None:
         renew(folder, days)
 
 
-def _make_leaves(folder: Path, authority: x509.Certificate, key: ec.EllipticCurvePrivateKey, days: int) -> datetime:
-    """A key and a certificate for each role; when they end."""
+def _issue(folder: Path, authority: x509.Certificate, key: ec.EllipticCurvePrivateKey, days: int) -> datetime:
+    """Issues a key and a certificate for each role; returns their expiry."""
     end = min(datetime.now(UTC) + timedelta(days=days), authority.not_valid_after_utc)
     for role in ROLES:
         own = ec.generate_private_key(ec.SECP256R1())
@@ -132,7 +134,7 @@ def _make_leaves(folder: Path, authority: x509.Certificate, key: ec.EllipticCurv
         place.mkdir(exist_ok=True)
         place.chmod(0o755)
         _write(place / AUTHORITY, _public(authority))
-        # Whoever reads between these two sees that they do not belong together, and reads again.
+        # A reader between these two writes detects that they do not match, and reads again.
         _write(place / KEY, _private(own))
         _write(place / CERTIFICATE, _public(leaf))
     return end
@@ -141,7 +143,7 @@ def _make_leaves(folder: Path, authority: x509.Certificate, key: ec.EllipticCurv
 def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, end: datetime
 ) -> x509.CertificateBuilder:
-    """What an authority's certificate and a role's have alike."""
+    """The fields that the certificates of the CA and of the roles have in common."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -179,7 +181,7 @@ def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Replaces a file as a whole; it never has a wider mode than the one given."""
+    """Replaces a file atomically; its mode is never wider than `mode`."""
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

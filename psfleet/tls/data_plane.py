@@ -1,4 +1,4 @@
-"""Where TensorFlow listens and finds its peers: where the fleet says they are, or with TLS on loopback, by tunnels."""
+"""Addresses of TensorFlow's servers: those of the fleet, or with TLS loopback addresses of tunnels."""
 
 from __future__ import annotations
 
@@ -14,65 +14,65 @@ from psfleet.service.settings import Settings
 from psfleet.tls.listeners import is_on_loopback_alone, listeners
 
 if TYPE_CHECKING:
-    # Not loaded by a fleet without TLS.
+    # Not loaded without TLS.
     from psfleet.tls.identity import Identity
     from psfleet.tls.tunnel import Tunnels
 
 
 class DataPlane(Protocol):
-    """The data plane as one process sees it.
+    """Interface of the data plane of one process.
 
     Attributes:
-        own: Where this process's TensorFlow listens.
-        ps: Under which addresses it reaches each ps.
+        own: Address on which TensorFlow of this process listens.
+        ps: Addresses at which it reaches each ps.
     """
 
     own: Address
     ps: tuple[Address, ...]
 
     def check(self) -> None:
-        """Called once TensorFlow listens.
+        """Verifies the port of TensorFlow once it listens.
 
         Raises:
-            BadJobError: Strangers could reach it, though TLS was asked for.
+            BadJobError: With TLS, other machines could reach it.
         """
 
     def meet(self, worker: int, address: str) -> None:
-        """Makes a worker reachable for this ps's TensorFlow; called with each sign of life.
+        """Makes a worker reachable for TensorFlow of this ps; called with each heartbeat.
 
         Raises:
-            BadJobError: The address is none.
-            LostPeerError: The way there cannot be opened now.
+            BadJobError: The address is invalid.
+            LostPeerError: The tunnel does not start.
         """
 
 
 @dataclass
 class Direct:
-    """Everybody reaches everybody where the fleet says they are."""
+    """Without TLS: processes connect to the addresses of the fleet."""
 
     own: Address
     ps: tuple[Address, ...]
 
     def check(self) -> None:
-        """Nothing was promised."""
+        """See DataPlane; any address is allowed."""
 
     def meet(self, worker: int, address: str) -> None:
-        """Its session brings the address."""
+        """See DataPlane; TensorFlow learns the address from the worker's session."""
 
 
 class Tunnelled:
-    """TensorFlow knows only loopback: each task has a port of its own there, in all containers the same.
+    """With TLS: TensorFlow uses only loopback, where each task has a fixed port, the same in all containers.
 
-    In the task's own container TensorFlow itself listens on it, in others a tunnel that leads to that task.
+    In the task's own container TensorFlow listens on it, in the others a tunnel to that task.
     """
 
     def __init__(self, settings: Settings, role: str, index: int, tunnels: Tunnels) -> None:
         self.own = local_address(role, index)
         self.ps = tuple(local_address("ps", shard) for shard in range(len(settings.ps)))
         self._tunnels = tunnels
-        everywhere = "::" if Path("/proc/self/net/if_inet6").exists() else "0.0.0.0"
-        entrance = f"{everywhere}:{Address(everywhere, settings.address.port).tunnel.rpartition(':')[2]}"
-        self._open(entrance, self.own.data, "worker" if role == "ps" else "ps", dials=False)
+        any_host = "::" if Path("/proc/self/net/if_inet6").exists() else "0.0.0.0"
+        accept = f"{any_host}:{Address(any_host, settings.address.port).tunnel.rpartition(':')[2]}"
+        self._open(accept, self.own.data, "worker" if role == "ps" else "ps", dials=False)
         if role == "worker":
             for local, address in zip(self.ps, settings.ps, strict=True):
                 self._open(local.data, address.tunnel, "ps", dials=True)
@@ -82,7 +82,7 @@ class Tunnelled:
         if not is_on_loopback_alone(self.own.port):
             found = ", ".join(sorted(listeners(self.own.port))) or "nothing"
             raise BadJobError(
-                f"tls: true, but TensorFlow's port {self.own.port} listens on {found}, expected loopback alone"
+                f"tls: true, but TensorFlow's port {self.own.port} listens on {found}, expected loopback only"
             )
 
     def meet(self, worker: int, address: str) -> None:
@@ -97,11 +97,11 @@ class Tunnelled:
 
 @contextmanager
 def data_plane(settings: Settings, role: str, index: int, identity: Identity | None) -> Iterator[DataPlane]:
-    """The data plane of a process until the block is left; with an identity, through tunnels.
+    """Context manager for the data plane of a process; with an identity, its traffic goes through tunnels.
 
     Raises:
-        BadJobError: stunnel is missing, the index has no port, or a ps with TLS is to serve any run: tunnels lead to
-            the workers of one.
+        BadJobError: stunnel is missing, the index has no port, or a ps with TLS has no run: its tunnels are those of
+            the workers of one run.
         LostPeerError: A tunnel does not start.
     """
     if identity is None:

@@ -1,4 +1,4 @@
-"""What a process proves its role with: certificate, key and the authority that all peers trust, read from a folder."""
+"""TLS credentials of a role, read from a folder: certificate, key and the CA that all peers trust."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from psfleet.polling import wait_until
 
 AUTHORITY, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
 PS, WORKER, CLIENT = "ps", "worker", "client"
-"""The roles; `client` is the command line's."""
+"""The roles; `client` is that of the command line."""
 SERVICE = "psfleet"
-"""Also named by the certificate of a ps or worker: a container's health check need not know which of them it asks."""
+"""Additional name in the certificates of ps and workers, so that a health check need not know the container's role."""
 SETTLE_SECS = 2.0
-"""How long files may take to fit each other while they are replaced one by one."""
+"""Timeout for matching files while they are replaced one by one."""
 
 logger = logging.getLogger("psfleet")
 
 
 @dataclass(frozen=True)
 class CertificateBundle:
-    """The content of the three files, PEM, and the role that the certificate names."""
+    """Content of the three files as PEM, and role and expiry of the certificate."""
 
     authority: bytes
     certificate: bytes
@@ -37,50 +37,50 @@ class CertificateBundle:
 
 
 class Identity:
-    """The proof in a folder, read again when its files have changed. Safe for use by many threads.
+    """The credentials in a folder, reloaded when its files have changed. Thread-safe.
 
     Raises:
-        BadJobError: The files are not there, do not fit each other, or the certificate has ended.
+        BadJobError: The files are missing or do not match each other, or the certificate has expired.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = threading.Lock()
-        self._seen = self._look()
+        self._seen = self._state()
         try:
-            proof = wait_until(lambda: _read(folder), SETTLE_SECS, "a key that fits")
+            bundle = wait_until(lambda: _read(folder), SETTLE_SECS, "a matching key")
         except DeadlineError as error:
             raise BadJobError(f"TLS: {folder / KEY} is not the key of {CERTIFICATE}") from error
-        assert proof is not None, "wait_until checked it"
-        self._proof = proof
-        if self._proof.ends <= datetime.now(UTC):
-            ended = f"{self._proof.ends:%Y-%m-%d %H:%M} UTC"
+        assert bundle is not None, "wait_until returns a true value"
+        self._bundle = bundle
+        if self._bundle.ends <= datetime.now(UTC):
+            expired = f"{self._bundle.ends:%Y-%m-%d %H:%M} UTC"
             raise BadJobError(
-                f"TLS: {folder / CERTIFICATE} ended on {ended}, expected a valid one: psfleet certs --renew"
+                f"TLS: {folder / CERTIFICATE} expired on {expired}, expected a valid one: psfleet certs --renew"
             )
 
     @property
     def role(self) -> str:
-        """Whose certificate it is."""
-        return self._proof.role
+        """The role that the certificate names."""
+        return self._bundle.role
 
     def current(self) -> CertificateBundle:
-        """The newest whole proof; the same object as before if nothing has changed."""
+        """The newest complete credentials; the same object as before if the files are unchanged."""
         with self._lock:
-            seen = self._look()
+            seen = self._state()
             if seen != self._seen:
                 try:
-                    proof = _read(self.folder)
+                    bundle = _read(self.folder)
                 except BadJobError as error:
-                    logger.warning("%s; the former certificate stays in use", error)
-                    proof = self._proof
-                # None: they are being replaced at this moment, and looked at again next time.
-                if proof is not None:
-                    self._seen, self._proof = seen, proof
-            return self._proof
+                    logger.warning("%s; the previous certificate remains in use", error)
+                    bundle = self._bundle
+                # None: the files are being replaced; the next call reads them again.
+                if bundle is not None:
+                    self._seen, self._bundle = seen, bundle
+            return self._bundle
 
-    def _look(self) -> tuple[tuple[int, int] | None, ...]:
-        """Changes with every file that is replaced, also behind Kubernetes' symbolic links."""
+    def _state(self) -> tuple[tuple[int, int] | None, ...]:
+        """Inode and modification time of each file, which change with each replacement, also of a symbolic link."""
         found: list[tuple[int, int] | None] = []
         for name in (AUTHORITY, CERTIFICATE, KEY):
             try:
@@ -93,17 +93,17 @@ class Identity:
 
 
 def _read(folder: Path) -> CertificateBundle | None:
-    """The proof in a folder; None if its certificate and key are not of one pair."""
+    """Reads the credentials in a folder; None if certificate and key do not match."""
     try:
         authority, pem, key = ((folder / name).read_bytes() for name in (AUTHORITY, CERTIFICATE, KEY))
         x509.load_pem_x509_certificate(authority)
         certificate = x509.load_pem_x509_certificate(pem)
-        fits = load_pem_private_key(key, password=None).public_key() == certificate.public_key()
+        matches = load_pem_private_key(key, password=None).public_key() == certificate.public_key()
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (OSError, ValueError, TypeError, x509.ExtensionNotFound) as error:
         raise BadJobError(f"TLS: {folder}: {error}, expected {AUTHORITY}, {CERTIFICATE} and {KEY}") from error
     roles = names.get_values_for_type(x509.DNSName)
     role = next((role for role in roles if role in (PS, WORKER, CLIENT)), None)
     if role is None:
-        raise BadJobError(f"TLS: {folder / CERTIFICATE} is for {roles}, expected {PS}, {WORKER} or {CLIENT}")
-    return CertificateBundle(authority, pem, key, role, certificate.not_valid_after_utc) if fits else None
+        raise BadJobError(f"TLS: {folder / CERTIFICATE} names {roles}, expected {PS}, {WORKER} or {CLIENT}")
+    return CertificateBundle(authority, pem, key, role, certificate.not_valid_after_utc) if matches else None

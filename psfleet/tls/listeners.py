@@ -1,4 +1,4 @@
-"""On which addresses a TCP port of this machine is open."""
+"""Local addresses on which a TCP port is listening, from /proc/net/tcp."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOOPBACK_HOSTS = frozenset({"0100007F", "0000000000000000FFFF00000100007F", "000
 
 
 def listeners(port: int) -> set[str]:
-    """Addresses, as the kernel writes them in hexadecimal, on which a TCP port of this network namespace is open."""
+    """Local addresses, in the kernel's hexadecimal notation, on which a TCP port of this network namespace listens."""
     found = set()
     for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
         try:
@@ -27,6 +27,6 @@ def listeners(port: int) -> set[str]:
 
 
 def is_on_loopback_alone(port: int) -> bool:
-    """Whether a port is open, and to this machine's own processes only."""
+    """Whether a port listens, and only on loopback."""
     found = listeners(port)
     return bool(found) and not found - LOOPBACK_HOSTS

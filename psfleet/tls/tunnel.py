@@ -1,4 +1,4 @@
-"""stunnel beside a service process: one process for what comes in, one for each peer that TensorFlow dials."""
+"""stunnel processes of a service: one for incoming connections, and one for each peer to which TensorFlow connects."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from psfleet.tls.listeners import listeners
 
 PROGRAM = "stunnel4"
 START_SECS = 10.0
-"""Until a tunnel listens; 0.03 on an idle machine."""
+"""Timeout for a tunnel to listen; it takes 0.03 s on an idle machine."""
 WATCH_SECS = 0.5
 QUIET_SECS = 60.0
-"""A message of stunnel is logged once in this time: a peer that is away is dialled again and again."""
+"""Interval in which a message of stunnel is logged once: connections to an absent peer are retried often."""
 HOST = re.compile(r"[A-Za-z0-9._-]+|\[?[0-9A-Fa-f:.]+\]?")
-MATTERS = re.compile(r"certificate|CERT|LOG[012]\[|[Bb]ind|alert")
-"""Messages about who is at the other end, and about stunnel itself; that a peer is away is TensorFlow's to say."""
+RELEVANT = re.compile(r"certificate|CERT|LOG[012]\[|[Bb]ind|alert")
+"""Messages about the peer's certificate and about stunnel itself; TensorFlow reports that a peer is absent."""
 
 LINE_START = re.compile(r"^[\d.]+ [\d:]+ LOG\d\[[^]]*\]: ")
 
@@ -38,13 +38,13 @@ logger = logging.getLogger("psfleet.tunnel")
 
 @dataclass(frozen=True)
 class Route:
-    """What one stunnel does.
+    """Configuration of one stunnel process.
 
     Attributes:
-        accept: `host:port` where it listens.
-        connect: `host:port` where it leads; a name is looked up for each connection.
-        peer: The role that the other end must prove.
-        dials: Whether TLS is on the way out (to a peer) rather than on the way in.
+        accept: `host:port` on which it listens.
+        connect: `host:port` to which it connects; a name is resolved for each connection.
+        peer: The role that the peer's certificate must name.
+        dials: Whether it is the TLS client, which connects to a peer, rather than the server.
     """
 
     accept: str
@@ -54,18 +54,18 @@ class Route:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port on which it listens."""
         return int(self.accept.rpartition(":")[2])
 
 
 class Tunnels:
-    """The tunnels of one process, started again when they die and told when certificates are renewed.
+    """The tunnels of one process. They are restarted if they exit, and reload renewed certificates. Thread-safe.
 
-    Safe for use by many threads. The processes get SIGKILL from the kernel when the thread that started them ends:
-    with the service process, at the latest.
+    The kernel sends SIGKILL to the stunnel processes when the thread that started them ends, at the latest with the
+    service process.
 
     Raises (from the constructor):
-        BadJobError: stunnel is not there.
+        BadJobError: stunnel is not installed.
     """
 
     def __init__(self, identity: Identity) -> None:
@@ -93,10 +93,10 @@ class Tunnels:
             shutil.rmtree(self._folder)
 
     def open(self, route: Route) -> None:
-        """Has a tunnel listen; one on the same port that leads elsewhere is replaced.
+        """Starts a tunnel, and stops another one on the same port.
 
         Raises:
-            BadJobError: The route leads to no address.
+            BadJobError: The address of the route is invalid.
             LostPeerError: stunnel does not start.
         """
         host = route.connect.rpartition(":")[0]
@@ -109,7 +109,7 @@ class Tunnels:
             if tunnel is not None and tunnel.route == route:
                 return
             if tunnel is not None:
-                logger.info("port %d leads to %s now, was %s", route.port, route.connect, tunnel.route.connect)
+                logger.info("port %d connects to %s, was %s", route.port, route.connect, tunnel.route.connect)
                 tunnel.kill()
             configuration = self._folder / f"{route.port}.conf"
             configuration.write_text(_configuration(route, self._identity.folder))
@@ -121,17 +121,17 @@ class Tunnels:
             self._tunnels[route.port] = tunnel
 
     def _watch(self) -> None:
-        proof = self._identity.current()
+        bundle = self._identity.current()
         while not self._closing.wait(WATCH_SECS):
             newest = self._identity.current()
             with self._lock:
                 for tunnel in self._tunnels.values():
-                    tunnel.mend()
-                    if newest is not proof:
+                    tunnel.restart_if_ended()
+                    if newest is not bundle:
                         tunnel.reload()
-            if newest is not proof:
+            if newest is not bundle:
                 logger.info("new certificate, valid until %s", f"{newest.ends:%Y-%m-%d %H:%M} UTC")
-            proof = newest
+            bundle = newest
 
 
 class _Tunnel:
@@ -145,11 +145,11 @@ class _Tunnel:
         self._logged: dict[str, float] = {}
 
     def start(self) -> None:
-        """Starts the process; it needs nothing of this one's environment."""
+        """Starts the process, with an empty environment."""
         self._process = subprocess.Popen(
             self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={}, text=True
         )
-        assert self._process.stdout is not None, "it is a pipe"
+        assert self._process.stdout is not None, "stdout is a pipe"
         name = f"tunnel-{self.route.port}"
         threading.Thread(target=self._read, args=(self._process.stdout,), name=name, daemon=True).start()
 
@@ -157,7 +157,8 @@ class _Tunnel:
         """Waits until it listens.
 
         Raises:
-            LostPeerError: It does not.
+            LostPeerError: It ended.
+            DeadlineError: It does not listen.
         """
         assert self._process is not None, "start() comes first"
         process, port = self._process, self.route.port
@@ -171,23 +172,23 @@ class _Tunnel:
             self.kill()
             raise
         if process.poll() is not None:
-            told = "; ".join(self._last_lines)
-            raise LostPeerError(f"stunnel for port {port} ended with {process.returncode}: {told}")
+            output = "; ".join(self._last_lines)
+            raise LostPeerError(f"stunnel for port {port} exited with code {process.returncode}: {output}")
 
-    def mend(self) -> None:
-        """Starts it again if it ended."""
+    def restart_if_ended(self) -> None:
+        """Restarts the process if it ended."""
         if self._process is not None and self._process.poll() is not None:
-            code, told = self._process.returncode, "; ".join(self._last_lines)
-            logger.warning("stunnel for port %d ended with %d, starting it again: %s", self.route.port, code, told)
+            code, output = self._process.returncode, "; ".join(self._last_lines)
+            logger.warning("stunnel for port %d exited with code %d, restarting it: %s", self.route.port, code, output)
             self.start()
 
     def reload(self) -> None:
-        """Has it read the certificates again; connections go on."""
+        """Makes it reload the certificates; connections stay open."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(signal.SIGHUP)
 
     def kill(self) -> None:
-        """Ends it and all connections through it."""
+        """Kills it, and thereby all its connections."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -196,13 +197,14 @@ class _Tunnel:
     def _read(self, output: IO[str]) -> None:
         with output:
             for line in output:
-                self._note(line.strip())
+                self._log(line.strip())
 
-    def _note(self, line: str) -> None:
+    def _log(self, line: str) -> None:
+        """Keeps a line of output, and logs it if it is relevant and was not logged recently."""
         text = LINE_START.sub("", line)
         self._last_lines.append(text)
         now = time.monotonic()
-        if not MATTERS.search(line) or now - self._logged.get(text, -QUIET_SECS) < QUIET_SECS:
+        if not RELEVANT.search(line) or now - self._logged.get(text, -QUIET_SECS) < QUIET_SECS:
             return
         self._logged[text] = now
         logger.warning("tunnel %s -> %s: %s", self.route.accept, self.route.connect, text)
@@ -211,26 +213,28 @@ class _Tunnel:
 def _program(name: str) -> str:
     path = shutil.which(name)
     if path is None:
-        raise BadJobError(f"tls: true needs {name}, which is not installed (Debian packages stunnel4 and util-linux)")
+        raise BadJobError(
+            f"tls: true requires {name}, which is not installed (Debian packages stunnel4 and util-linux)"
+        )
     return path
 
 
 def _configuration(route: Route, folder: Path) -> str:
-    """The configuration file, see stunnel(8)."""
+    """The content of the configuration file, see stunnel(8)."""
     host, _, port = route.connect.rpartition(":")
     lines = [
         "foreground = yes",
         "pid =",
         "syslog = no",
         "debug = warning",
-        # Small messages go at once; a host that vanished is noticed by the keepalive of the channel inside.
+        # Small messages are sent at once; the keepalive of the gRPC channel detects a vanished host.
         "socket = l:TCP_NODELAY=1",
         "socket = r:TCP_NODELAY=1",
         "[psfleet]",
         f"client = {'yes' if route.dials else 'no'}",
         f"accept = {route.accept}",
         f"connect = {host.strip('[]')}:{port}",
-        # The name is looked up for each connection: a peer may come back with another address.
+        # The name is resolved for each connection: a restarted peer may have another address.
         "delay = yes",
         "TIMEOUTconnect = 5",
         "TIMEOUTclose = 0",
@@ -240,7 +244,7 @@ def _configuration(route: Route, folder: Path) -> str:
         "verifyChain = yes",
         f"checkHost = {route.peer}",
         "sslVersionMin = TLSv1.3",
-        # The fastest where the processor knows AES.
+        # The fastest on processors with AES instructions.
         "ciphersuites = TLS_AES_128_GCM_SHA256",
     ]
     return "\n".join(lines) + "\n"

@@ -12,7 +12,8 @@ import pytest
 from support.compose_fleet import START_SECS, Fleet, fleet
 from support.images import WORKER_IMAGE, docker
 
-from psfleet.checkpoint.store import newest, read_manifest, verify
+from psfleet.checkpoint.manifest import read_manifest
+from psfleet.checkpoint.store import newest, verify
 from psfleet.errors import USAGE
 from psfleet.launch.compose.render import FLEET
 from psfleet.launch.local.child import parse_line

@@ -12,7 +12,8 @@ from support.programs import exact_graph_program
 from support.replay import perceptron_gradient, replay
 
 import psfleet
-from psfleet.checkpoint import store
+from psfleet.checkpoint.manifest import read_manifest
+from psfleet.checkpoint.tensors import read_tensors
 
 PROGRAMS = Path(__file__).parents[1] / "support" / "programs"
 
@@ -65,8 +66,8 @@ def test_the_first_steps_are_the_chiefs_alone_and_later_every_worker_counts(tmp_
         rule=lambda: rule(optimizer),
         rate=lambda step: 0.05,
     )
-    warmed_up = store.read_manifest(tmp_path / "out" / "checkpoints" / f"{WARMUP_STEPS:08}-g{report.generation}")
-    for name, value in store.read_tensors(warmed_up).items():
+    warmed_up = read_manifest(tmp_path / "out" / "checkpoints" / f"{WARMUP_STEPS:08}-g{report.generation}")
+    for name, value in read_tensors(warmed_up).items():
         np.testing.assert_allclose(value, expected[name], rtol=0, atol=MAX_DIFFERENCE, err_msg=name)
 
 

@@ -76,7 +76,7 @@ def test_training_does_not_begin_again_where_every_checkpoint_is_damaged(folder:
     [part] = second.glob("*.safetensors")
     part.write_bytes(part.read_bytes()[:-1] + b"\x55")
     (third / MANIFEST).write_text("{}")
-    check_refusal(folder, 65, f"none of the 3 checkpoints in {folder}/out/checkpoints is whole")
+    check_refusal(folder, 65, f"none of the 3 checkpoints in {folder}/out/checkpoints is valid")
 
 
 def test_a_damaged_newest_checkpoint_is_skipped_and_told(folder: Path) -> None:
@@ -86,7 +86,7 @@ def test_a_damaged_newest_checkpoint_is_skipped_and_told(folder: Path) -> None:
     said = psfleet(folder, "train", "job.yaml", "--out", "out", "--set", "train.steps=6")
     assert said.returncode == 0, said
     messages = [entry["message"] for entry in entries(folder / "out" / "logs" / "worker-0.log")]
-    assert f"skipped a broken checkpoint: checkpoint {newest}: {part.name} has 215 bytes, expected 216" in messages
+    assert f"skipped an invalid checkpoint: checkpoint {newest}: {part.name} has 215 bytes, expected 216" in messages
     assert "restoring from step 2" in messages
     found = store.newest(folder / "out" / "checkpoints")
     assert found is not None

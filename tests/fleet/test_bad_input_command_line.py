@@ -151,5 +151,5 @@ def test_a_folder_that_another_run_uses_is_refused(folder: Path, psfleet: Psflee
     with (folder / "out" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for fresh in ((), ("--fresh",)):
-            expected = ("--out out", "another run is using it", "expected a folder of its own")
+            expected = ("--out out", "another run is using it", "expected another folder")
             check(folder, psfleet, (*TRAIN, *fresh), 64, *expected)

@@ -11,7 +11,8 @@ import pytest
 from support.service_process import END_SECS, Service
 
 import psfleet
-from psfleet.checkpoint.store import Checkpoint, write_initial
+from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.store import write_initial
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
 from psfleet.control.client import PsClient

@@ -21,6 +21,7 @@ from support.standing_ps import standing_ps
 
 import psfleet
 from psfleet.checkpoint import store
+from psfleet.checkpoint.tensors import read_tensors
 
 PROGRAMS = Path(__file__).parents[1] / "support" / "programs"
 
@@ -134,7 +135,7 @@ def weights_of(out: Path) -> Weights:
     newest = store.newest(out / "checkpoints")
     assert newest is not None
     assert newest.step == STEPS
-    return store.read_tensors(newest)
+    return read_tensors(newest)
 
 
 def stored_bytes(out: Path) -> list[int]:

@@ -33,7 +33,7 @@ JOB = parse_job(
 def test_a_worker_is_healthy_while_it_waits_for_a_ps_that_is_not_there(tmp_path: Path) -> None:
     address, nobody = free_addresses(2)
     assert probe(address)[0] == 1
-    assert f"no answer on port {address.port + 1}" in probe(address)[1]
+    assert f"no response on port {address.port + 1}" in probe(address)[1]
     (tmp_path / "job.json").write_text(JOB.model_dump_json())
     told = {"RUN": "run", "PS": nobody.data, "INDEX": "0", "JOB": str(tmp_path / "job.json")}
     with running("worker", tmp_path, address, **told) as service:
@@ -57,7 +57,7 @@ def test_a_process_that_was_asked_to_stop_answers_not_serving_while_it_saves() -
         stopping.set()
         not_serving = health_pb2.HealthCheckResponse.NOT_SERVING
         wait_until(status, END_SECS, "another health", done=lambda seen: seen == not_serving)
-        assert probe(address) == (1, f"port {address.port + 1} says NOT_SERVING\n")
+        assert probe(address) == (1, f"port {address.port + 1} reports NOT_SERVING\n")
 
 
 def probe(address: Address) -> tuple[int, str]:

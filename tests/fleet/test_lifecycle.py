@@ -78,7 +78,7 @@ def test_a_second_launcher_in_a_folder_is_refused(tmp_path: Path) -> None:
         fleet.wait_for(lambda: processes(fleet.out), START_SECS, "the first process")
         second = subprocess.run(fleet.launcher.args, capture_output=True, text=True, timeout=START_SECS, check=False)
         assert second.returncode == errors.USAGE
-        assert second.stderr == f"psfleet: --out {fleet.out}: another run is using it, expected a folder of its own\n"
+        assert second.stderr == f"psfleet: --out {fleet.out}: another run is using it, expected another folder\n"
         assert fleet.launcher.poll() is None
         assert len(processes(fleet.out)) == 3
 
@@ -113,7 +113,7 @@ def test_broken_checkpoints_are_refused_unless_the_run_is_fresh(finished: Path, 
         assert fleet.end() == errors.NO_CHECKPOINT, fleet.tails()
         report = fleet.report()
         assert (report.status, report.exit_code) == ("failed", errors.NO_CHECKPOINT)
-        assert report.error == f"none of the {len(parts)} checkpoints in {fleet.out / 'checkpoints'} is whole"
+        assert report.error == f"none of the {len(parts)} checkpoints in {fleet.out / 'checkpoints'} is valid"
         assert sorted((fleet.out / "checkpoints").rglob("*.safetensors")) == parts
     with training(folder, "--fresh", step_secs=0) as fleet:
         assert fleet.done().generation == 1

@@ -242,7 +242,7 @@ def test_a_taken_metrics_port_is_named_and_can_be_tried_again(role: str, tmp_pat
             assert second.exit_code(START_SECS) == errors.LOST_PEERS
             (failure,) = second.failures()
     assert failure["message"] == (
-        f"metrics port {taken.port} of 127.0.0.1 cannot be listened on (Address already in use), expected a free one"
+        f"metrics port {taken.port} of 127.0.0.1 is not available (Address already in use), expected a free port"
     )
 
 

@@ -22,7 +22,7 @@ import tensorflow.compat.v1 as v1
 import psfleet
 from ps_service.shard_graph import ShardGraph, ShardPlan
 from psfleet.addresses import Address
-from psfleet.checkpoint.store import ShardContent
+from psfleet.checkpoint.parts import ShardContent
 from psfleet.job.job import Job, parse_job
 from psfleet.launch.local.ports import free_addresses
 from psfleet.layout import Layout

@@ -15,7 +15,7 @@ import pytest
 from support.local_fleet import Fleet, training
 from support.service_process import END_SECS, START_SECS, Service, running
 
-from psfleet.checkpoint.store import read_tensors
+from psfleet.checkpoint.tensors import read_tensors
 from psfleet.control import control_pb2 as pb
 from psfleet.polling import wait_until
 from psfleet.report.schema import Report
@@ -158,7 +158,7 @@ def test_two_jobs_at_once_train_as_each_would_alone(ps: list[Service], tmp_path:
     assert [service.failures() for service in ps] == [[]] * NUM_PS
     for run in (*runs, again.report().run):
         wait_until(partial(are_empty, ps, run), END_SECS, f"the ps to drop {run}, which is over")
-        assert reset(ps, run) == [f"{service.address.data}: had nothing of run {run}" for service in ps]
+        assert reset(ps, run) == [f"{service.address.data}: no state of run {run}" for service in ps]
 
 
 def test_resetting_one_job_while_both_train_leaves_the_other_alone(ps: list[Service], tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_resetting_one_job_while_both_train_leaves_the_other_alone(ps: list[Serv
         run, run_of_other = train_together(ps, victim, other)
         with undisturbed(ps, other, run_of_other):
             first, *others = reset(ps, run)
-            assert first == f"{ps[0].address.data}: dropped run {run}"
+            assert first == f"{ps[0].address.data}: deleted run {run}"
             # By then the chief may have noticed, and have the others between two shards.
             assert [line for line in others if not line.endswith(f" run {run}")] == []
         victim.gates.hurry()

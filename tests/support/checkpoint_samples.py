@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from psfleet.checkpoint.store import Checkpoint, ShardContent, checkpoint_folder, write_manifest, write_part
+from psfleet.checkpoint.manifest import Checkpoint, checkpoint_folder, write_manifest
+from psfleet.checkpoint.parts import ShardContent, write_part
 from psfleet.layout import FlatLayout, Layout, TensorSpec
 
 PARAMETERS = (

@@ -18,6 +18,7 @@ import yaml
 
 from psfleet.addresses import Address
 from psfleet.checkpoint import store
+from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient
 from psfleet.errors import DeadlineError
@@ -165,7 +166,7 @@ class Fleet:
         assert ended - last["time"] < END_SECS, f"the last step was {ended - last['time']:.1f} s before the end"
         return report
 
-    def checkpoint(self) -> store.Checkpoint:
+    def checkpoint(self) -> Checkpoint:
         """The newest whole checkpoint, read and verified here."""
         found = store.newest(self.out / "checkpoints")
         assert found is not None, "there is no checkpoint"

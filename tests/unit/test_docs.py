@@ -56,7 +56,7 @@ A wheel.
 
 | field | type | default | meaning |
 |---|---|---|---|
-| `shape` | `round` | required | Chooses this table. |
+| `shape` | `round` | required | Selects this table. |
 | `radius` | number > 0 | `1.5` | In metres. |
 
 #### `wheel` with `shape: square`
@@ -65,7 +65,7 @@ Not a wheel.
 
 | field | type | default | meaning |
 |---|---|---|---|
-| `shape` | `square` | required | Chooses this table. |
+| `shape` | `square` | required | Selects this table. |
 | `sides` | list of integer, at least 4 | required | In metres \| feet. |
 """
 
@@ -92,7 +92,7 @@ def test_every_field_is_documented_with_its_description(name: str, model: type[B
     rows = re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", (DOCS / name).read_text(encoding="utf-8"), re.MULTILINE)
     for each in models(model):
         for field, info in each.model_fields.items():
-            assert (field, info.description or "Chooses this table.") in rows
+            assert (field, info.description or "Selects this table.") in rows
 
 
 def test_the_example_job_is_valid_and_shows_every_section() -> None:
@@ -127,8 +127,8 @@ def test_rewriting_is_idempotent_and_keeps_text_outside_the_markers(tmp_path: Pa
     rewrite(tmp_path)
     assert (tmp_path / "report.md").read_text(encoding="utf-8") == first
     assert "old" not in re.findall(r"\w+", first)[:3]
-    assert first.startswith(f"before 0\n{BEGIN}\n\nHow a run went")
-    assert f"{END} after\nbefore 1\n{BEGIN}\n\nOne line of" in first
+    assert first.startswith(f"before 0\n{BEGIN}\n\nOutcome of a run")
+    assert f"{END} after\nbefore 1\n{BEGIN}\n\nTraining state at one step" in first
 
 
 @pytest.mark.parametrize("document", ["", BEGIN, f"{BEGIN}{END}{BEGIN}{END}"])

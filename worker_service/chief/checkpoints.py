@@ -8,7 +8,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from psfleet.checkpoint.store import Checkpoint, PartRecord, checkpoint_folder, newest, prune, write_manifest
+from psfleet.checkpoint.manifest import Checkpoint, checkpoint_folder, write_manifest
+from psfleet.checkpoint.parts import PartRecord
+from psfleet.checkpoint.store import newest, prune
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import LostPeerError, NoCheckpointError
 from worker_service.fleet_state import TRAINING, States

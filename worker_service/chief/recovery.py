@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from psfleet.checkpoint.store import Checkpoint, newest, write_initial
+from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.store import newest, write_initial
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import PsClient
 from psfleet.errors import StorageError

@@ -7,7 +7,9 @@ import time
 from collections.abc import Sequence
 from importlib import metadata
 
-from psfleet.checkpoint.store import Checkpoint, read_tensors, verify
+from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.store import verify
+from psfleet.checkpoint.tensors import read_tensors
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import DONE, LostPeerError, ProgramError, PsfleetError, StoppedError, StorageError
 from psfleet.polling import wait_until

@@ -120,7 +120,7 @@ class KerasFrontEnd:
 
         def forward(values: Any, batch: Any) -> tf.Tensor:
             scope, loss, before = self._forward(self._trained + list(others), values, batch)
-            # Assigned, not extended: a function whose first trace creates variables, such as a metric's, is traced twice.
+            # Assigned, not extended: a function whose first trace creates variables (a metric's) is traced twice.
             changed[:] = [
                 variable for variable in others if scope.get_current_value(variable) is not before[id(variable)]
             ]

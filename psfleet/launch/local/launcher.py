@@ -20,6 +20,7 @@ from psfleet.launch.local.child import Task
 from psfleet.launch.local.ports import free_addresses
 from psfleet.launch.local.threads import share_cores
 from psfleet.report import html
+from psfleet.report.progress import starting_entry
 from psfleet.report.schema import EventLog, Report
 from psfleet.run_folder import RunFolder, claimed
 from psfleet.service import settings
@@ -57,7 +58,7 @@ def train(
         The report, of a failed run too: see its `status`, `exit_code` and `error`.
 
     Raises:
-        UsageError: The job file or the folder cannot be used.
+        UsageError: The job file or the folder cannot be used, or TensorFlow is not installed.
         BadJobError: The job is not valid.
     """
     folder = Path(program_folder) if program_folder is not None else Path()
@@ -70,6 +71,7 @@ def train(
     elif not isinstance(job, Job):
         job = parse_job(job)
     job = share_cores(job, num_cores(), job.fleet.replicas)
+    settings.require_tensorflow()
     with claimed(Path(out) if out is not None else Path("runs") / job.name, job, fresh) as run_folder:
         return _Launch(job, run_folder, folder.resolve(), listener or _ignore).run()
 
@@ -95,6 +97,7 @@ class _Launch:
         """Starts everything, waits, and leaves nothing behind."""
         with _signals_into(self._signals):
             try:
+                self._listener(starting_entry(self._job))
                 for task in self._tasks:
                     task.start()
                 while not self._is_over():

@@ -1,4 +1,4 @@
-"""Exports hold the checkpoint's tensors by name, in the format that the suffix names, or do not appear at all."""
+"""Exports contain the checkpoint's tensors by name, in the format of the suffix, and are written atomically."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from support.checkpoint_samples import random_values, save
 
 from psfleet.checkpoint.export import export, export_keras
 from psfleet.checkpoint.keras_names import keras_names
-from psfleet.checkpoint.store import Checkpoint, write_initial
+from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.store import write_initial
 from psfleet.errors import BadJobError, NoCheckpointError, UsageError
 from psfleet.job.job import parse_job
 from psfleet.job.program import KerasProgram, load_program
@@ -114,7 +115,7 @@ def test_an_older_checkpoint_is_exported_when_it_is_named(tmp_path: Path) -> Non
     assert tensors["dense/kernel"].tobytes() == random_values(10)["dense/kernel"].tobytes()
 
 
-def test_a_named_checkpoint_that_is_broken_is_not_replaced_by_another(tmp_path: Path) -> None:
+def test_a_named_checkpoint_that_is_invalid_is_not_replaced_by_another(tmp_path: Path) -> None:
     save(tmp_path, 10)
     broken = save(tmp_path, 20).folder
     (broken / "manifest.json").unlink()

@@ -1,4 +1,4 @@
-"""The initial checkpoint holds the model as it starts, and appears whole or not at all."""
+"""The initial checkpoint holds the initial values of the model, and is written atomically."""
 
 from __future__ import annotations
 
@@ -10,13 +10,9 @@ from support.checkpoint_samples import (
     sample_layout,
 )
 
-from psfleet.checkpoint.store import (
-    Checkpoint,
-    newest,
-    read_shard,
-    read_tensors,
-    write_initial,
-)
+from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.store import newest, write_initial
+from psfleet.checkpoint.tensors import read_shard, read_tensors
 
 
 def test_the_initial_checkpoint_holds_the_named_tensors_and_no_slots(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A manifest that is wrong in any way is refused, and says where."""
+"""An invalid manifest is refused, and the error names the field."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from support.checkpoint_samples import (
     save,
 )
 
-from psfleet.checkpoint.store import (
-    read_manifest,
-)
+from psfleet.checkpoint.manifest import read_manifest
 from psfleet.errors import NoCheckpointError
 from psfleet.layout import Layout
 
@@ -40,8 +38,8 @@ def _set(*path: str | int, to: object) -> Callable[[dict[str, Any]], None]:
         (_set("format_version", to="2"), "format_version"),
         (_set("parts", to={}), "parts"),
         (_set("parts", 0, to=None), "parts.0"),
-        (_set("parts", 0, "file", to="../00000010-g1/ps-0-of-2.safetensors"), "names the part '../00000010"),
-        (_set("parts", 0, "file", to="ps-1-of-2.safetensors"), "names the part 'ps-1"),
+        (_set("parts", 0, "file", to="../00000010-g1/ps-0-of-2.safetensors"), "has a part named '../00000010"),
+        (_set("parts", 0, "file", to="ps-1-of-2.safetensors"), "has a part named 'ps-1"),
         (_set("parts", 0, "num_bytes", to=5), "bytes, expected 5"),
         (_set("parts", 0, "sha256", to="short"), "sha256"),
         (_set("slots", to=["a/b"]), "slots.0"),
@@ -51,13 +49,13 @@ def _set(*path: str | int, to: object) -> Callable[[dict[str, Any]], None]:
         (_set("layout", "parameters", 0, to=["x", [-1], "float32"]), "parameters.0"),
         (_set("layout", "parameters", 0, to=["x", [1], "object"]), "dtype 'object'"),
         (_set("layout", "parameters", 0, to=["x", [1], "int64"]), "expected float32"),
-        (_set("layout", "parameters", 0, to=["seen", [1], "float32"]), "tensor 'seen' is there twice"),
+        (_set("layout", "parameters", 0, to=["seen", [1], "float32"]), "tensor 'seen' occurs twice"),
         (_set("layout", "parameters", 0, to=["dense/kernel", [5, 7], "float32"]), "layout_digest"),
         (_set("extra", to=[]), "extra"),
         (_set("surprise", to=1), "surprise"),
     ],
 )
-def test_a_wrong_manifest_is_refused_with_its_folder_and_field(
+def test_an_invalid_manifest_is_refused_with_its_folder_and_field(
     tmp_path: Path, change: Callable[[dict[str, Any]], None], problem: str
 ) -> None:
     folder = save(tmp_path, 10).folder
@@ -70,13 +68,13 @@ def test_a_wrong_manifest_is_refused_with_its_folder_and_field(
     assert problem in str(caught.value)
 
 
-def test_a_manifest_that_promises_more_than_the_files_hold_is_refused(tmp_path: Path) -> None:
+def test_a_manifest_with_tensors_larger_than_its_files_is_refused(tmp_path: Path) -> None:
     folder = save(tmp_path, 10).folder
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["layout"]["parameters"][0][1] = [10**9, 10**9]
     manifest["layout_digest"] = Layout.from_dict(manifest["layout"]).digest()
     (folder / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(NoCheckpointError, match="its layout needs"):
+    with pytest.raises(NoCheckpointError, match=r"expected at least .* for its layout"):
         read_manifest(folder)
 
 

@@ -1,9 +1,8 @@
-"""Checkpoints are written whole, found again, read by any number of ps, and refused when anything is wrong."""
+"""Checkpoints are written atomically, found, verified, and pruned."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import subprocess
 import sys
@@ -22,16 +21,9 @@ from support.checkpoint_samples import (
     save,
 )
 
-from psfleet.checkpoint.store import (
-    PartRecord,
-    checkpoint_folder,
-    newest,
-    prune,
-    read_manifest,
-    verify,
-    write_manifest,
-    write_part,
-)
+from psfleet.checkpoint.manifest import checkpoint_folder, read_manifest, write_manifest
+from psfleet.checkpoint.parts import PartRecord, write_part
+from psfleet.checkpoint.store import newest, prune, verify
 from psfleet.errors import NoCheckpointError
 
 
@@ -55,7 +47,7 @@ def test_a_manifest_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert written.extra == {"versions": {"psfleet": "0"}}
 
 
-def test_no_temporary_file_stays_behind(tmp_path: Path) -> None:
+def test_no_temporary_file_remains(tmp_path: Path) -> None:
     folder = save(tmp_path, 7).folder
     names = ["manifest.json", "ps-0-of-2.safetensors", "ps-1-of-2.safetensors"]
     assert sorted(path.name for path in folder.iterdir()) == names
@@ -79,11 +71,6 @@ def test_a_manifest_is_not_written_when_a_part_is_missing(tmp_path: Path) -> Non
             generation=1, optimizer="adam", slots=SLOTS, extra={},
         )  # fmt: skip
     assert not (tmp_path / "c" / "manifest.json").exists()
-
-
-def test_a_part_record_survives_json() -> None:
-    record = PartRecord("ps-0-of-1.safetensors", 12, "ab" * 32)
-    assert PartRecord.from_dict(json.loads(json.dumps(record.to_dict()))) == record
 
 
 @pytest.mark.parametrize(
@@ -156,7 +143,7 @@ BREAKAGES = [_truncate, _flip_last_byte, _drop_manifest, _drop_part, _empty_mani
 
 
 @pytest.mark.parametrize("damage", BREAKAGES)
-def test_a_broken_newest_falls_back_to_the_one_before(
+def test_an_invalid_newest_checkpoint_is_skipped(
     tmp_path: Path, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     save(tmp_path, 10)
@@ -170,7 +157,7 @@ def test_a_broken_newest_falls_back_to_the_one_before(
 
 
 @pytest.mark.parametrize("damage", BREAKAGES)
-def test_it_is_an_error_when_all_are_broken(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+def test_it_is_an_error_when_all_are_invalid(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     damage(save(tmp_path, 10).folder)
     damage(save(tmp_path, 20).folder)
     with pytest.raises(NoCheckpointError, match="none of the 2 checkpoints"):
@@ -188,7 +175,7 @@ def test_verify_names_the_file_whose_content_changed(tmp_path: Path) -> None:
         verify(checkpoint)
 
 
-def test_prune_keeps_the_newest_and_removes_older_unfinished_ones(tmp_path: Path) -> None:
+def test_prune_keeps_the_newest_and_deletes_older_uncommitted_ones(tmp_path: Path) -> None:
     for step in (10, 20, 30, 40):
         save(tmp_path, step)
     for step in (25, 40, 50):
@@ -201,7 +188,7 @@ def test_prune_keeps_the_newest_and_removes_older_unfinished_ones(tmp_path: Path
 
 
 @pytest.mark.parametrize("keep", [0, 1])
-def test_prune_never_removes_the_newest_whole_one(tmp_path: Path, keep: int) -> None:
+def test_prune_never_deletes_the_newest_valid_one(tmp_path: Path, keep: int) -> None:
     save(tmp_path, 10)
     _truncate(save(tmp_path, 20).folder)
     assert prune(tmp_path, keep) == []
@@ -210,14 +197,14 @@ def test_prune_never_removes_the_newest_whole_one(tmp_path: Path, keep: int) -> 
     assert found.step == 10
 
 
-def test_prune_leaves_an_older_one_whose_files_are_damaged(tmp_path: Path) -> None:
+def test_prune_keeps_an_older_one_whose_files_are_damaged(tmp_path: Path) -> None:
     _truncate(save(tmp_path, 10).folder)
     save(tmp_path, 20)
     assert prune(tmp_path, keep=1) == []
     assert checkpoint_folder(tmp_path, 10, 1).is_dir()
 
 
-def test_prune_leaves_unfinished_ones_when_nothing_is_whole(tmp_path: Path) -> None:
+def test_prune_keeps_uncommitted_ones_when_none_is_valid(tmp_path: Path) -> None:
     checkpoint_folder(tmp_path, 10, 1).mkdir()
     assert prune(tmp_path, keep=1) == []
     assert prune(tmp_path / "missing", keep=1) == []

@@ -1,4 +1,4 @@
-"""Any number of ps reads a checkpoint bit for bit, and a part or a model that does not fit is refused."""
+"""Any number of ps reads a checkpoint bit for bit, and a part or a model that does not match is refused."""
 
 from __future__ import annotations
 
@@ -18,12 +18,9 @@ from support.checkpoint_samples import (
     save,
 )
 
-from psfleet.checkpoint.store import (
-    Checkpoint,
-    ShardContent,
-    read_shard,
-    read_tensors,
-)
+from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.parts import ShardContent
+from psfleet.checkpoint.tensors import read_shard, read_tensors
 from psfleet.errors import BadJobError, NoCheckpointError
 from psfleet.layout import Layout, TensorSpec
 
@@ -67,7 +64,7 @@ def test_a_ps_gets_its_own_scalars_and_a_new_ps_those_of_the_last(tmp_path: Path
     assert scalar.dtype == np.float32
 
 
-def test_read_tensors_gives_every_tensor_whole(tmp_path: Path) -> None:
+def test_read_tensors_returns_complete_tensors(tmp_path: Path) -> None:
     tensors = read_tensors(save(tmp_path, 7, layout=sample_layout(3)))
     expected = random_values(1)
     assert set(tensors) == set(expected)
@@ -94,14 +91,14 @@ KERNEL = "parameter/dense/kernel@0"
     [
         (lambda tensors, _: tensors.update({"parameter/alien@0": tensors[KERNEL]}), "'parameter/alien@0', F32"),
         (lambda tensors, _: tensors.update({"no-slash": tensors[KERNEL]}), "'no-slash', F32"),
-        (lambda tensors, _: tensors.pop("slot/v/dense/bias@0"), "slot/v/dense/bias do not make it whole at 0 of 5"),
+        (lambda tensors, _: tensors.pop("slot/v/dense/bias@0"), "slot/v/dense/bias have a gap or overlap at 0 of 5"),
         (
             lambda tensors, _: tensors.update({KERNEL: tensors[KERNEL][:-1]}),
-            "dense/kernel do not make it whole at 34 of 35",
+            "dense/kernel have a gap or overlap at 34 of 35",
         ),
-        (lambda tensors, _: tensors.update({"parameter/dense/kernel@9": tensors[KERNEL]}), "whole at 35 of 35"),
+        (lambda tensors, _: tensors.update({"parameter/dense/kernel@9": tensors[KERNEL]}), "overlap at 35 of 35"),
         (lambda tensors, _: tensors.update({"parameter/dense/kernel@-1": tensors[KERNEL]}), "kernel@-1', F32"),
-        (lambda tensors, _: tensors.update({KERNEL: np.zeros(36, np.float32)}), "whole at 36 of 35"),
+        (lambda tensors, _: tensors.update({KERNEL: np.zeros(36, np.float32)}), "overlap at 36 of 35"),
         (lambda tensors, _: tensors.update({KERNEL: tensors[KERNEL].view(np.int32)}), "@0', I32"),
         (lambda tensors, _: tensors.update({"scalar/x": np.zeros(2, np.float32)}), "'scalar/x', F32 \\[2\\]"),
         (lambda _, metadata: metadata.update(run="other"), "run is 'other', expected 'run'"),
@@ -109,7 +106,7 @@ KERNEL = "parameter/dense/kernel@0"
         (lambda _, metadata: metadata.clear(), "format_version is None"),
     ],
 )
-def test_a_part_that_is_not_what_the_manifest_promises_is_refused(
+def test_a_part_that_does_not_match_the_manifest_is_refused(
     tmp_path: Path, change: Callable[[dict[str, np.ndarray], dict[str, str]], None], problem: str
 ) -> None:
     checkpoint = save(tmp_path, 10)
@@ -127,7 +124,7 @@ def test_reading_a_truncated_part_is_refused(tmp_path: Path, size: int) -> None:
         read_tensors(checkpoint)
 
 
-def test_tensors_may_have_been_cut_anywhere(tmp_path: Path) -> None:
+def test_tensors_may_be_divided_anywhere(tmp_path: Path) -> None:
     def cut(tensors: dict[str, np.ndarray], _: dict[str, str]) -> None:
         kernel = tensors.pop(KERNEL)
         tensors.update({KERNEL: kernel[:3], "parameter/dense/kernel@3": kernel[3:]})

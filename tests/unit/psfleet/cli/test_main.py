@@ -1,8 +1,9 @@
-"""The command line in this process, its launcher and its clients replaced: what it passes on, says and exits with."""
+"""The command line in this process, with stubs for launcher and clients: arguments, output and exit codes."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -43,7 +44,7 @@ def psfleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 @dataclass
 class Launcher:
-    """Stands for `psfleet.launch.train`: keeps what it is called with, and reports or raises."""
+    """Stub for `psfleet.launch.train`: records its arguments, and returns a report or raises."""
 
     exit_code: int = 0
     error: BaseException | None = None
@@ -102,7 +103,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("error", "code"), ERRORS, ids=[type(error).__name__ for error, _ in ERRORS])
-def test_an_error_on_purpose_is_one_line_and_its_exit_code(
+def test_a_psfleet_error_is_one_line_and_its_exit_code(
     psfleet: Psfleet, launcher: Launcher, error: errors.PsfleetError, code: int
 ) -> None:
     launcher.error = error
@@ -115,7 +116,7 @@ def test_the_programs_own_traceback_comes_before_the_line(psfleet: Psfleet, laun
     assert psfleet("train", "job.yaml").err == "Traceback: yours\npsfleet: it raised\n"
 
 
-def test_a_bug_is_told_with_its_traceback_and_exits_1(psfleet: Psfleet, launcher: Launcher) -> None:
+def test_a_bug_is_printed_with_its_traceback_and_exits_1(psfleet: Psfleet, launcher: Launcher) -> None:
     launcher.error = ZeroDivisionError("in psfleet")
     said = psfleet("train", "job.yaml")
     assert said.code == 1
@@ -144,7 +145,7 @@ def test_clusterspec_prints_json_and_nothing_else(psfleet: Psfleet) -> None:
     assert json.loads(said.out) == {"cluster": cluster, "task": {"type": "worker", "index": 1}}
 
 
-def test_weights_says_where_it_wrote_how_many_tensors(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_prints_the_file_and_the_number_of_tensors(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Path, Path]] = []
 
     def export(source: Path, out: Path) -> int:
@@ -158,13 +159,13 @@ def test_weights_says_where_it_wrote_how_many_tensors(psfleet: Psfleet, monkeypa
 
 
 class Ps:
-    """Stands for `PsClient`: two ps, of which one holds the run."""
+    """Stub for `PsClient`: two ps, one of which has the run's state."""
 
     closed: list[Address]
 
     def __init__(self, address: Address, run: str, identity: object) -> None:
         self.address, self.run = address, run
-        assert identity is None, "nobody gave --tls"
+        assert identity is None, "no --tls was given"
 
     def reset(self) -> bool:
         if self.address.host == "gone":
@@ -182,20 +183,20 @@ def ps(monkeypatch: pytest.MonkeyPatch) -> type[Ps]:
     return Ps
 
 
-def test_reset_says_of_each_ps_whether_there_was_anything(psfleet: Psfleet, ps: type[Ps]) -> None:
+def test_reset_reports_for_each_ps_whether_it_had_state(psfleet: Psfleet, ps: type[Ps]) -> None:
     said = psfleet("reset", "tiny-1", "--ps", "a:1000", "--ps", "b:2000")
-    assert (said.code, said.out) == (0, "a:1000: dropped run tiny-1\nb:2000: had nothing of run tiny-1\n")
+    assert (said.code, said.out) == (0, "a:1000: deleted run tiny-1\nb:2000: no state of run tiny-1\n")
     assert ps.closed == [Address("a", 1000), Address("b", 2000)]
 
 
-def test_reset_of_a_ps_that_is_gone_says_what_was_done_before(psfleet: Psfleet, ps: type[Ps]) -> None:
+def test_reset_reports_what_was_deleted_before_a_ps_is_unreachable(psfleet: Psfleet, ps: type[Ps]) -> None:
     said = psfleet("reset", "tiny-1", "--ps", "a:1000", "--ps", "gone:2000")
     assert (said.code, said.err) == (75, "psfleet: ps at gone:2001: gone\n")
-    assert said.out == "a:1000: dropped run tiny-1\n"
+    assert said.out == "a:1000: deleted run tiny-1\n"
     assert ps.closed == [Address("a", 1000), Address("gone", 2000)]
 
 
-def test_reset_looks_at_every_address_before_it_drops_anything(psfleet: Psfleet, ps: type[Ps]) -> None:
+def test_reset_validates_every_address_before_it_deletes_anything(psfleet: Psfleet, ps: type[Ps]) -> None:
     said = psfleet("reset", "tiny-1", "--ps", "a:1000", "--ps", "nowhere")
     assert (said.code, said.out, ps.closed) == (64, "", [])
 
@@ -207,6 +208,55 @@ def test_every_command_has_help(psfleet: Psfleet, command: tuple[str, ...]) -> N
     assert "Usage: " in said.out
     if not command:
         assert [name for name in ALL if name not in said.out] == []
+
+
+@pytest.mark.parametrize("command", [(), *((name,) for name in ALL)], ids=["psfleet", *ALL])
+def test_h_is_short_for_help(psfleet: Psfleet, command: tuple[str, ...]) -> None:
+    said = psfleet(*command, "-h")
+    assert (said.code, said.err) == (0, "")
+    assert "Usage: " in said.out
+
+
+def test_version_prints_the_packages_version(psfleet: Psfleet) -> None:
+    said = psfleet("--version")
+    assert (said.code, said.out, said.err) == (0, f"psfleet {package.__version__}\n", "")
+
+
+NEED_TENSORFLOW = (
+    ("train", "job.yaml"),
+    ("validate", "job.yaml"),
+    ("weights", "checkpoints", "--out", "weights.weights.h5"),
+    ("weights", "checkpoints", "--out", "model.keras"),
+)
+NO_TENSORFLOW = "TensorFlow is not installed, expected an extra: pip install 'psfleet[cpu]' or 'psfleet[gpu]'"
+
+
+@pytest.mark.parametrize("command", NEED_TENSORFLOW, ids=" ".join)
+def test_a_command_that_needs_tensorflow_names_the_extra_if_it_is_missing(
+    psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    said = psfleet(*command)
+    assert (said.code, said.out, said.err) == (64, "", f"psfleet: {NO_TENSORFLOW}\n")
+    assert not Path("runs").exists(), "nothing is started"
+
+
+def test_weights_as_safetensors_need_no_tensorflow(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    monkeypatch.setattr(export_module, "export", lambda source, out: 7)
+    assert psfleet("weights", "checkpoints", "--out", "w.safetensors").code == 0
+
+
+@pytest.mark.parametrize("service", ["ps_service", "worker_service"])
+def test_a_service_without_tensorflow_ends_with_one_line_that_names_the_extra(service: str, tmp_path: Path) -> None:
+    program = f"import runpy, sys; sys.modules['tensorflow'] = None; runpy.run_module('{service}', run_name='__main__')"
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(package.__file__).parents[1])}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (64, "")
+    [line] = done.stdout.splitlines()
+    entry = json.loads(line)
+    assert (entry["event"], entry["message"], entry["details"]) == ("failed", NO_TENSORFLOW, "")
 
 
 def test_the_command_line_needs_nothing_that_the_package_does_not_name() -> None:

@@ -104,7 +104,7 @@ def test_a_program_of_an_earlier_folder_is_not_found_in_a_later_one(tmp_path: Pa
         ("import sys\ndef build(): sys.exit(0)", "build() raised SystemExit: 0"),
     ],
 )
-def test_a_wrong_program_is_told_in_one_line(tmp_path: Path, body: str, message: str) -> None:
+def test_a_wrong_program_is_refused_in_one_line(tmp_path: Path, body: str, message: str) -> None:
     write(tmp_path, body)
     with pytest.raises(ProgramError) as caught:
         load_program(sample_job(), tmp_path)
@@ -113,7 +113,7 @@ def test_a_wrong_program_is_told_in_one_line(tmp_path: Path, body: str, message:
     assert caught.value.exit_code == 70
 
 
-def test_unknown_options_are_told(tmp_path: Path) -> None:
+def test_unknown_options_are_refused(tmp_path: Path) -> None:
     write(tmp_path, "def build(): pass")
     with pytest.raises(ProgramError, match=r"do not fit build.*unexpected keyword argument 'factor'"):
         load_program(with_options(factor=3), tmp_path)
@@ -163,12 +163,12 @@ def test_initial_weights_are_a_function_of_the_seed() -> None:
         (lambda: keras.Sequential([keras.layers.Dense(1)]), "building the model on its first batch raised"),
     ],
 )
-def test_a_model_that_cannot_be_built_is_told(model: object, message: str) -> None:
+def test_a_model_that_cannot_be_built_is_refused(model: object, message: str) -> None:
     with pytest.raises(ProgramError, match=message):
         built_model(KerasProgram(model=model, loss="mse", train=two_inputs), sample_job())
 
 
-def test_an_unbuilt_model_without_data_is_told() -> None:
+def test_an_unbuilt_model_without_data_is_refused() -> None:
     program = KerasProgram(model=Sum, loss="mse", train=lambda shard, shards: two_inputs(0, 1).take(0))
     with pytest.raises(ProgramError, match="training data of shard 0 is empty"):
         built_model(program, sample_job())

@@ -1,4 +1,4 @@
-"""The page of a run: complete, self-contained, safe, and there whatever the run left."""
+"""The page of a run: complete, self-contained, escaped, and rendered also for a run without data."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ def test_the_page_shows_all_parts_of_a_report() -> None:
     text = checked(render(DONE, points([2.0, 1.0, 0.5]))).text
     for expected in (
         "evaluation: accuracy 0.9876",
-        "median step 12.5 ms",
+        "median step time 12.5 ms",
         "From 2 at step 1 to 0.5 at step 3; lowest 0.5, highest 2.",
         "median 12.5 ms",
-        "95 % within 25 ms",
+        "95th percentile 25 ms",
         "9 30 21 9 10 10 9 1",
         "0 123,456 40 30 10",
         "1 10 33.3 %",
@@ -141,8 +141,8 @@ def test_a_failed_run_without_data_has_a_page() -> None:
         "No losses were recorded.",
         "No step times were recorded.",
         "No gradients were pushed.",
-        "No parameters were placed.",
-        "Nothing happened to the fleet.",
+        "No ps reported its parameters.",
+        "No events were recorded.",
         "There is no verified checkpoint.",
     ):
         assert expected in text
@@ -155,9 +155,9 @@ def test_a_single_point_is_drawn_as_a_dot() -> None:
     assert "2 at step 1." in checked(html).text
 
 
-def test_losses_that_are_not_numbers_leave_a_gap_that_is_named() -> None:
+def test_losses_that_are_not_numbers_leave_a_gap_that_the_summary_mentions() -> None:
     html = render(DONE, points([3.0, 2.0, math.nan, math.inf, 1.0, 0.5, math.nan]))
-    assert "3 of 7 are not finite and leave gaps" in html
+    assert "3 of 7 are not finite and are omitted" in html
     assert html.count('class="curve"') == 3
     assert "nan" not in "".join(re.findall(r'<svg class="chart".*?</svg>', html, re.DOTALL))
 

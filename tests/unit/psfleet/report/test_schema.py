@@ -1,4 +1,4 @@
-"""The report and its logs: what is written can be read again, whatever killed the writer."""
+"""The report, history and events can be read after the writer was killed at any point."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert Report.read(tmp_path) == DONE
 
 
-def test_a_report_of_a_run_without_data_is_whole(tmp_path: Path) -> None:
+def test_a_report_of_a_run_without_data_has_all_fields(tmp_path: Path) -> None:
     FAILED.write(tmp_path)
     content = json.loads((tmp_path / "report.json").read_text())
     assert set(content) == set(Report.model_fields)
@@ -91,7 +91,7 @@ def test_a_history_without_a_file_is_empty(tmp_path: Path) -> None:
     assert history.curve() == []
 
 
-def test_a_history_goes_on_where_another_process_left_it(tmp_path: Path) -> None:
+def test_a_history_is_continued_by_another_process(tmp_path: Path) -> None:
     History(tmp_path / "history.jsonl").append(point(1))
     History(tmp_path / "history.jsonl").append(point(2))
     assert [each.step for each in History(tmp_path / "history.jsonl").read()] == [1, 2]
@@ -156,7 +156,7 @@ def test_a_curve_holds_only_what_no_rollback_undid(
 
 def test_events_survive_a_torn_line(tmp_path: Path) -> None:
     path = tmp_path / EventLog.FILE_NAME
-    first = Event(time=1.0, role="ps", index=1, kind="killed", cause="signal 9", steps_lost=4)
+    first = Event(time=1.0, role="ps", index=1, kind="restarted", cause="signal 9", steps_lost=4)
     second = Event(time=2.0, role="ps", index=1, kind="restarted", cause="by the launcher")
     EventLog(path).append(first)
     path.write_bytes(path.read_bytes() + b'{"time": 1.')

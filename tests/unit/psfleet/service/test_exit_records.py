@@ -1,4 +1,4 @@
-"""What a container remembers of the processes that it had."""
+"""The exit record of a container."""
 
 from __future__ import annotations
 
@@ -7,52 +7,52 @@ from pathlib import Path
 import pytest
 
 from psfleet.errors import PERMANENT_CODES
-from psfleet.service.exit_records import AlreadyEndedError, Records
+from psfleet.service.exit_records import AlreadyEndedError, ExitRecord
 
 
 def test_the_first_process_of_a_container_has_no_cause(tmp_path: Path) -> None:
-    assert Records(tmp_path / "ended", "one").begin() == ""
+    assert ExitRecord(tmp_path / "ended", "one").begin() == ""
 
 
 def test_a_process_that_left_no_record_of_its_end_was_killed(tmp_path: Path) -> None:
-    Records(tmp_path, "one").begin()
-    assert Records(tmp_path, "one").begin() == "it was killed"
+    ExitRecord(tmp_path, "one").begin()
+    assert ExitRecord(tmp_path, "one").begin() == "it was killed"
 
 
 def test_the_cause_of_a_restart_is_how_the_process_before_ended(tmp_path: Path) -> None:
-    before = Records(tmp_path, "one")
+    before = ExitRecord(tmp_path, "one")
     before.begin()
     before.end(75, "lost ps 1")
-    assert Records(tmp_path, "one").begin() == "lost ps 1 (exit code 75)"
+    assert ExitRecord(tmp_path, "one").begin() == "lost ps 1 (exit code 75)"
 
 
 @pytest.mark.parametrize("code", sorted(PERMANENT_CODES))
-def test_a_process_after_one_that_ended_for_good_ends_alike_however_often(tmp_path: Path, code: int) -> None:
-    before = Records(tmp_path, "one")
+def test_a_process_after_a_permanent_error_ends_with_the_same_error(tmp_path: Path, code: int) -> None:
+    before = ExitRecord(tmp_path, "one")
     before.begin()
     before.end(code, "the program raised ValueError")
     for _ in range(3):
-        again = Records(tmp_path, "one")
+        again = ExitRecord(tmp_path, "one")
         with pytest.raises(AlreadyEndedError, match="the program raised ValueError") as caught:
             again.begin()
         again.end(caught.value.exit_code, str(caught.value))
         assert caught.value.exit_code == code
 
 
-def test_a_new_container_has_no_past(tmp_path: Path) -> None:
-    before = Records(tmp_path, "one")
+def test_a_new_container_has_no_record(tmp_path: Path) -> None:
+    before = ExitRecord(tmp_path, "one")
     before.begin()
     before.end(70, "failed")
-    assert Records(tmp_path, "two").begin() == ""
+    assert ExitRecord(tmp_path, "two").begin() == ""
 
 
-def test_a_torn_record_is_none(tmp_path: Path) -> None:
+def test_an_incomplete_record_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "one.json").write_text('{"starts": 1, "exi')
-    assert Records(tmp_path, "one").begin() == ""
+    assert ExitRecord(tmp_path, "one").begin() == ""
 
 
 def test_nothing_is_recorded_without_a_folder(tmp_path: Path) -> None:
-    records = Records(None)
-    assert records.begin() == ""
-    records.end(70, "failed")
+    record = ExitRecord(None)
+    assert record.begin() == ""
+    record.end(70, "failed")
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""What the fleet measures: names, the documentation, and how counts become metrics."""
+"""Metrics: names, documentation, and their values."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_the_dashboard_has_a_row_for_each_part_of_the_fleets_work(dashboard: dic
     assert len(set(ids)) == len(ids)
 
 
-def test_every_query_asks_for_metrics_and_labels_that_are_told(dashboard: dict[str, Any]) -> None:
+def test_every_query_asks_for_metrics_and_labels_that_are_exported(dashboard: dict[str, Any]) -> None:
     for expression in expressions(dashboard):
         names = re.findall(rf"{PREFIX}\w+", expression)
         assert names, expression
@@ -68,7 +68,7 @@ def test_every_metric_is_on_the_dashboard(dashboard: dict[str, Any]) -> None:
     assert {metric.name for metric in METRICS} - shown == {"psfleet_gradients_pending"}
 
 
-def test_the_dashboard_and_grafana_speak_of_the_same_prometheus(dashboard: dict[str, Any]) -> None:
+def test_the_dashboard_and_grafana_use_the_same_prometheus(dashboard: dict[str, Any]) -> None:
     folder = monitoring.FOLDER / "grafana/provisioning"
     (source,) = yaml.safe_load((folder / "datasources/prometheus.yaml").read_text())["datasources"]
     asked = {panel["datasource"]["uid"] for panel in dashboard["panels"] if panel["type"] != "row"}

@@ -1,4 +1,4 @@
-"""What a signal asks of a process."""
+"""The effect of signals on a service process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def stop() -> Iterator[Stop]:
         (signal.SIGINT, True, False),
     ],
 )
-def test_a_worker_leaves_and_the_chief_saves_unless_another_takes_its_place(
+def test_a_worker_leaves_and_the_chief_saves_unless_it_is_replaced(
     stop: Stop, number: int, leaves_on_sigterm: bool, chief_leaves: bool
 ) -> None:
     stop.leaves_on_sigterm = leaves_on_sigterm

@@ -1,4 +1,4 @@
-"""What a service reads from its environment, and what it says of a variable that is wrong."""
+"""The settings that a service reads from its environment, and the errors for invalid variables."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_without_any_variable_a_process_is_a_ps_that_serves_any_run() -> None:
     assert (read.program_folder, read.out, read.parent_pid, read.cause) == (Path(), Path(), 0, "")
 
 
-def test_the_job_may_be_told_as_text(job: Job) -> None:
+def test_the_job_may_be_given_as_json(job: Job) -> None:
     assert settings.read({"PSFLEET_JOB": job.model_dump_json()}).job == job
-    with pytest.raises(BadJobError, match="PSFLEET_JOB is its own text: expected a resolved job as JSON"):
+    with pytest.raises(BadJobError, match="PSFLEET_JOB: expected a resolved job as JSON"):
         settings.read({"PSFLEET_JOB": "{name"})
 
 
-def test_every_variable_has_its_place(job: Job, tmp_path: Path) -> None:
+def test_every_variable_sets_its_field(job: Job, tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_text(job.model_dump_json())
     read = settings.read(
@@ -134,7 +134,7 @@ def test_a_resolved_job_with_a_wrong_field_is_refused_as_a_job_file_is(job: Job,
         settings.read({"PSFLEET_JOB": str(path)})
 
 
-def test_tensorflow_is_told_what_the_user_has_not_told_it() -> None:
+def test_variables_of_tensorflow_are_set_unless_the_user_has_set_them() -> None:
     environ = {"TF_CPP_MIN_LOG_LEVEL": "0"}
     settings.prepare_tensorflow(environ)
     assert environ["TF_CPP_MIN_LOG_LEVEL"] == "0"

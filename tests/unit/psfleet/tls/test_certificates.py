@@ -1,4 +1,4 @@
-"""The run's certificates: what is in the folder, who can read it, how they are renewed, and what they open."""
+"""The run's certificates: content and permissions of the folder, renewal, and the RPCs that they authorize."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_nothing_of_the_authoritys_key_is_in_a_roles_folder(folder: Path) -> Non
     assert len({path.read_bytes() for path in folder.glob("*/tls.key")}) == 3
 
 
-def test_certificates_end_after_thirty_days_or_as_told(tmp_path: Path, folder: Path) -> None:
+def test_certificates_end_after_thirty_days_or_as_requested(tmp_path: Path, folder: Path) -> None:
     ends = leaf(folder, "ps").not_valid_after_utc
     assert abs(ends - datetime.now(UTC) - timedelta(days=30)) < timedelta(minutes=1)
     told = certificates.make(tmp_path / "short", days=1)
@@ -127,7 +127,7 @@ def test_files_that_do_not_fit_are_refused_at_first_and_ignored_later(
 
 def test_a_certificate_that_has_ended_is_refused_with_the_command_that_helps(folder: Path) -> None:
     certificates.renew(folder, days=0)
-    with pytest.raises(BadJobError, match=r"TLS: .*tls\.crt ended on .*psfleet certs --renew"):
+    with pytest.raises(BadJobError, match=r"TLS: .*tls\.crt expired on .*psfleet certs --renew"):
         Identity(folder / "ps")
 
 
@@ -137,7 +137,7 @@ def test_a_folder_without_certificates_is_refused_with_what_belongs_there(tmp_pa
 
 
 class Servicer(control_pb2_grpc.ShardControlServicer):
-    """A ps that knows nothing and is asked only whether it answers."""
+    """A ps without state, of which only the connection is tested."""
 
     def Describe(self, request: pb.DescribeRequest, context: grpc.ServicerContext) -> pb.ShardState:
         return pb.ShardState(run=request.caller.run)
@@ -186,7 +186,7 @@ def test_every_method_of_the_control_plane_has_its_callers() -> None:
     assert set(CALLERS) == set(methods)
 
 
-def test_without_a_certificate_or_with_another_authoritys_nobody_is_answered(tmp_path: Path, folder: Path) -> None:
+def test_without_a_certificate_or_with_another_authoritys_no_call_is_answered(tmp_path: Path, folder: Path) -> None:
     certificates.make(tmp_path / "others")
     with ps(folder) as address:
         for identity in (None, Identity(tmp_path / "others" / "worker")):
@@ -219,16 +219,16 @@ def test_any_role_may_ask_for_health(folder: Path) -> None:
 
 
 def test_a_containers_health_check_uses_its_own_certificate(tmp_path: Path, folder: Path) -> None:
-    assert set(health.PROOF) == FILES
+    assert set(health.CREDENTIALS) == FILES
     assert health.SERVICE == SERVICE
     certificates.make(tmp_path / "others")
     with ps(folder) as address:
         assert health.problem(address.port + 1, folder / "ps") == ""
-        assert "no answer" in health.problem(address.port + 1, tmp_path / "others" / "ps")
-        assert "no answer" in health.problem(address.port + 1)
+        assert "no response" in health.problem(address.port + 1, tmp_path / "others" / "ps")
+        assert "no response" in health.problem(address.port + 1)
 
 
-def test_both_ends_take_over_renewed_certificates_while_they_run(folder: Path) -> None:
+def test_both_ends_reload_renewed_certificates_while_they_run(folder: Path) -> None:
     with ps(folder) as address:
         with client(address, Identity(folder / "worker")) as worker:
             assert worker.describe().run == "run"
@@ -238,7 +238,7 @@ def test_both_ends_take_over_renewed_certificates_while_they_run(folder: Path) -
         assert ps_certificate(address) == (folder / "ps" / "tls.crt").read_text()
 
 
-def test_a_client_whose_certificate_ends_goes_on_with_the_renewed_one(folder: Path) -> None:
+def test_a_client_whose_certificate_expires_uses_the_renewed_one(folder: Path) -> None:
     [address] = free_addresses(1)
     with client(address, Identity(folder / "worker")) as worker:
         certificates.make(folder.parent / "next")
@@ -251,7 +251,7 @@ def test_a_client_whose_certificate_ends_goes_on_with_the_renewed_one(folder: Pa
 
 
 def ps_certificate(address: Address) -> str:
-    """What the port proves itself with to a new caller that wants none of it."""
+    """The certificate that a port presents to a new connection without a client certificate."""
     return ssl.get_server_certificate((address.host, address.port + 1), timeout=5.0)
 
 

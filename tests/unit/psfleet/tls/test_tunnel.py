@@ -1,4 +1,4 @@
-"""Tunnels and the data plane above them, with a stand-in for stunnel that listens and does nothing else."""
+"""Tunnels and the data plane that uses them, with a stub for stunnel that only listens."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_tunnel_listens_when_it_is_opened_and_not_after_the_end(reloads: Path,
     assert not Path(f"/proc/{pid}").exists()
 
 
-def test_the_same_route_is_left_alone_and_another_takes_its_place(tunnels: Tunnels, reloads: Path) -> None:
+def test_the_same_route_is_kept_and_another_one_replaces_it(tunnels: Tunnels, reloads: Path) -> None:
     way = route("worker-1:2225")
     tunnels.open(way)
     tunnels.open(way)
@@ -108,15 +108,15 @@ def test_the_same_route_is_left_alone_and_another_takes_its_place(tunnels: Tunne
     assert Path(f"/proc/{new}").exists()
 
 
-def test_a_tunnel_that_dies_is_started_again(tunnels: Tunnels, reloads: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_tunnel_that_exits_is_restarted(tunnels: Tunnels, reloads: Path, caplog: pytest.LogCaptureFixture) -> None:
     way = route("worker-1:2225")
     tunnels.open(way)
     os.kill(pids(reloads, way.port)[0], signal.SIGKILL)
     wait_until(lambda: pids(reloads, way.port), 10.0, "a second stunnel", done=lambda found: len(found) == 2)
-    assert f"stunnel for port {way.port} ended with -9, starting it again" in caplog.text
+    assert f"stunnel for port {way.port} exited with code -9, restarting it" in caplog.text
 
 
-def test_a_renewed_certificate_is_told_to_every_tunnel(tunnels: Tunnels, reloads: Path, identity: Identity) -> None:
+def test_every_tunnel_reloads_a_renewed_certificate(tunnels: Tunnels, reloads: Path, identity: Identity) -> None:
     ways = [route("worker-1:2225"), route("worker-2:2225")]
     for way in ways:
         tunnels.open(way)
@@ -130,7 +130,7 @@ def test_a_renewed_certificate_is_told_to_every_tunnel(tunnels: Tunnels, reloads
     )
 
 
-def test_a_stranger_is_told_once_and_an_absent_peer_not_at_all(
+def test_an_unauthorized_peer_is_logged_once_and_an_absent_peer_is_not(
     tunnels: Tunnels, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "psfleet.tunnel"):
@@ -144,7 +144,7 @@ def test_a_stranger_is_told_once_and_an_absent_peer_not_at_all(
 
 def test_a_tunnel_that_does_not_start_says_why(tunnels: Tunnels) -> None:
     way = route("broken:2225")
-    with pytest.raises(LostPeerError, match=f"stunnel for port {way.port} ended with 1: Line 7: cannot work"):
+    with pytest.raises(LostPeerError, match=f"stunnel for port {way.port} exited with code 1: Line 7: cannot work"):
         tunnels.open(way)
     tunnels.open(route("worker-1:2225", way.port))
 
@@ -160,7 +160,7 @@ def test_without_stunnel_the_message_names_the_package(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(
-        BadJobError, match=r"tls: true needs stunnel4, which is not installed \(Debian packages stunnel4"
+        BadJobError, match=r"tls: true requires stunnel4, which is not installed \(Debian packages stunnel4"
     ):
         Tunnels(identity)
 
@@ -194,7 +194,7 @@ def test_a_workers_tensorflow_knows_only_loopback() -> None:
     ]
 
 
-def test_a_ps_reaches_a_worker_once_it_is_told_where() -> None:
+def test_a_ps_reaches_a_worker_once_it_knows_the_address() -> None:
     opened = Opened()
     plane = Tunnelled(settings("ps-1:2222"), "ps", 1, opened)  # type: ignore[arg-type]
     assert plane.own.data == "127.0.0.1:20001"
@@ -237,7 +237,7 @@ def test_a_tensorflow_port_that_is_open_to_others_ends_the_process(host: str, re
     [plane.own] = free_addresses(1)
     with listening(host, plane.own.port):
         if refused:
-            with pytest.raises(BadJobError, match=r"TensorFlow's port \d+ listens on .*, expected loopback alone"):
+            with pytest.raises(BadJobError, match=r"TensorFlow's port \d+ listens on .*, expected loopback only"):
                 plane.check()
         else:
             plane.check()

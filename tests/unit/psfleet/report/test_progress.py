@@ -1,0 +1,78 @@
+"""What the console shows of a run, on a terminal and elsewhere."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from psfleet.job.job import Job, parse_job
+from psfleet.report.progress import progress, starting_entry
+
+STARTING = {"event": "starting", "message": "chief: importing TensorFlow"}
+STEP = {"event": "progress", "step": 7, "loss": 0.25, "examples_per_sec": 1200.0, "step_secs": 0.1}
+TABLE = {"event": "fleet", "message": "2 workers"}
+OTHER = {"message": "no event at all"}
+
+
+def job(**fleet: Any) -> Job:
+    return parse_job(
+        {
+            "name": "tiny",
+            "program": "program:build",
+            "fleet": fleet,
+            "optimizer": {"name": "sgd", "learning_rate": 0.1},
+            "train": {"steps": 20, "batch_size": 4},
+        }
+    )
+
+
+def shown(entries: Sequence[Mapping[str, Any]], *, on_terminal: bool) -> str:
+    """All that is written to a console, from the start to the last of the entries."""
+    text = io.StringIO()
+    console = Console(file=text, force_terminal=on_terminal, width=200, soft_wrap=True, color_system=None)
+    with progress(console, job()) as listener:
+        for entry in entries:
+            listener(entry)
+    return text.getvalue()
+
+
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_each_starting_event_is_a_line(on_terminal: bool) -> None:
+    lines = [line.strip() for line in shown([STARTING, TABLE, OTHER], on_terminal=on_terminal).splitlines()]
+    assert [line for line in lines if "importing TensorFlow" in line]
+    assert not [line for line in lines if "2 workers" in line or "no event" in line]
+
+
+def test_the_bar_says_starting_until_the_first_step() -> None:
+    assert "tiny: starting" in shown([], on_terminal=True)
+    *_, last = [line for line in shown([STARTING, STEP], on_terminal=True).splitlines() if "tiny" in line]
+    assert "tiny: starting" not in last
+    assert "7/20" in last
+    assert "loss 0.25" in last
+    assert "1,200 examples/s" in last
+
+
+def test_progress_without_a_terminal_is_a_line_each_few_seconds_and_one_at_the_end() -> None:
+    lines = shown([STEP, {**STEP, "step": 8}, {**STEP, "step": 20}], on_terminal=False).splitlines()
+    assert lines == [
+        "step 7 of 20  loss 0.25  1,200 examples/s  1 s left",
+        "step 20 of 20  loss 0.25  1,200 examples/s  0 s left",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fleet", "processes"),
+    [
+        ({"ps": 1, "workers": 1}, "1 ps and 1 worker"),
+        ({"ps": 2, "workers": 3, "spares": 1}, "2 ps, 3 workers and 1 spare"),
+        ({"ps": 1, "workers": 2, "ps_addresses": ["a:1"]}, "2 workers on the running ps a:1"),
+    ],
+)
+def test_the_launcher_names_the_processes_that_it_starts(fleet: dict[str, Any], processes: str) -> None:
+    entry = starting_entry(job(**fleet))
+    assert entry["event"] == "starting"
+    assert entry["message"] == f"tiny: starting {processes} (importing TensorFlow takes some seconds)"
