@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from support.losses import lost_peers
 from support.numpy_optimizers import rule
 from support.programs import exact_graph_program
@@ -14,6 +15,7 @@ from support.replay import perceptron_gradient, replay
 import psfleet
 from psfleet.checkpoint import store
 
+pytestmark = pytest.mark.usefixtures("launches_forked")
 PROGRAMS = Path(__file__).parents[1] / "support" / "programs"
 
 STEPS = 120

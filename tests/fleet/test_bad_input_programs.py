@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support import commands
 
 from psfleet.checkpoint import store
 from psfleet.launch.local.child import parse_line
@@ -49,8 +49,7 @@ def build(**options):
 
 def psfleet(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Runs a command in a folder."""
-    command = [sys.executable, "-m", "psfleet", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=END_SECS, check=False)
+    return commands.psfleet(folder, *arguments, timeout_secs=END_SECS)
 
 
 def foreign_frames(text: str, folder: Path) -> list[str]:

@@ -22,6 +22,7 @@ from support.standing_ps import standing_ps
 import psfleet
 from psfleet.checkpoint import store
 
+pytestmark = pytest.mark.usefixtures("launches_forked")
 PROGRAMS = Path(__file__).parents[1] / "support" / "programs"
 
 STEPS = 100
