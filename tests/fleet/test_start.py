@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_bad_input_programs import END_SECS, JOB, PRELUDE
+from support.tiny_job import END_SECS, JOB, PRELUDE
 
 from psfleet.report.schema import Report
 from psfleet.service import settings

@@ -1,6 +1,7 @@
-"""One fleet over two nodes, and what befalls its pods; the tests of this file go in their order.
+"""One fleet over two nodes, and what befalls its pods. Each test counts from what it finds, and leaves the fleet training.
 
-Each leaves the fleet training, and the last one brings it to its target.
+A fleet that has started takes a minute: one for each fault would take ten. The last test ends it, and causes the only
+fault that it looks for itself.
 """
 
 from __future__ import annotations
