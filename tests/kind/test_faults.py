@@ -1,7 +1,7 @@
-"""One fleet over two nodes, and what befalls its pods. Each test counts from what it finds, and leaves the fleet training.
+"""One fleet over two nodes, and what befalls its pods.
 
-A fleet that has started takes a minute: one for each fault would take ten. The last test ends the
-run, and causes the events that it expects in the report itself.
+A fleet takes a minute to start, so all faults share one: each test counts from what it finds, and leaves the fleet
+training. The last one ends the run, and causes the events that it expects in the report itself.
 """
 
 from __future__ import annotations
@@ -169,6 +169,7 @@ def test_a_drained_node_costs_no_attempt(fleet: Space) -> None:
         fleet.kubectl("uncordon", node)
 
 
+@pytest.mark.timeout(RECOVERY_SECS * 5)
 def test_a_suspended_fleet_is_said_to_be_resumes_and_reaches_its_target(fleet: Space) -> None:
     """The last test, for the run ends with it: the report has an event that an earlier pod of the chief noted."""
     delete(fleet, "ps", 0)
