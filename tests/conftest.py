@@ -40,23 +40,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_process_left(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fails a fleet test that leaves a process behind, orphans of its children included, and kills what it left."""
+    """Fails a fleet test that leaves a process behind, orphans of its children included, and kills what it left.
+
+    Processes that a fork server forked show its environment in /proc, without the mark: they are known by descent.
+    """
     if _level(request.path) != "fleet":
         yield
         return
     mark = uuid.uuid4().hex
     monkeypatch.setenv(LEAK_MARK, mark)
-    children_before = set(_children())
+    before = set(_descendants())
     yield
     try:
         wait_until(
-            lambda: _left(mark, children_before),
+            lambda: _left(mark, before),
             LAST_MOMENT_SECS,
             "the end of every process that the test started",
             done=lambda left: not left,
         )
     finally:
-        for pid in _left(mark, children_before):
+        for pid in _left(mark, before):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -66,18 +69,25 @@ def _level(path: Path) -> str:
     return path.relative_to(TESTS).parts[0] if path.is_relative_to(TESTS) else ""
 
 
-def _left(mark: str, children_before: set[int]) -> dict[int, str]:
-    """Command lines, by pid, of new children and of every process that carries the mark."""
-    pids = (set(_children()) - children_before) | set(_marked(mark))
+def _left(mark: str, before: set[int]) -> dict[int, str]:
+    """Command lines, by pid, of new descendants and of every process that carries the mark."""
+    pids = (set(_descendants()) - before) | set(_marked(mark))
     commands = {pid: _read(pid, "cmdline").replace("\0", " ").strip() or "(ended, never waited for)" for pid in pids}
     return {pid: command for pid, command in commands.items() if "multiprocessing.resource_tracker" not in command}
 
 
-def _children() -> Iterator[int]:
-    """Children of this process, ended ones that nobody waited for included."""
+def _descendants() -> Iterator[int]:
+    """Children of this process and all below them, ended ones that nobody waited for included."""
+    parents: dict[int, int] = {}
     for pid in _pids():
         _, _, fields = _read(pid, "stat").rpartition(") ")
-        if fields and int(fields.split()[1]) == os.getpid():
+        if fields:
+            parents[pid] = int(fields.split()[1])
+    for pid in parents:
+        parent: int | None = pid
+        while parent is not None and (parent := parents.get(parent)) != os.getpid():
+            pass
+        if parent is not None:
             yield pid
 
 

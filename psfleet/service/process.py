@@ -98,7 +98,7 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
         settings = read()
         stop.leaves_on_sigterm = settings.leaves_on_sigterm
         log_json(run=settings.run, role=role, index=settings.index)
-        _die_with(settings.parent_pid)
+        die_with(settings.parent_pid)
         record = ExitRecord(settings.records)
         settings = replace(settings, cause=record.begin() or settings.cause)
         code = load()(settings, stop)
@@ -131,8 +131,15 @@ def _write_termination_message(message: str) -> None:
             TERMINATION_LOG.write_text(message + "\n")
 
 
-def _die_with(parent_pid: int) -> None:
-    """Makes the kernel kill this process when its launcher dies."""
+def die_with(parent_pid: int) -> None:
+    """Makes the kernel kill this process when its parent dies.
+
+    Args:
+        parent_pid: Of the launcher, or of its fork server; 0: this process has no such parent.
+
+    Raises:
+        BadJobError: The parent died before.
+    """
     if not parent_pid or not sys.platform.startswith("linux"):
         return
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -30,6 +30,8 @@ TLS = "PSFLEET_TLS"
 RECORDS = "PSFLEET_RECORDS"
 ON_SIGTERM = "PSFLEET_ON_SIGTERM"
 START = "PSFLEET_START"
+FORK_SERVER = "PSFLEET_FORK_SERVER"
+NO_FORK_SERVER = "none"
 LEAVE = "leave"
 
 RECONNECT = (
@@ -64,6 +66,8 @@ MEMORY = {
 }
 """Makes glibc keep freed memory (mallopt(3)): otherwise the kernel clears each new page of each tensor, which took 5 %
 of a step with 1.9 million parameters. docker/Dockerfile sets the same values."""
+
+_READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "TF_", "KERAS_", "CUDA_", "NVIDIA_", "XLA_", "OMP_", "OPENBLAS_", "GRPC_")
 
 
 @dataclass(frozen=True)
@@ -151,6 +155,27 @@ def require_tensorflow() -> None:
     """
     if find_spec("tensorflow") is None:
         raise UsageError("TensorFlow is not installed, expected an extra: pip install 'psfleet[cpu]' or 'psfleet[gpu]'")
+
+
+def read_at_start(environ: Mapping[str, str] | None = None) -> set[tuple[str, str]]:
+    """The variables that the interpreter, glibc and TensorFlow read once, when they are loaded: (name, value) pairs."""
+    env = os.environ if environ is None else environ
+    return {item for item in env.items() if item[0].startswith(_READ_AT_START)}
+
+
+def replace_environment(environment: Mapping[str, str]) -> None:
+    """Gives this process another environment."""
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def fork_server() -> str:
+    """Where the local launcher has its processes forked.
+
+    Empty: by a fork server of its own. `none`: each process starts alone. A path: by the standing fork server at this
+    Unix socket, which runs code for whoever can open it, and so is its owner's alone (mode 0600); the tests have one.
+    """
+    return os.environ.get(FORK_SERVER, "")
 
 
 def prepare_tensorflow(environ: MutableMapping[str, str] | None = None) -> None:

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,12 @@ def on_loopback(port: int) -> Iterator[None]:
         finally:
             for slot, value in before:
                 slot.write(libc, value)
+
+
+def find_slots() -> None:
+    """Finds the slots now, for processes that are forked from this one: a search takes half a second."""
+    for _ in _slots(b"bind"):
+        pass
 
 
 def loopback_address(address: bytes, port: int) -> bytes:
@@ -130,6 +137,7 @@ def _slots(function: bytes) -> Iterator[_Slot]:
             yield _Slot(address, here.is_writable)
 
 
+@cache
 def _slot_offsets(library: Path, function: bytes) -> list[int]:
     """Offsets of a function's slots from the base address of a library (ELF, 64 bits, little-endian)."""
     with library.open("rb") as file:

@@ -170,10 +170,15 @@ def asked(query: str, run: str) -> str:
 
 
 def test_what_prometheus_has_counted_adds_up(watched: Watched) -> None:
-    for sample in watched.query(
+    """An expression whose counters do not match by their labels has no samples, rather than wrong ones."""
+    counters = watched.query("psfleet_gradients_pushed_total")
+    assert counters
+    samples = watched.query(
         "psfleet_gradients_pushed_total - psfleet_gradients_used_total"
         " - psfleet_gradients_dropped_total - psfleet_gradients_pending"
-    ):
+    )
+    assert len(samples) == len(counters)
+    for sample in samples:
         assert float(sample["value"][1]) == 0, sample
     lost = watched.numbers("psfleet_steps_lost_total")
     assert lost
@@ -181,5 +186,7 @@ def test_what_prometheus_has_counted_adds_up(watched: Watched) -> None:
 
 
 def test_the_profile_needs_nothing_of_a_machine_but_its_files() -> None:
-    for path in Path(monitoring.FOLDER).rglob("*"):
+    paths = list(Path(monitoring.FOLDER).rglob("*"))
+    assert DASHBOARD in paths
+    for path in paths:
         assert path.stat().st_mode & 0o004, f"{path}: another user reads it in the container"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from support.losses import lost_peers
 from support.numpy_optimizers import rule
 from support.programs import exact_graph_program
@@ -15,6 +16,7 @@ import psfleet
 from psfleet.checkpoint.manifest import read_manifest
 from psfleet.checkpoint.tensors import read_tensors
 
+pytestmark = pytest.mark.usefixtures("launches_forked")
 PROGRAMS = Path(__file__).parents[1] / "support" / "programs"
 
 STEPS = 120

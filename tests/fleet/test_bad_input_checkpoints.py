@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_bad_input_programs import JOB, PRELUDE, entries, psfleet
+from support.tiny_job import JOB, PRELUDE, entries, psfleet
 
 from psfleet.checkpoint import store
 from psfleet.checkpoint.manifest import MANIFEST

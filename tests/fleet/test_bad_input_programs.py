@@ -3,54 +3,17 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
+from support.tiny_job import JOB, PRELUDE, entries, psfleet
 
 from psfleet.checkpoint import store
-from psfleet.launch.local.child import parse_line
 from psfleet.report.schema import Report
 
 FAILED = 70
-END_SECS = 90.0
-"""Until a fleet that cannot train has ended; about 5 on an idle machine."""
 TRACEBACK = "Traceback (most recent call last)"
-
-JOB = """\
-name: tiny
-program: program:build
-fleet: {ps: 1, workers: 1}
-optimizer: {name: sgd, learning_rate: 0.1}
-train: {steps: 20, batch_size: 4}
-device: {intra_op_threads: 1}
-"""
-PRELUDE = """\
-import numpy as np
-import tensorflow as tf
-import psfleet
-
-x = np.arange(64, dtype=np.float32).reshape(32, 2) / 64
-
-def loss(batch):
-    return tf.reduce_mean(tf.square(tf.linalg.matvec(batch, tf.compat.v1.get_variable("w", [2]))))
-
-def data(shard, shards):
-    return tf.data.Dataset.from_tensor_slices(x).shard(shards, shard)
-
-def build(**options):
-    return psfleet.GraphProgram(**{"loss": loss, "train": data, **options})
-
-"""
-
-
-def psfleet(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs a command in a folder."""
-    command = [sys.executable, "-m", "psfleet", *arguments]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=END_SECS, check=False)
 
 
 def foreign_frames(text: str, folder: Path) -> list[str]:
@@ -218,8 +181,3 @@ def check_traceback(printed: str, folder: Path, case: Case) -> None:
     for text in case.traceback:
         assert text in printed
     assert [file for file in foreign_frames(printed, folder) if "psfleet" in file or "_service" in file] == []
-
-
-def entries(log: Path) -> list[dict[str, Any]]:
-    """A process's log."""
-    return [entry for entry in map(parse_line, log.read_bytes().splitlines()) if entry is not None]

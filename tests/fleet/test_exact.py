@@ -23,6 +23,7 @@ import psfleet
 from psfleet.checkpoint import store
 from psfleet.checkpoint.tensors import read_tensors
 
+pytestmark = pytest.mark.usefixtures("launches_forked")
 PROGRAMS = Path(__file__).parents[1] / "support" / "programs"
 
 STEPS = 100

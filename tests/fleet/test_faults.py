@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -93,7 +94,7 @@ def test_nothing_outlives_a_killed_launcher(tmp_path: Path, step: int, secs: flo
     with training(tmp_path, train={"steps": 10_000}) as fleet:
         fleet.wait_for(lambda: len(processes(fleet.out)) == 3, START_SECS, "three processes")
         fleet.wait_for_step(step)
-        fleet.launcher.kill()
+        fleet.launcher.send_signal(signal.SIGKILL)
         fleet.wait_for(lambda: not processes(fleet.out), secs, "the processes of a dead launcher to end")
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from support.commands import psfleet
 from support.local_fleet import END_SECS, START_SECS, Fleet, processes, training
 
 from psfleet import errors
@@ -76,7 +76,7 @@ def test_a_run_that_is_stopped_before_it_trains_ends_at_once(tmp_path: Path) -> 
 def test_a_second_launcher_in_a_folder_is_refused(tmp_path: Path) -> None:
     with training(tmp_path) as fleet:
         fleet.wait_for(lambda: processes(fleet.out), START_SECS, "the first process")
-        second = subprocess.run(fleet.launcher.args, capture_output=True, text=True, timeout=START_SECS, check=False)
+        second = psfleet(Path.cwd(), *fleet.arguments, timeout_secs=START_SECS)
         assert second.returncode == errors.USAGE
         assert second.stderr == f"psfleet: --out {fleet.out}: another run is using it, expected another folder\n"
         assert fleet.launcher.poll() is None

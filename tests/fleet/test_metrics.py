@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -196,7 +197,7 @@ def test_a_lost_ps_shows_as_a_restart_with_lost_steps_and_a_recovery(tmp_path: P
         age = measured.value("worker-0", "checkpoint_age_seconds")
         assert age is not None
         assert 0 <= age < START_SECS
-        measured.services["ps-0"].process.kill()
+        measured.services["ps-0"].process.send_signal(signal.SIGKILL)
         measured.services["ps-0"].process.wait()
         measured.start(stack, "ps-0")
         for name in ("worker-0", "worker-1"):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
@@ -12,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.commands import psfleet
 from support.local_fleet import Fleet, training
 from support.service_process import END_SECS, START_SECS, Service, running
 
@@ -19,7 +18,6 @@ from psfleet.checkpoint.tensors import read_tensors
 from psfleet.control import control_pb2 as pb
 from psfleet.polling import wait_until
 from psfleet.report.schema import Report
-from psfleet.service.settings import RUN
 
 NUM_PS = 2
 STEP_SECS = 0.02
@@ -72,10 +70,8 @@ def train_together(ps: Sequence[Service], *fleets: Fleet) -> list[str]:
 
 
 def run_of(fleet: Fleet) -> str:
-    """The name of a run that has just been started, as its chief is told."""
-    chief = fleet.wait_for(partial(fleet.pid, "worker", 0), START_SECS, "the chief")
-    told = Path("/proc", str(chief), "environ").read_text().split("\0")
-    return next(pair.removeprefix(f"{RUN}=") for pair in told if pair.startswith(f"{RUN}="))
+    """The name of a run that has just been started, as its chief logs it."""
+    return fleet.wait_for(fleet.run, START_SECS, "the name of the run")
 
 
 def states(ps: Sequence[Service], run: str) -> list[pb.ShardState]:
@@ -105,8 +101,7 @@ def weights(fleet: Fleet) -> dict[str, np.ndarray]:
 def reset(ps: Sequence[Service], run: str) -> list[str]:
     """`psfleet reset`; what it prints for each ps."""
     addresses = [part for service in ps for part in ("--ps", service.address.data)]
-    command = [sys.executable, "-m", "psfleet", "reset", run, *addresses]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=START_SECS, check=False)
+    said = psfleet(Path.cwd(), "reset", run, *addresses, timeout_secs=START_SECS)
     assert said.returncode == 0, said
     return said.stdout.splitlines()
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -22,10 +21,11 @@ from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient
 from psfleet.errors import DeadlineError
-from psfleet.launch.local.child import MODULES, parse_line
+from psfleet.launch.local.child import parse_line
+from psfleet.launch.local.fork_client import Process
 from psfleet.polling import wait_until
 from psfleet.report.schema import Report
-from psfleet.service.settings import INDEX, OUT, PS, RUN
+from support.commands import started
 
 T = TypeVar("T")
 
@@ -71,13 +71,15 @@ class Fleet:
     """One `psfleet train` and what it started.
 
     Attributes:
-        launcher: The command.
+        launcher: The command's process.
+        arguments: Of the command `psfleet`.
         out: The run's folder.
         screen: What the command prints.
         steps: The target.
     """
 
-    launcher: subprocess.Popen[bytes]
+    launcher: Process
+    arguments: tuple[str, ...]
     out: Path
     screen: Path
     gates: Gates
@@ -115,11 +117,10 @@ class Fleet:
 
     def pid(self, role: str, index: int) -> int | None:
         """The process that fills a place now; None if there is none."""
-        for pid in processes(self.out):
-            command = _read(pid, "cmdline").split("\0")
-            if MODULES[role] in command and _environment(pid).get(INDEX) == str(index):
-                return pid
-        return None
+        named = f"{role}-{index}.log"
+        # A service leads a session of its own; what it starts is not a service.
+        found = (pid for pid in processes(self.out) if _output(pid).name == named and os.getsid(pid) == pid)
+        return next(found, None)
 
     def kill(self, role: str, index: int) -> float:
         """Kills a process with SIGKILL; when, in seconds since 1970."""
@@ -128,19 +129,24 @@ class Fleet:
         os.kill(pid, signal.SIGKILL)
         return time.time()
 
+    def run(self) -> str:
+        """The name that the launcher gave the run; empty before the chief has logged it."""
+        return next((entry["run"] for entry in self.log() if entry.get("run")), "")
+
     def shards(self) -> list[pb.ShardState]:
         """What each ps says of itself and of the workers; empty if not all of them answer."""
-        environment = next((_environment(pid) for pid in processes(self.out)), {})
-        addresses = [Address.parse(text) for text in environment.get(PS, "").split(",") if text]
-        with FleetClient(addresses, environment.get(RUN, "")) as client:
+        ready = re.compile("ps is ready at (.*)")
+        logs = [self.log("ps", index) for index in range(len(list((self.out / "logs").glob("ps-*.log"))))]
+        found = [[match[1] for entry in log if (match := ready.fullmatch(entry["message"]))] for log in logs]
+        with FleetClient([Address.parse(texts[-1]) for texts in found if texts], self.run()) as client:
             states = client.describe()
         return [] if None in states else [state for state in states if state is not None]
 
     def end(self, timeout_secs: float = START_SECS) -> int:
         """Waits for the command; its exit code. Nothing that it started may be left."""
         self.wait_for(self._has_ended, timeout_secs, "the launcher to end")
-        left = processes(self.out)
-        assert not left, f"the launcher ended before {[_read(pid, 'cmdline') for pid in left]}"
+        left = [_output(pid).name for pid in processes(self.out)]
+        assert not left, f"the launcher ended before those that write {left}"
         assert self.launcher.returncode is not None
         return self.launcher.returncode
 
@@ -208,15 +214,12 @@ def training(
     (folder / "job.yaml").write_text(yaml.safe_dump(job))
     screen = folder / "screen.txt"
     out = folder / "out"
-    command = [sys.executable, "-m", "psfleet", "train", str(folder / "job.yaml"), "--out", str(out), *arguments]
-    with screen.open("wb") as file:
-        launcher = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
-        )
+    command = ("train", str(folder / "job.yaml"), "--out", str(out), *arguments)
+    launcher = started("psfleet", *command, folder=Path.cwd(), out=screen, err=screen)
     try:
-        yield Fleet(launcher, out, screen, gates, job["train"]["steps"])
+        yield Fleet(launcher, command, out, screen, gates, job["train"]["steps"])
     finally:
-        launcher.kill()
+        launcher.send_signal(signal.SIGKILL)
         launcher.wait()
         for pid in processes(out):
             with suppress(ProcessLookupError):
@@ -224,18 +227,14 @@ def training(
 
 
 def processes(out: Path) -> list[int]:
-    """The services that write into a run's folder, whoever their parent is now."""
-    entries = (int(entry) for entry in os.listdir("/proc") if entry.isdecimal())
-    return [pid for pid in entries if _environment(pid).get(OUT) == str(out)]
+    """The services that log into a run's folder and what they started, whoever their parent is now."""
+    logs = out.absolute() / "logs"
+    return [pid for pid in map(int, filter(str.isdecimal, os.listdir("/proc"))) if _output(pid).parent == logs]
 
 
-def _environment(pid: int) -> dict[str, str]:
-    return dict(pair.split("=", 1) for pair in _read(pid, "environ").split("\0") if "=" in pair)
-
-
-def _read(pid: int, name: str) -> str:
-    """A file of /proc; empty when the process is gone or not ours."""
+def _output(pid: int) -> Path:
+    """The file that a process prints to; not there when the process is gone or not ours."""
     try:
-        return Path("/proc", str(pid), name).read_text(errors="replace")
+        return Path(os.readlink(f"/proc/{pid}/fd/1"))
     except OSError:
-        return ""
+        return Path()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,9 +16,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from psfleet.addresses import Address
 from psfleet.control.client import PsClient
 from psfleet.launch.local.child import MODULES, parse_line
+from psfleet.launch.local.fork_client import Process
 from psfleet.launch.local.ports import free_addresses
 from psfleet.polling import wait_until
 from psfleet.service import settings
+from support.commands import service
 
 START_SECS = 60.0
 """Until a process answers, or has found out that it cannot; about 3 on an idle machine."""
@@ -36,7 +37,7 @@ class Service:
         output: What it prints.
     """
 
-    process: subprocess.Popen[bytes]
+    process: Process
     address: Address
     output: Path
 
@@ -95,13 +96,9 @@ def running(role: str, folder: Path, address: Address | None = None, **environme
     own = {settings.ADDRESS: address.data, settings.OUT: str(folder), settings.PARENT: str(os.getpid())}
     own |= {getattr(settings, name): value for name, value in environment.items()}
     output = folder / f"{role}-{address.port}.txt"
-    with output.open("wb") as file:
-        command = [sys.executable, "-P", "-m", MODULES[role]]
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT, env={**os.environ, **own}
-        )
+    process = service(MODULES[role], own, output)
     try:
         yield Service(process, address, output)
     finally:
-        process.kill()
+        process.send_signal(signal.SIGKILL)
         process.wait()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from psfleet import errors
+from psfleet.launch.local import fork_client
+from psfleet.launch.local.fork_client import Command, Process
 from psfleet.service import settings
 
 MODULES = {"ps": "ps_service", "worker": "worker_service"}
@@ -34,7 +34,7 @@ class Task:
     environment: Mapping[str, str]
     log: Path
     restarts: int = 0
-    process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
+    process: Process | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -45,14 +45,8 @@ class Task:
         """Starts the process; with the cause if it is started again."""
         self.restarts += bool(cause)
         told = {**self.environment, settings.PARENT: str(os.getpid()), settings.CAUSE: cause}
-        environment = settings.for_child(told)
-        # -P: the user's current folder must not shadow Python's own modules.
-        command = [sys.executable, "-P", "-m", MODULES[self.role]]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=environment,
-                start_new_session=True,
-            )  # fmt: skip
+        command = Command(MODULES[self.role], self.name, settings.for_child(told), self.log)
+        self.process = fork_client.start(command, tuple(MODULES.values()))
 
     def exit_code(self) -> int | None:
         """Of the process, with 128 + n for one that signal n killed; None while it runs."""

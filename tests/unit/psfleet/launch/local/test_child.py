@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,30 +12,38 @@ import pytest
 from psfleet import errors
 from psfleet.launch.local.child import MODULES, Task, parse_line
 from psfleet.polling import wait_until
+from psfleet.service import settings
 
 END_SECS = 20.0
 SERVICE = """\
 import json, os, signal, sys
-print(json.dumps({"cause": os.environ.get("PSFLEET_CAUSE", "")}), flush=True)
-end = os.environ["END"].split(":")
-if end[0] == "signal":
-    os.kill(os.getpid(), int(end[1]))
-if end[0] == "wait":
-    signal.pause()
-if end[0] == "fail":
-    print(json.dumps({"event": "failed", "message": end[2], "exit_code": int(end[1])}))
-sys.exit(int(end[1]))
+
+def main():
+    print(json.dumps({"cause": os.environ.get("PSFLEET_CAUSE", "")}), flush=True)
+    end = os.environ["END"].split(":")
+    if end[0] == "signal":
+        os.kill(os.getpid(), int(end[1]))
+    if end[0] == "wait":
+        signal.pause()
+    if end[0] == "fail":
+        print(json.dumps({"event": "failed", "message": end[2], "exit_code": int(end[1])}))
+    sys.exit(int(end[1]))
+
+if __name__ == "__main__":
+    main()
 """
 
 NewTask = Callable[[str], Task]
 
 
-@pytest.fixture
-def new_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NewTask]:
+@pytest.fixture(params=["", settings.NO_FORK_SERVER], ids=["forked", "alone"])
+def new_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[NewTask]:
     """Makes a task whose process ends as it is told: exit:<code>, fail:<code>:<message>, signal:<number>, wait."""
     (tmp_path / "sample_service.py").write_text(SERVICE)
+    monkeypatch.delitem(MODULES, "worker")
     monkeypatch.setitem(MODULES, "ps", "sample_service")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    monkeypatch.setenv(settings.FORK_SERVER, request.param)
     tasks: list[Task] = []
 
     def new(end: str) -> Task:

@@ -1,0 +1,249 @@
+"""Starts the processes of a local fleet: forked by a fork server on Linux, or else each on its own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from multiprocessing.connection import Client, Connection
+from pathlib import Path
+from typing import Any, Protocol
+
+from psfleet.service import settings
+
+logger = logging.getLogger("psfleet.launch")
+
+SERVER = "psfleet.launch.local.fork_server"
+
+
+class Process(Protocol):
+    """A process that the launcher started; `subprocess.Popen` is one."""
+
+    pid: int
+    returncode: int | Any
+
+    def poll(self) -> int | None:
+        """Its exit code, -n if signal n ended it; None while it runs."""
+
+    def wait(self) -> int:
+        """Waits for its end; its exit code."""
+
+    def send_signal(self, sig: int, /) -> None:
+        """Sends a signal, if it still runs."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One process to start.
+
+    Attributes:
+        module: Run as `python -P -m module`.
+        title: What `ps` shows of a forked process.
+        environment: All of it.
+        log: Takes everything the process prints, after what it has already.
+    """
+
+    module: str
+    title: str
+    environment: Mapping[str, str]
+    log: Path
+
+    def start_alone(self) -> subprocess.Popen[bytes]:
+        """Starts a Python interpreter of its own."""
+        # -P: the user's current folder must not shadow Python's own modules.
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", self.module],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self.environment,
+                start_new_session=True,
+            )  # fmt: skip
+
+
+class Forked:
+    """A process that a fork server starts; its own interpreter if the server refuses, or dies before it forked."""
+
+    def __init__(self, server: ForkServer, identity: int, command: Command) -> None:
+        self.pid = 0
+        self.returncode: int | None = None
+        self._server = server
+        self._identity = identity
+        self._command = command
+        self._alone: subprocess.Popen[bytes] | None = None
+        self._early_signals: list[int] = []
+
+    def poll(self) -> int | None:
+        """Its exit code, -n if signal n ended it; None while it runs."""
+        self._server.read()
+        if self._alone is not None:
+            self.returncode = self._alone.poll()
+        return self.returncode
+
+    def wait(self) -> int:
+        """Waits for its end; its exit code."""
+        while (code := self.poll()) is None:
+            if self._alone is not None:
+                self._alone.wait()
+            else:
+                self._server.read(timeout_secs=None)
+        return code
+
+    def send_signal(self, sig: int, /) -> None:
+        """Sends a signal, if it still runs; to a process that is yet to be forked, as soon as it is."""
+        if self.poll() is not None:
+            return
+        if self._alone is not None:
+            self._alone.send_signal(sig)
+            return
+        if not self.pid:
+            self._early_signals.append(sig)
+        self._server.send({"id": self._identity, "signal": int(sig)})
+
+    def heard(self, reply: Mapping[str, Any]) -> None:
+        """Takes the server's word of this process."""
+        if "refused" in reply:
+            self._start_alone(reply["refused"])
+        self.pid = reply.get("pid", self.pid)
+        self.returncode = reply.get("code", self.returncode)
+
+    def lost_server(self) -> None:
+        """The server is dead, and every process that it had forked has been killed with it."""
+        if self.pid:
+            self.returncode = -signal.SIGKILL
+        else:
+            self._start_alone("it ended")
+
+    def _start_alone(self, cause: str) -> None:
+        logger.info("the fork server does not start %s: %s; starting it alone", self._command.title, cause)
+        self._alone = self._command.start_alone()
+        self.pid = self._alone.pid
+        for number in self._early_signals:
+            self._alone.send_signal(number)
+
+
+class ForkServer:
+    """The launcher's end of a fork server; used by one thread, and closed when the last of its processes has ended.
+
+    By one thread, because the kernel ends the server with the thread that started it (prctl(2), PR_SET_PDEATHSIG).
+    """
+
+    def __init__(self, connection: Connection, process: subprocess.Popen[bytes] | None = None) -> None:
+        self.is_open = True
+        self._connection = connection
+        self._process = process
+        self._identities = count()
+        self._forked: dict[int, Forked] = {}
+
+    @classmethod
+    def start(cls, modules: Sequence[str]) -> ForkServer:
+        """Starts a server that imports the services of these packages; requests wait until it has."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", SERVER, str(os.getpid()), str(theirs.fileno()), *modules],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                env=settings.for_child({}), start_new_session=True,
+            )  # fmt: skip
+        return cls(Connection(ours.detach()), process)
+
+    @classmethod
+    def connect(cls, path: Path) -> ForkServer:
+        """Connects to a server that stands already.
+
+        Raises:
+            OSError: None listens at this Unix socket.
+        """
+        connection = Client(str(path), "AF_UNIX")
+        assert isinstance(connection, Connection)
+        return cls(connection)
+
+    def fork(self, command: Command) -> Forked:
+        """Has the server fork a process."""
+        identity = next(self._identities)
+        process = self._forked[identity] = Forked(self, identity, command)
+        self.send(
+            {
+                "id": identity,
+                "module": command.module,
+                "title": command.title,
+                "environment": dict(command.environment),
+                "folder": os.getcwd(),
+                "log": str(command.log.absolute()),
+            }
+        )
+        return process
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Sends a request; the next read notices a server that is gone."""
+        try:
+            self._connection.send_bytes(json.dumps(message).encode())
+        except OSError:
+            self._lose()
+
+    def read(self, timeout_secs: float | None = 0.0) -> None:
+        """Reads the replies that are there, or waits for one."""
+        while self.is_open and self._connection.poll(timeout_secs):
+            timeout_secs = 0.0
+            try:
+                reply = json.loads(self._connection.recv_bytes())
+            except (EOFError, OSError):
+                self._lose()
+                return
+            process = self._forked[reply["id"]]
+            process.heard(reply)
+            if "pid" not in reply:
+                del self._forked[reply["id"]]
+            if not self._forked:
+                self._close()
+
+    def kill(self) -> None:
+        """Kills the server, and every process that it has forked with it."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _lose(self) -> None:
+        if not self.is_open:
+            return
+        self._close()
+        for process in self._forked.values():
+            process.lost_server()
+        self._forked.clear()
+
+    def _close(self) -> None:
+        self.is_open = False
+        self._connection.close()
+        if self._process is not None:
+            self._process.wait()
+
+
+_of_thread = threading.local()
+
+
+def start(command: Command, modules: Sequence[str]) -> Process:
+    """Starts a process: forked from this thread's fork server where that works, or else alone.
+
+    Args:
+        command: The process.
+        modules: The packages whose services the fork server imports before it forks.
+    """
+    place = settings.fork_server()
+    if sys.platform != "linux" or place == settings.NO_FORK_SERVER:
+        return command.start_alone()
+    server: ForkServer | None = getattr(_of_thread, "server", None)
+    if server is None or not server.is_open:
+        try:
+            server = ForkServer.connect(Path(place)) if place else ForkServer.start(modules)
+        except OSError as error:
+            logger.info("no fork server at %s: %s; starting %s alone", place or "hand", error, command.title)
+            return command.start_alone()
+        _of_thread.server = server
+    return server.fork(command)

@@ -1,0 +1,200 @@
+"""`python -m psfleet.launch.local.fork_server`: imports TensorFlow once, and forks the processes of a local fleet.
+
+Importing TensorFlow takes 3.5 CPU seconds, a fork of a process that has imported it a hundredth of one. Forking is
+sound here because the import leaves no thread but OpenBLAS's, which OpenBLAS itself ends before a fork, and
+initialises no device, gRPC channel or random number generator that two processes would then share.
+
+Messages are JSON in frames of `multiprocessing.connection`:
+
+    {"id": 3, "module": "ps_service", "title": "ps 0", "environment": {...}, "folder": "...", "log": "..."}
+    {"id": 3, "signal": 15}
+
+and the replies
+
+    {"id": 3, "pid": 71}
+    {"id": 3, "code": -15}        as of subprocess.Popen.returncode
+    {"id": 3, "refused": "..."}   this server cannot start that process
+
+The server and all its children end with the connection.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from psfleet.service import settings
+from psfleet.service.process import die_with
+
+PR_SET_NAME = 15
+"""prctl(2): the name of this thread, in `ps -o comm` and `top`."""
+
+Request = Mapping[str, Any]
+
+
+def preload(modules: Sequence[str]) -> None:
+    """Imports the services of packages, and TensorFlow with them; the garbage collector leaves them alone from now on.
+
+    A module that cannot be imported fails again in the child that needs it, whose log has the reason.
+    """
+    settings.prepare_tensorflow()
+    for module in modules:
+        with suppress(ImportError):
+            importlib.import_module(f"{module}.service")
+    loopback = sys.modules.get("psfleet.tf.loopback")
+    if loopback is not None:
+        loopback.find_slots()
+    gc.freeze()
+
+
+def serve(connection: Connection) -> Request | None:
+    """Forks a process for each request until the launcher closes the connection.
+
+    Returns:
+        In the server: None. In a forked process: the request that it has to fulfil (see `become`).
+    """
+    children: dict[int, int] = {}
+    with connection, _ended_children() as ended:
+        while True:
+            ready = wait([connection, ended])
+            if ended in ready:
+                ended.recv(4096)
+                _report_ended(connection, children)
+            if connection not in ready:
+                continue
+            try:
+                message = json.loads(connection.recv_bytes())
+            except (EOFError, OSError):
+                _kill(children)
+                return None
+            if "signal" in message:
+                _signal(children, message)
+            elif _fork(connection, children, message):
+                return message
+
+
+def become(request: Request) -> None:
+    """Turns a forked process into the one requested, as if `python -P -m module` had started it; ends with it."""
+    die_with(int(request["environment"][settings.PARENT]))
+    os.setsid()
+    os.chdir(request["folder"])
+    settings.replace_environment(request["environment"])
+    # Python reseeds its own `random` after a fork (random.py), NumPy does not.
+    np.random.seed()
+    _set_title(request["title"])
+    sys.argv = [request["module"]]
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+
+
+def _fork(connection: Connection, children: dict[int, int], request: dict[str, Any]) -> bool:
+    """Forks a process; whether this is it."""
+    environment = request["environment"]
+    settings.prepare_tensorflow(environment)
+    differing = sorted({name for name, _ in settings.read_at_start(environment) ^ settings.read_at_start()})
+    if differing:
+        _reply(connection, request, refused=f"{', '.join(differing)} differ from this server's")
+        return False
+    environment[settings.PARENT] = str(os.getpid())
+    try:
+        with ExitStack() as files:
+            log = files.enter_context(Path(request["log"]).open("ab"))
+            nothing = files.enter_context(Path(os.devnull).open("rb"))
+            pid = os.fork()
+            if pid == 0:
+                for source, target in ((nothing, 0), (log, 1), (log, 2)):
+                    os.dup2(source.fileno(), target)
+                return True
+    except OSError as error:
+        _reply(connection, request, refused=str(error))
+        return False
+    children[pid] = request["id"]
+    _reply(connection, request, pid=pid)
+    return False
+
+
+def _signal(children: Mapping[int, int], request: Request) -> None:
+    """Sends a signal to a child; one that has ended is not waited for yet, so that its process id is still its own."""
+    for pid, identity in children.items():
+        if identity == request["id"]:
+            os.kill(pid, request["signal"])
+
+
+def _report_ended(connection: Connection, children: dict[int, int]) -> None:
+    for pid in list(children):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            _reply(connection, {"id": children.pop(pid)}, code=os.waitstatus_to_exitcode(status))
+
+
+def _reply(connection: Connection, request: Request, **fields: object) -> None:
+    # A launcher that is gone is noticed by the next read.
+    with suppress(OSError):
+        connection.send_bytes(json.dumps({"id": request["id"], **fields}).encode())
+
+
+def _kill(children: Mapping[int, int]) -> None:
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+    for pid in children:
+        os.waitpid(pid, 0)
+
+
+@contextmanager
+def _ended_children() -> Iterator[socket.socket]:
+    """A socket that is readable once a child has ended; with the block, in a forked child too, all is as before."""
+    reader, writer = socket.socketpair()
+    writer.setblocking(False)
+    with reader, writer:
+        before = signal.signal(signal.SIGCHLD, lambda number, frame: None), signal.set_wakeup_fd(writer.fileno())
+        try:
+            yield reader
+        finally:
+            signal.set_wakeup_fd(before[1])
+            signal.signal(signal.SIGCHLD, before[0])
+
+
+def _set_title(title: str) -> None:
+    """Has `ps` and `top` show what this process is, instead of the fork server's command line."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_NAME, title.encode())
+    # arg_start and arg_end of proc_pid_stat(5): fields 48 and 49; the second field, in brackets, may have spaces.
+    fields = Path("/proc/self/stat").read_text().rpartition(") ")[2].split()
+    start, end = int(fields[45]), int(fields[46])
+    if end > start:
+        text = f"psfleet {title}".encode()[: end - start - 1]
+        ctypes.memset(start, 0, end - start)
+        ctypes.memmove(start, text, len(text))
+
+
+def run(connection: Connection) -> None:
+    """Serves a launcher to the end of this process, or of the one that a forked process becomes."""
+    request = serve(connection)
+    if request is None:
+        os._exit(0)
+    become(request)
+
+
+def main() -> None:
+    """Serves a launcher. Arguments: its process id, the file descriptor of a socket to it, the services' packages."""
+    launcher_pid, descriptor, *modules = sys.argv[1:]
+    die_with(int(launcher_pid))
+    preload(modules)
+    run(Connection(int(descriptor)))
+
+
+if __name__ == "__main__":
+    main()

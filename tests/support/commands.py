@@ -1,0 +1,94 @@
+"""Commands and services as child processes, forked by the standing fork server of this test session."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from psfleet.errors import DeadlineError
+from psfleet.launch.local.child import MODULES
+from psfleet.launch.local.fork_client import Command, ForkServer, Process
+from psfleet.polling import wait_until
+from psfleet.service import settings
+
+COMMAND = "PSFLEET_TEST_COMMAND"
+"""Environment variable with what `forked_command` is to run; only the tests know it."""
+SERVER = Path(__file__).with_name("standing_fork_server.py")
+_standing: list[str] = []
+"""The Unix socket of this session's fork server while there is one."""
+
+
+@contextmanager
+def standing_fork_server() -> Iterator[None]:
+    """Has one process import TensorFlow, and fork what this module starts during the block, and launchers below it."""
+    with tempfile.TemporaryDirectory(prefix="psfleet-") as folder:
+        place = Path(folder, "fork-server")
+        process = subprocess.Popen(
+            [sys.executable, "-P", str(SERVER), str(os.getpid()), str(place), *MODULES.values()],
+            stdin=subprocess.DEVNULL, env=settings.for_child({}), start_new_session=True,
+        )  # fmt: skip
+        try:
+            wait_until(place.exists, 30.0, f"the fork server at {place}", poll_secs=0.02)
+            _standing.append(str(place))
+            yield
+        finally:
+            _standing.clear()
+            process.kill()
+            process.wait()
+
+
+def service(module: str, environment: Mapping[str, str], log: Path) -> Process:
+    """Starts a service; it is killed with this process.
+
+    Args:
+        module: The package, such as `ps_service`.
+        environment: Beside this process's own.
+        log: Takes what it prints.
+    """
+    command = Command(module, module, settings.for_child({**standing(), **environment}), log)
+    return ForkServer.connect(Path(_standing[0])).fork(command) if _standing else command.start_alone()
+
+
+def standing() -> dict[str, str]:
+    """The environment variable that has launchers use this session's fork server."""
+    return {settings.FORK_SERVER: _standing[0]} if _standing else {}
+
+
+def started(module: str, *arguments: str, folder: Path, out: Path, err: Path) -> Process:
+    """Starts `python -m module arguments...` in a folder.
+
+    Args:
+        folder: The command's current folder.
+        out: Takes what it prints to stdout, in place of what is there.
+        err: The same for stderr; may be the same file.
+    """
+    plan = {"folder": str(folder), "out": str(out), "err": str(err), "module": module, "arguments": arguments}
+    return service("support.forked_command", {COMMAND: json.dumps(plan)}, Path(os.devnull))
+
+
+def psfleet(folder: Path, *arguments: str, timeout_secs: float) -> subprocess.CompletedProcess[str]:
+    """Runs a command `psfleet` in a folder to its end.
+
+    Raises:
+        AssertionError: It has not ended in time; it is killed.
+    """
+    with tempfile.TemporaryDirectory() as screens:
+        out, err = Path(screens, "out"), Path(screens, "err")
+        process = started("psfleet", *arguments, folder=folder, out=out, err=err)
+        try:
+            wait_until(process.poll, timeout_secs, "its end", done=lambda code: code is not None, poll_secs=0.02)
+        except DeadlineError as error:
+            raise AssertionError(
+                f"psfleet {' '.join(arguments)}: {error}\n{out.read_text()}{err.read_text()}"
+            ) from error
+        finally:
+            process.send_signal(signal.SIGKILL)
+            code = process.wait()
+        return subprocess.CompletedProcess(["psfleet", *arguments], code, out.read_text(), err.read_text())

@@ -1,0 +1,112 @@
+"""Processes that a fork server starts: many from one, each with its own output, and alone where the server cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psfleet.launch.local.child import parse_line
+from psfleet.launch.local.fork_client import Command, Forked, ForkServer
+from psfleet.polling import wait_until
+from psfleet.service import settings
+
+SECS = 20.0
+SERVICE = """\
+import json, os, random, signal, sys
+import numpy
+
+def main():
+    seen = {"parent": os.getppid(), "named": int(os.environ["PSFLEET_PARENT_PID"]), "session": os.getsid(0)}
+    seen |= {"draws": [random.random(), numpy.random.random()], "own": os.environ.get("OWN"), "argv": sys.argv[1:]}
+    seen |= {"files": [os.readlink(f"/proc/self/fd/{fd}") for fd in range(3)], "open": os.listdir("/proc/self/fd")}
+    print(json.dumps(seen), flush=True)
+    if os.environ.get("WAITS"):
+        signal.pause()
+
+if __name__ == "__main__":
+    main()
+"""
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a fork server")
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
+    """A fork server that imports no service."""
+    (tmp_path / "sample_service.py").write_text(SERVICE)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    server = ForkServer.start(["sample_service"])
+    yield server
+    server.kill()
+
+
+def fork(server: ForkServer, log: Path, **environment: str) -> Forked:
+    return server.fork(
+        Command("sample_service", log.stem, settings.for_child({settings.PARENT: str(os.getpid()), **environment}), log)
+    )
+
+
+def seen(log: Path) -> dict[str, Any]:
+    """What a process printed once it started."""
+    lines = wait_until(lambda: log.exists() and log.read_text().splitlines(), SECS, f"a line in {log}", poll_secs=0.01)
+    assert lines
+    return parse_line(lines[-1]) or {}
+
+
+def test_forked_processes_share_nothing_that_they_must_not(server: ForkServer, tmp_path: Path) -> None:
+    logs = [tmp_path / f"worker {index}.log" for index in range(3)]
+    processes = [fork(server, log, OWN=log.stem) for log in logs]
+    assert [process.wait() for process in processes] == [0, 0, 0]
+    found = [seen(log) for log in logs]
+    for process, log, said in zip(processes, logs, found, strict=True):
+        assert said["own"] == log.stem
+        assert said["parent"] == said["named"]
+        assert said["session"] == process.pid
+        assert said["files"] == [os.devnull, str(log), str(log)]
+        assert said["argv"] == []
+        assert len(said["open"]) == 4, f"stdin, stdout, stderr and the listing itself, but not {said['open']}"
+    assert len({draw for said in found for draw in said["draws"]}) == 6, "random numbers are not shared"
+    assert not server.is_open, "it ends with the last of its processes"
+
+
+def test_ps_shows_what_a_forked_process_is(server: ForkServer, tmp_path: Path) -> None:
+    log = tmp_path / "worker 7.log"
+    process = fork(server, log, WAITS="yes")
+    seen(log)
+    process.poll()
+    assert Path(f"/proc/{process.pid}/comm").read_text() == "worker 7\n"
+    assert Path(f"/proc/{process.pid}/cmdline").read_text().rstrip("\0") == "psfleet worker 7"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == -signal.SIGTERM
+
+
+def test_a_process_with_another_start_environment_is_started_alone(server: ForkServer, tmp_path: Path) -> None:
+    log = tmp_path / "ps 0.log"
+    process = fork(server, log, OMP_NUM_THREADS="7")
+    assert process.wait() == 0
+    assert seen(log)["named"] == os.getpid(), "the launcher is its parent"
+
+
+def test_processes_end_with_their_fork_server_and_new_ones_start_alone(server: ForkServer, tmp_path: Path) -> None:
+    first, second = tmp_path / "ps 0.log", tmp_path / "ps 1.log"
+    process = fork(server, first, WAITS="yes")
+    seen(first)
+    process.poll()
+    server.kill()
+    late = fork(server, second)
+    assert (process.wait(), late.wait()) == (-signal.SIGKILL, 0)
+    assert json.loads(second.read_text())["parent"] == os.getpid()
+
+
+def test_a_signal_reaches_a_process_that_its_fork_server_never_forked(server: ForkServer, tmp_path: Path) -> None:
+    process = fork(server, tmp_path / "ps 0.log", WAITS="yes")
+    process.send_signal(signal.SIGTERM)
+    server.kill()
+    assert process.wait() in (-signal.SIGTERM, -signal.SIGKILL)
