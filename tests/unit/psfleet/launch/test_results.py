@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.checkpoint_samples import save
-from support.scripted_platform import ScriptedPlatform, ended, job, log, member
+from support.scripted_platform import ScriptedPlatform, ended, log, member
 
 from psfleet.errors import DONE, LOST_PEERS, NO_CHECKPOINT, PROGRAM_FAILED, LostPeerError
 from psfleet.job.job import Job
