@@ -7,11 +7,12 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from psfleet import errors
 from psfleet.addresses import Address, num_own_ps, ps_addresses
-from psfleet.errors import DONE, LOST_PEERS, PERMANENT_CODES
+from psfleet.errors import DONE, LOST_PEERS, PERMANENT_CODES, DeadlineError
 from psfleet.job.job import Job
 from psfleet.launch.local.child import Task
 from psfleet.launch.local.ports import free_addresses
@@ -80,9 +81,11 @@ class Local:
         self._start(task, task.cause_of_end())
 
     def stop(self, chief: Member, timeout_secs: float) -> None:
-        """See `Platform`."""
+        """See `Platform`. A chief that does not end in time is killed, as a container would be."""
         self._chief.signal(signal.SIGTERM)
-        wait_until(self._chief.exit_code, timeout_secs, "the chief to end", done=lambda code: code is not None)
+        with suppress(DeadlineError):
+            wait_until(self._chief.exit_code, timeout_secs, "the chief to end", done=lambda code: code is not None)
+        self._chief.kill()
 
     def log(self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """See `Platform`. Followed over restarts until the chief has ended; a line without its end waits for it."""
