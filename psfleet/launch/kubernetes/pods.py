@@ -161,14 +161,16 @@ def _member(job: Any, name: str, component: str, index: int, pods: Sequence[Pod]
         )
     if job.spec.suspend and (pod is None or pod.is_over):
         found = replace(found, state="suspended")
+    if role == "chief" and ended is None:
+        # Its success ends the run only with its Job, once the other pods are removed. Its failure may not end the Job.
+        return replace(found, is_over=index in failed_indexes(job))
     return _with_verdict(found, ended)
 
 
 def _with_verdict(found: Member, ended: Any) -> Member:
     """A member whose Job has ended: that counts where its pod is gone, or was only stopped with the others."""
     if ended is None:
-        # The chief's success ends the run only with its Job, once the other pods are removed.
-        return replace(found, is_over=False) if found.role == "chief" else found
+        return found
     if ended.type == "Complete":
         return found if found.exit_code is not None else replace(found, exit_code=DONE)
     if found.has_failed:

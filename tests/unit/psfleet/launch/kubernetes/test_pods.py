@@ -168,6 +168,10 @@ def test_the_chief_is_over_only_with_its_job() -> None:
     assert [members_of([workers(verdict)], [chief_pod])[0].is_over for verdict in ("", "Complete")] == [False, True]
 
 
+def test_a_chief_whose_restarts_are_used_up_is_over_though_its_job_is_not() -> None:
+    assert [members_of([workers(failed=text)], [])[0].is_over for text in (None, "1", "0")] == [False, False, True]
+
+
 def test_a_suspended_job_is_a_problem_that_needs_no_end() -> None:
     found = worker_1(workers(suspend=True))
     assert (found.state, found.needs_user) == ("suspended", False)
