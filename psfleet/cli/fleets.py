@@ -153,7 +153,7 @@ def render(
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Write this file, with paths relative to it.")] = None,
 ) -> None:
-    """Print what the platform's own tools take: a compose file, or Kubernetes manifests."""
+    """Print a fleet for the platform's own tools: a compose file, or Kubernetes manifests."""
     place = platform(on)
     command = shlex.join(["psfleet", "render", on, str(job), *_options(overrides, out)])
     text = place.render(Request(load_job(job, overrides or ()), job), out, command)

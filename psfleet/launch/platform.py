@@ -180,7 +180,7 @@ def chief_of(members: Sequence[Member]) -> Member | None:
 
 
 def cause_of_end(exit_code: int, memory_limit: str | None = None) -> str:
-    """Why a process failed, from what a platform knows of it; empty if it ended well.
+    """Why a process failed, from its exit code; empty if it ended well.
 
     Args:
         memory_limit: Of a process that was killed because it exceeded it.

@@ -201,7 +201,7 @@ class FleetWatcher:
 
 
 def _wait(probe: Callable[[], T], what: str, done: Callable[[T], bool]) -> None:
-    """Waits for what the result of the run does not depend on."""
+    """Waits for an event on which the result of the run does not depend."""
     try:
         wait_until(probe, LEAVE_SECS, what, done=done, poll_secs=0.2)
     except (DeadlineError, LostPeerError) as error:

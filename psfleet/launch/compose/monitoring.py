@@ -33,7 +33,7 @@ _GRAFANA_ENVIRONMENT = {
     "GF_PATHS_PROVISIONING": "/etc/grafana/provisioning",
     "GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH": "/etc/grafana/dashboards/psfleet.json",
 }
-"""Whoever reaches the port looks, and nobody can log in; nothing is asked of the outside."""
+"""Read-only for anyone who reaches the port, without a login and without requests to the outside."""
 
 Service = dict[str, Any]
 
@@ -41,7 +41,7 @@ Service = dict[str, Any]
 def services(fleet: str, outside: str, hardening: Service, source: Callable[[Path], str]) -> dict[str, Service]:
     """The services `prometheus` and `grafana`; none where `FOLDER` is not there.
 
-    What they remember is gone with their containers: neither has a volume that could be left behind.
+    Neither has a volume, so their data are removed with their containers.
 
     Args:
         fleet: Name of the network on which the metrics are.
@@ -76,7 +76,7 @@ def services(fleet: str, outside: str, hardening: Service, source: Callable[[Pat
 
 
 def _watcher(role: str, port: int, networks: list[str], hardening: Service, tmpfs: str) -> Service:
-    """What both services have alike."""
+    """The settings that both services share."""
     return {
         "labels": {"psfleet.role": role},
         "profiles": [PROFILE],

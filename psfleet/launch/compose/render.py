@@ -87,7 +87,7 @@ def _worker(job: Job, ps: list[Address], paths: _Paths, own_ps: list[str]) -> Se
 
 
 def _chief(job: Job, ps: list[Address], paths: _Paths, own_ps: list[str]) -> Service:
-    """Depends on all others, so that compose stops it first: it saves what they have made, and they are still there."""
+    """Depends on all others, so that compose stops it first and it can save while they are still there."""
     service = _member(job, ps, "chief", job.container.worker_image, job.container.worker, {settings.INDEX: "0"})
     service["volumes"] += paths.mounts(job)
     service["depends_on"] = _after([*own_ps, "worker"])
@@ -95,7 +95,7 @@ def _chief(job: Job, ps: list[Address], paths: _Paths, own_ps: list[str]) -> Ser
 
 
 def _tensorboard(job: Job) -> Service:
-    """Reads what the chief writes; sees no other container."""
+    """Reads the summaries of the chief; reaches no other container."""
     command = ["python", "-m", "tensorboard.main", f"--logdir={container.OUT}/tensorboard", "--bind_all"]
     return {
         "image": job.container.worker_image,
@@ -115,13 +115,13 @@ def _tensorboard(job: Job) -> Service:
 
 def _member(job: Job, ps: list[Address], role: str, image: str, limits: Limits, own: Mapping[str, str]) -> Service:
     """A service of the fleet itself."""
-    told = {settings.JOB: _plain(job_text(job)), settings.RECORDS: container.RECORDS}
+    own_job = {settings.JOB: _plain(job_text(job)), settings.RECORDS: container.RECORDS}
     restarts = job.fleet.max_restarts
     outside: Service = {} if job.fleet.ps_addresses is None else {OUTSIDE: {}}
     return {
         "image": image,
         "labels": {ROLE: role},
-        "environment": {**told, **container.environment(job, job.name, ps), **own},
+        "environment": {**own_job, **container.environment(job, job.name, ps), **own},
         "restart": f"on-failure:{restarts}" if restarts else "no",
         "stop_grace_period": f"{job.deadlines.stop_secs:g}s",
         "networks": {FLEET: {"aliases": [monitoring.ALIAS]}, **outside},

@@ -118,7 +118,7 @@ class Cluster:
         return {}
 
     def apply(self, objects: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """Server-side apply; what the objects are then."""
+        """Server-side apply; returns the objects as the API has stored them."""
         applied = []
         dynamic = DynamicClient(self.api)
         for content in objects:
@@ -170,6 +170,6 @@ def chosen(name: str | None) -> str:
 
 
 def _reason(error: ApiException) -> str:
-    """What the API says in one line."""
+    """The API's message in one line."""
     found = re.search(r'"message":"((?:[^"\\]|\\.)*)"', str(error.body or ""))
     return found[1].replace('\\"', '"') if found else f"{error.status} {error.reason}"

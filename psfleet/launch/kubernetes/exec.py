@@ -18,7 +18,7 @@ SILENT_SECS = 120.0
 
 
 class Output:
-    """What a command in a pod prints."""
+    """The output of a command in a pod."""
 
     def __init__(self, reply: WSClient) -> None:
         self._reply = reply
@@ -54,7 +54,7 @@ class Output:
 
 @contextmanager
 def execution(cluster: Cluster, pod: str, command: Sequence[str]) -> Iterator[Output]:
-    """What a command in a pod prints, as it comes; the connection is closed with the block.
+    """The output of a command in a pod as it comes; the connection is closed with the block.
 
     Raises:
         UsageError: The API refuses it.

@@ -172,7 +172,7 @@ def _environment(job: Job, role: str) -> list[Object]:
 
 
 def resources(limits: Limits) -> Object:
-    """What a container asks for is what it may have: memory that is not there would kill it in the middle of a run."""
+    """Requests equal limits: a container that lacks memory on its node would be killed in the middle of a run."""
     found = {"memory": limits.memory}
     if limits.cpus is not None:
         found["cpu"] = f"{math.ceil(limits.cpus * 1000)}m"

@@ -196,7 +196,7 @@ def verdict(job: Any) -> Any:
 
 
 def _last_message(text: str) -> str:
-    """A termination message in one line: what the service wrote there, or its last log entry."""
+    """A termination message in one line: the text of the service, or its last log entry."""
     entries = [entry for entry in map(parse_line, text.splitlines()) if entry is not None and "message" in entry]
     return _one_line(str(entries[-1]["message"]) if entries else text)
 

@@ -1,4 +1,4 @@
-"""Renders a job as Kubernetes objects: two Indexed Jobs, and what they stand on; needs no cluster."""
+"""Renders a job as Kubernetes objects: two Indexed Jobs and the objects that they need; needs no cluster."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _claim(job: Job) -> Object:
 
 
 def _service(job: Job) -> Object:
-    """Gives each pod a name. A ps must be found before it is ready: workers tell it what it is to serve."""
+    """Gives each pod a name. A ps must be found before it is ready: workers configure it."""
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector(job.name)}
     named = [{"name": name, "port": port} for name, port in ports(job).items()]
     return _object("v1", "Service", job, spec={**spec, "ports": named})
@@ -163,10 +163,10 @@ def tls_secrets(job: Job) -> list[dict[str, Any]]:
 
 
 def _job_spec(job: Job, pods: int) -> Object:
-    """What both Jobs have alike. `suspend` is left to whoever queues jobs (Kueue).
+    """The settings that both Jobs share. `suspend` is left to a queue of jobs (Kueue).
 
     A pod that is gone is made again, after it has ended: there are never two of an index. The Job alone restarts, not
-    the kubelet, since only it tells exit codes apart: permanent ones end the Job, and what came from outside is not
+    the kubelet, since only it distinguishes exit codes: permanent ones end the Job, and causes from outside are not
     counted against the limit: `psfleet down`, and a pod that is deleted, evicted or suspended.
     """
     rules = [
