@@ -70,11 +70,29 @@ def local_address(role: str, index: int) -> Address:
     return Address(LOOPBACK, ports[index])
 
 
+def num_own_ps(job: Job) -> int:
+    """The number of ps that a launcher starts: none if the job names ps that run already."""
+    return job.fleet.ps if job.fleet.ps_addresses is None else 0
+
+
+def ps_addresses(job: Job, own: Sequence[Address]) -> list[Address]:
+    """The ps of a fleet: those that run already, or else the launcher's own.
+
+    Args:
+        own: The addresses of as many ps as the launcher starts.
+
+    Raises:
+        BadJobError: An address is not one, or there are more or fewer than `fleet.ps`.
+    """
+    found = list(own) if job.fleet.ps_addresses is None else [Address.parse(at) for at in job.fleet.ps_addresses]
+    if len(found) != job.fleet.ps:
+        raise BadJobError(f"the fleet has {len(found)} ps addresses, expected fleet.ps = {job.fleet.ps}")
+    return found
+
+
 def container_addresses(job: Job) -> tuple[list[Address], list[Address]]:
     """The ps and the workers (with spares) under their names on a container network."""
-    ps = [Address(f"ps-{index}", DATA_PORT) for index in range(job.fleet.ps)]
-    if job.fleet.ps_addresses is not None:
-        ps = [Address.parse(text) for text in job.fleet.ps_addresses]
+    ps = ps_addresses(job, [Address(f"ps-{index}", DATA_PORT) for index in range(num_own_ps(job))])
     return ps, [Address(f"worker-{index}", DATA_PORT) for index in range(job.fleet.replicas)]
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import re
+import shlex
+import time
 from pathlib import Path
+from threading import Event
 from typing import Annotated
 
 import typer
@@ -13,11 +18,19 @@ from psfleet import errors
 from psfleet.cli.arguments import Fresh, JobFile, Out, Overrides
 from psfleet.errors import UsageError
 from psfleet.job.job import load_job
-from psfleet.launch.platform import Platform, Request
-from psfleet.launch.platforms import COMPOSE, platform
-from psfleet.launch.status_table import show
+from psfleet.launch import logs as fleet_logs
+from psfleet.launch.platform import COMPOSE, Request, platform
+from psfleet.launch.results import collect
+from psfleet.launch.status import statuses, table_of
+from psfleet.launch.up import down as take_down
+from psfleet.launch.up import scale as scale_fleet
+from psfleet.launch.up import start
+from psfleet.launch.watcher import FleetWatcher
 from psfleet.report.progress import progress, summary
 from psfleet.run_folder import claimed
+
+WATCH_SECS = 2.0
+"""Between two tables of `status --watch`."""
 
 app = typer.Typer()
 
@@ -27,23 +40,28 @@ Fleet = Annotated[str, typer.Argument(metavar="JOB", help="The job file, or the 
 
 @app.command()
 def up(job: JobFile, on: On = COMPOSE, overrides: Overrides = None, out: Out = None, fresh: Fresh = False) -> None:
-    """Train a job in containers; come back to it if it runs, go on from its newest checkpoint if it does not."""
+    """Train a job in containers; attach to it if it runs, resume from its newest checkpoint if it does not."""
     loaded = load_job(job, overrides or ())
     folder = out if out is not None else Path("runs") / loaded.name
     place = platform(on)
     console = Console(soft_wrap=True)
     try:
-        place.up(Request(loaded, job, fresh))
+        start(place, Request(loaded, job, fresh))
         if fresh:
             with claimed(folder, loaded, fresh=True):
                 pass
         with progress(console, loaded) as listener:
-            place.follow(loaded.name, listener)
-        report = place.collect(loaded.name, folder)
+            FleetWatcher(place, loaded, listener).run()
+        report = collect(place, loaded.name, folder)
         summary(console, report, folder)
-        place.down(loaded.name, results=False)
+        take_down(place, loaded.name, results=False)
     except KeyboardInterrupt:
-        _say_how_to_return(console, job, on)
+        words = ["psfleet", "up", str(job), "--on", on, *_options(overrides, out)]
+        text = (
+            f"left; the run goes on. `{shlex.join(words)}` comes back to it, "
+            f"`{shlex.join(['psfleet', 'down', loaded.name, '--on', on])}` saves and ends it."
+        )
+        console.print(text, markup=False, highlight=False)
         raise typer.Exit(errors.SIGNAL_BASE + 2) from None
     raise typer.Exit(report.exit_code)
 
@@ -54,22 +72,52 @@ def status(
         str | None, typer.Argument(metavar="[JOB]", help="A job file or a job's name; all by default.")
     ] = None,
     on: On = COMPOSE,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of containers.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show the table again every 2 seconds.")] = False,
 ) -> None:
     """Show every container: role, index, step, rate, health, restarts, last event."""
-    show(Console(), platform(on).status(None if job is None else _name(job)))
+    name = None if job is None else _name(job)
+    place, console = platform(on), Console()
+
+    def show() -> None:
+        rows = statuses(place, name)
+        if as_json:
+            typer.echo(json.dumps([dataclasses.asdict(row) for row in rows]))
+        else:
+            console.print(table_of(console, rows), soft_wrap=not console.is_terminal, highlight=False)
+
+    try:
+        show()
+        while watch:
+            Event().wait(WATCH_SECS)
+            if console.is_terminal and not as_json:
+                console.clear()
+            show()
+    except KeyboardInterrupt:
+        raise typer.Exit(errors.SIGNAL_BASE + 2) from None
 
 
 @app.command()
 def logs(
     job: Fleet,
     task: Annotated[str | None, typer.Argument(help="ps-0, worker-1, chief, …; all by default.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the fleet ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more until the fleet ends.")] = False,
+    tail: Annotated[int | None, typer.Option(min=0, help="Only the last N lines of each log.", metavar="N")] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only entries of the last TIME: 30s, 5m, 2h, or seconds.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the lines as they were logged.")] = False,
     on: On = COMPOSE,
 ) -> None:
-    """Print log lines of a fleet."""
+    """Print log lines of a fleet: time, level, task, message."""
+    start_time = time.time() - _seconds(since) if since is not None else None
     try:
-        for line in platform(on).logs(_name(job), task, follow):
-            typer.echo(line)
+        lines = fleet_logs.fleet_logs(platform(on), _name(job), task, follow, tail)
+        if start_time is not None:
+            lines = fleet_logs.since(lines, start_time)
+        for each, line in lines:
+            raw = line if task is not None else f"{each} | {line}"
+            typer.echo(raw if as_json else fleet_logs.readable(each, line))
     except KeyboardInterrupt:
         raise typer.Exit(errors.SIGNAL_BASE + 2) from None
 
@@ -77,12 +125,12 @@ def logs(
 @app.command()
 def scale(
     job: Fleet,
-    workers: Annotated[int, typer.Option(min=1, help="Workers and spares together, the chief among them.")],
+    workers: Annotated[int, typer.Option(min=1, help="Workers and spares together, with the chief.")],
     on: On = COMPOSE,
 ) -> None:
     """Change the number of workers of a fleet that trains."""
     name = _name(job)
-    platform(on).scale(name, workers)
+    scale_fleet(platform(on), name, workers)
     typer.echo(f"{name}: {workers} workers")
 
 
@@ -92,10 +140,10 @@ def down(
     results: Annotated[bool, typer.Option("--results", help="Remove checkpoints and reports there, too.")] = False,
     on: On = COMPOSE,
 ) -> None:
-    """End a fleet, saving what it has made, and remove its containers."""
+    """End a fleet after it has saved what it trained, and remove its containers."""
     name = _name(job)
-    platform(on).down(name, results)
-    typer.echo(f"{name}: down" + ("" if results else "; `psfleet up` goes on from its newest checkpoint"))
+    take_down(platform(on), name, results)
+    typer.echo(f"{name}: down" + ("" if results else "; `psfleet up` resumes from its newest checkpoint"))
 
 
 @app.command()
@@ -105,10 +153,9 @@ def render(
     overrides: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Write this file, with paths relative to it.")] = None,
 ) -> None:
-    """Print what the platform's own tools take: a compose file, or Kubernetes manifests."""
-    place: Platform = platform(on)
-    words = ["psfleet", "render", on, str(job), *[f"--set {text}" for text in overrides or ()]]
-    command = " ".join(words + ([f"--out {out}"] if out is not None else []))
+    """Print a fleet for the platform's own tools: a compose file, or Kubernetes manifests."""
+    place = platform(on)
+    command = shlex.join(["psfleet", "render", on, str(job), *_options(overrides, out)])
     text = place.render(Request(load_job(job, overrides or ()), job), out, command)
     if out is None:
         typer.echo(text, nl=False)
@@ -129,9 +176,15 @@ def _name(text: str) -> str:
     raise UsageError(f"{text!r}: expected a job file that exists, or the name of a job")
 
 
-def _say_how_to_return(console: Console, job: Path, on: str) -> None:
-    text = (
-        f"left; the run goes on. `psfleet up {job} --on {on}` comes back to it, "
-        f"`psfleet down {job} --on {on}` saves and ends it."
-    )
-    console.print(text, markup=False, highlight=False)
+def _options(overrides: list[str] | None, out: Path | None) -> list[str]:
+    """The options that a command was given, to be repeated."""
+    found = [word for text in overrides or () for word in ("--set", text)]
+    return found if out is None else [*found, "--out", str(out)]
+
+
+def _seconds(text: str) -> float:
+    """A duration in seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
+    if found is None:
+        raise UsageError(f"--since {text!r}: expected a number of seconds, or a number with s, m, h or d")
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]

@@ -1,4 +1,4 @@
-"""What holds for a process of the fleet in any container: where things lie, its ports, what it is told."""
+"""Paths, ports and environment of ps and workers in any container."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ PROGRAM = "/program"
 OUT = "/out"
 """The run's folder: one volume that every container of the fleet mounts."""
 RECORDS = "/out/.ended"
-"""How each container ended, for the process that the engine starts in it again (docker compose)."""
+"""How each container ended, for the process that the engine restarts in it (docker compose)."""
 TLS = "/tls"
 """ca.crt, tls.crt and tls.key of the container's role; read only."""
 JOB = "/etc/psfleet/job.json"
-"""The resolved job, where it is not told as text."""
+"""The resolved job, where the environment does not hold it."""
 
 CONTROL_PORT = DATA_PORT + 1
 METRICS_PORT = 2224
@@ -23,16 +23,16 @@ TUNNEL_PORT = 2225
 """The only port of the data plane with `tls: true`."""
 
 USER = 10001
-"""The images' own user; any other number works, too: nothing in them is written to but /out and /tmp."""
+"""The images' own user; any other number works too, since only /out and /tmp are written to."""
 
 
 def environment(job: Job, run: str, ps: list[Address]) -> dict[str, str]:
-    """What every ps and worker is told, but for the job, its index and its address."""
-    told = {
+    """The environment of every ps and worker, without the job, its index and its address."""
+    common = {
         settings.RUN: run,
         settings.PS: ",".join(address.data for address in ps),
         settings.PROGRAM_FOLDER: PROGRAM,
         settings.OUT: OUT,
         settings.METRICS_PORT: str(METRICS_PORT),
     }
-    return {**told, settings.TLS: TLS} if job.tls else told
+    return {**common, settings.TLS: TLS} if job.tls else common

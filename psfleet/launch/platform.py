@@ -1,27 +1,35 @@
-"""What a place that runs containers can do with a fleet; docker compose and Kubernetes are two of them."""
+"""The interface of a place where fleets run, and the members of a fleet as every place shows them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from psfleet.errors import UsageError
+from psfleet.errors import DONE, PERMANENT_CODES, SIGNAL_BASE, UsageError
 from psfleet.job.job import Job
-from psfleet.report.schema import Report
 
 Listener = Callable[[Mapping[str, Any]], None]
+
+COMPOSE, KUBERNETES = "compose", "kubernetes"
+STOPPED = (SIGNAL_BASE + signal.SIGTERM, SIGNAL_BASE + signal.SIGINT)
+"""Exit codes of a process that was asked to stop."""
+KILLED = SIGNAL_BASE + signal.SIGKILL
+TRAINING = ("ps", "chief", "worker")
+"""Roles without which there is no fleet."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A run that is wanted.
+    """A run to be started.
 
     Attributes:
         job: What is trained.
         job_file: Its folder is the program's, and mounts are relative to it.
-        fresh: Whether what an earlier run of this name left there is deleted first.
+        fresh: Whether results of an earlier run of this name are deleted first.
     """
 
     job: Job
@@ -30,20 +38,27 @@ class Request:
 
 
 @dataclass(frozen=True)
-class TaskStatus:
-    """One container of a fleet, as `psfleet status` shows it.
+class Member:
+    """A container, pod or process of a fleet at one moment.
 
     Attributes:
         fleet: The job's name.
-        role: ps, chief, worker or spare; tensorboard and the like for what is no part of the training.
-        index: Within the role's numbering (ps, or workers with the chief as 0); None where there is none (yet).
-        name: Of the container or pod.
-        state: As the platform says it: running, exited (70), OOMKilled, ImagePullBackOff, …
-        health: healthy, unhealthy, starting, or empty.
-        step: Version of its parameters; None: not known (yet).
-        rate: Examples per second of this worker, updates per second of a ps; None: not known.
+        role: ps, chief or worker; tensorboard and the like for what is not part of the training.
+        index: Of a ps, or of a worker with the chief as 0; None: not known from the platform.
+        name: As the platform's own tools know it.
+        state: In the platform's words: running, exited (70), OOMKilled, ImagePullBackOff, …
+        started: When its present or last process began, in seconds since 1970; 0: there was none.
+        created: When this start of the fleet was created, in seconds since 1970.
+        exit_code: Of its last process, 128 + n for signal n; None while it runs or before its first.
+        cause: Why that process failed, in one line; empty: it did not fail.
         restarts: How often it was started again.
-        last_event: What happened to it last, in one line; empty: nothing.
+        is_over: Whether it has ended and the platform does not start it again.
+        awaits_restart: Whether it is over only because the platform leaves its restart to psfleet.
+        health: healthy, unhealthy, starting, or empty.
+        problem: Why its process does not start, in one line; empty: there is nothing to say.
+        needs_user: Whether the problem persists until a user acts.
+        note: What happened to it before, in one line.
+        host: By which the chief knows the address of a worker without an index.
     """
 
     fleet: str
@@ -51,82 +66,150 @@ class TaskStatus:
     index: int | None
     name: str
     state: str
-    health: str = ""
-    step: int | None = None
-    rate: float | None = None
+    started: float = 0.0
+    created: float = 0.0
+    exit_code: int | None = None
+    cause: str = ""
     restarts: int = 0
-    last_event: str = ""
+    is_over: bool = False
+    awaits_restart: bool = False
+    health: str = ""
+    problem: str = ""
+    needs_user: bool = False
+    note: str = ""
+    host: str = ""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its last process ended neither well nor on request."""
+        return self.exit_code is not None and self.exit_code not in (DONE, *STOPPED)
 
 
-class Platform(Protocol):
-    """Runs fleets, each under its job's name.
+class WatchedPlatform(Protocol):
+    """What is needed to follow a fleet and to show its state; also implemented by the processes of a launcher.
 
-    Raises (every method but `render`, and not the constructor):
-        UsageError: The platform cannot be reached or is too old, or it runs no such fleet; says what to do.
+    Raises (every method):
+        UsageError: The platform cannot be reached or is too old, or refuses a request; says what to do.
+        LostPeerError: The platform does not answer at the moment.
+
+    Attributes:
+        noun: What it calls a member.
+        where: Ends the sentence "no fleet X …".
+        look_secs: Pause between two looks at the members of a fleet that is followed.
+        restart_secs: Pause before psfleet restarts a member.
+        settle_secs: How long a chief that was asked to stop stays so before the run counts as over.
+        restarts_stopped: Whether the platform starts a chief again after `stop`.
     """
 
-    def render(self, request: Request, out: Path | None, command: str) -> str:
-        """The fleet as the platform's own tools take it, as YAML; needs no platform.
+    noun: str
+    look_secs: float
+    restart_secs: float
+    settle_secs: float
+    restarts_stopped: bool
+
+    @property
+    def where(self) -> str:
+        """See the class."""
+
+    def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
+        """The members of a fleet, or of all fleets, by fleet, role and index; with `with_notes`, `note` is filled."""
+
+    def restart(self, member: Member) -> None:
+        """Starts a member that awaits its restart."""
+
+    def stop(self, chief: Member, timeout_secs: float) -> None:
+        """Asks the chief to save and end, and waits for its end."""
+
+    def log(self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+        """Lines of a member's log.
 
         Args:
-            out: The file that it will be, to whose folder its paths are relative; None: none, they are absolute.
-            command: That makes it again, for its first lines.
+            since: Lines before this time (seconds since 1970) may be left out.
+            follow: Whether to wait for more until its process ends.
+            tail: Only this many of the last lines; None: all.
         """
 
-    def up(self, request: Request) -> None:
-        """Starts a fleet; one that runs already is left as it is."""
 
-    def follow(self, name: str, listener: Listener) -> None:
-        """Hands every new log entry of the chief to the listener until the run is over, for good or for bad.
+class Platform(WatchedPlatform, Protocol):
+    """Runs fleets in containers, each under its job's name; errors as above, except for `render`."""
 
-        Restarts of the chief are followed through. Safe to leave by KeyboardInterrupt: the run goes on.
+    def render(self, request: Request, out: Path | None, command: str) -> str:
+        """The fleet as YAML for the platform's own tools; needs no platform.
+
+        Args:
+            out: The file to be written, to whose folder paths are relative; None: paths are absolute.
+            command: Renders the same text again; quoted in its first lines.
         """
 
-    def collect(self, name: str, folder: Path) -> Report:
-        """Copies the results of a run that is over (report, checkpoints, TensorBoard, logs) into a folder.
+    def apply(self, request: Request) -> None:
+        """Replaces the remains of an earlier fleet of this name, and starts all containers."""
 
-        Returns:
-            The chief's report, or one that says why there is none.
-        """
+    def job(self, name: str) -> Job:
+        """The job that a fleet trains."""
 
-    def status(self, name: str | None) -> list[TaskStatus]:
-        """Every container of a fleet, or of all fleets."""
+    def tar(self, job: Job, names: Sequence[str]) -> AbstractContextManager[Iterator[Iterator[bytes]]]:
+        """The results of a run as tar archives, each a stream of chunks; may hold more than the files named."""
 
-    def logs(self, name: str, task: str | None, follow: bool) -> Iterator[str]:
-        """Log lines of one task (`ps-0`, `worker-1`, `chief`) or of all; with `follow`, until the fleet ends."""
+    def scale(self, job: Job, workers: int) -> None:
+        """Changes the number of workers and spares together."""
 
-    def scale(self, name: str, workers: int) -> None:
-        """Changes the number of workers and spares together, within `fleet.max_workers`."""
-
-    def down(self, name: str, results: bool) -> None:
-        """Ends a fleet and removes all that it made; with `results`, checkpoints and reports there, too."""
+    def remove(self, name: str, results: bool) -> bool:
+        """Removes a fleet, and with `results` its checkpoints and reports; whether there was anything to remove."""
 
 
-def check_scale(job: Job, workers: int) -> None:
-    """Checks a number of workers and spares together.
+def platform(name: str) -> Platform:
+    """The platform of a name; its module is imported on demand.
 
     Raises:
-        UsageError: A step could not be made of so few, or there are no slots for so many.
+        UsageError: There is none of this name.
     """
-    least = job.quorum if job.update.mode == "sync" else 1
-    if not least <= workers <= job.fleet.worker_limit:
-        raise UsageError(
-            f"--workers {workers}: expected {least} to {job.fleet.worker_limit}, the least that make a step and "
-            "fleet.max_workers"
-        )
+    if name == COMPOSE:
+        from psfleet.launch.compose.platform import Compose
+
+        return Compose()
+    if name == KUBERNETES:
+        from psfleet.launch.kubernetes.platform import Kubernetes
+
+        return Kubernetes()
+    raise UsageError(f"--on {name!r}: expected one of {COMPOSE}, {KUBERNETES}")
 
 
-def check_rejoin(request: Request, is_same: bool) -> None:
-    """Checks that a run that is wanted is the one that goes on already.
+def chief_of(members: Sequence[Member]) -> Member | None:
+    """The chief among members."""
+    return next((member for member in members if member.role == "chief"), None)
+
+
+def cause_of_end(exit_code: int, memory_limit: str | None = None) -> str:
+    """Why a process failed, from its exit code; empty if it ended well.
 
     Args:
-        is_same: Whether that one trains the very job.
-
-    Raises:
-        UsageError: It trains another version of the job, or a fresh one is wanted.
+        memory_limit: Of a process that was killed because it exceeded it.
     """
-    name = request.job.name
-    if request.fresh:
-        raise UsageError(f"--fresh: fleet {name} runs, expected one that was ended by `psfleet down {name}`")
-    if not is_same:
-        raise UsageError(f"fleet {name} runs with another version of the job: end it by `psfleet down {name}` first")
+    if memory_limit is not None:
+        return f"OOMKilled: out of memory, the limit is {memory_limit}"
+    if exit_code > SIGNAL_BASE:
+        return f"killed by {signal.Signals(exit_code - SIGNAL_BASE).name}"
+    return f"exit code {exit_code}" if exit_code != DONE else ""
+
+
+def least_workers(job: Job) -> int:
+    """The smallest number of workers and spares that can make a step."""
+    return job.quorum if job.update.mode == "sync" else 1
+
+
+def gone_for_good(members: Sequence[Member], job: Job) -> Member | None:
+    """The member whose failure ends the run; None while the run can continue.
+
+    A permanent exit code always ends the run, since it would recur, and so does the loss of a ps. A worker or spare
+    whose restarts are used up ends it only if too few are left for a step.
+    """
+    gone = [m for m in members if m.role in TRAINING and m.is_over and m.has_failed and not may_restart(m, job)]
+    workers = [m for m in members if m.role in ("chief", "worker")]
+    is_short = sum(m not in gone for m in workers) < least_workers(job)
+    fatal = (m for m in gone if m.role != "worker" or m.exit_code in PERMANENT_CODES or is_short)
+    return next(fatal, None)
+
+
+def may_restart(member: Member, job: Job) -> bool:
+    """Whether psfleet restarts a member, as often as the job allows."""
+    return member.awaits_restart and member.restarts < job.fleet.max_restarts

@@ -96,7 +96,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 
 def _log_commands(seen: Fleet) -> tuple[tuple[str, ...], ...]:
-    return ("logs", str(seen.job), "ps-0"), ("logs", seen.name)
+    return ("logs", str(seen.job), "ps-0", "--json"), ("logs", seen.name, "--json")
 
 
 def _probes(seen: Fleet, containers: dict[str, dict[str, Any]]) -> tuple[str, str, str]:

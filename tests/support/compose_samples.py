@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from psfleet.launch.compose.members import Member
+from docker.models.containers import Container
 
 
-def member(role: str, log: str = "", get_archive: Callable[[str], Any] | None = None, **attributes: Any) -> Member:
+def container(
+    role: str, log: str = "", get_archive: Callable[[str], Any] | None = None, **attributes: Any
+) -> Container:
     """The first container of a role.
 
     Args:
@@ -28,13 +30,13 @@ def member(role: str, log: str = "", get_archive: Callable[[str], Any] | None = 
     }
 
     def logs(
-        tail: object = "all", stream: bool = False, follow: bool | None = None, since: float = 0.0
+        tail: object = "all", stream: bool = False, follow: bool | None = None, since: float | None = None
     ) -> bytes | Iterator[bytes]:
         # docker's own default, by which a log that is streamed has no end while its container runs.
         follows = stream if follow is None else follow
         return _chunks(log, follows and state["Status"] == "running") if stream else log.encode()
 
-    container = SimpleNamespace(
+    return SimpleNamespace(
         id=f"id-{role}",
         name=f"psfleet-small-{service}-1",
         status=state["Status"],
@@ -49,12 +51,12 @@ def member(role: str, log: str = "", get_archive: Callable[[str], Any] | None = 
             "Config": {"Hostname": f"host-{role}"},
             "HostConfig": {"Memory": 1 << 30},
             "RestartCount": 0,
+            "Created": "2026-11-20T09:59:00Z",
             **attributes,
         },
         logs=logs,
         get_archive=get_archive,
     )
-    return Member(container)
 
 
 def _chunks(log: str, is_endless: bool) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Reaches the Docker engine and its compose plugin, and says in one line what is missing."""
+"""Connects to the Docker engine and its compose plugin; one line says what is missing."""
 
 from __future__ import annotations
 
@@ -16,21 +16,19 @@ from psfleet.errors import LostPeerError, UsageError, innermost
 ENGINE_VERSION = (20, 10)
 PLUGIN_VERSION = (2, 20)
 ANSWER_SECS = 60
-ERRORS = (DockerException, requests.RequestException)
-"""What the docker package raises."""
 WITHOUT = "`psfleet train JOB` needs no containers"
 
 
 @contextmanager
-def talking() -> Iterator[None]:
-    """Turns what goes wrong between here and the engine into an error of one line; a decorator, too.
+def translate_errors() -> Iterator[None]:
+    """Translates errors of the docker package into one line; a decorator, too.
 
     Raises:
-        LostPeerError: The engine went away, or refused what it should do.
+        LostPeerError: The engine went away, or refused a request.
     """
     try:
         yield
-    except ERRORS as error:
+    except (DockerException, requests.RequestException) as error:
         raise LostPeerError(f"the Docker engine: {innermost(error)}") from error
 
 
@@ -50,7 +48,7 @@ def connect() -> docker.DockerClient:
     return client
 
 
-def need_images(client: docker.DockerClient, names: Sequence[str]) -> None:
+def require_images(client: docker.DockerClient, names: Sequence[str]) -> None:
     """Checks that the engine has images.
 
     Raises:
@@ -65,7 +63,7 @@ def need_images(client: docker.DockerClient, names: Sequence[str]) -> None:
             ) from error
 
 
-def need_plugin() -> None:
+def require_plugin() -> None:
     """Checks that the compose plugin is there.
 
     Raises:
@@ -88,7 +86,7 @@ def compose(project: str, text: str, *arguments: str) -> None:
     """Runs `docker compose` on a file's text.
 
     Raises:
-        LostPeerError: It failed; ends with what it said last.
+        LostPeerError: It failed; the message ends with its last line.
     """
     command = ["docker", "compose", "--progress", "quiet", "-p", project, "-f", "-", *arguments]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import psfleet
-from psfleet.launch.compose.mounts import bind
 
 PROFILE = "monitoring"
 ALIAS = "fleet-metrics"
@@ -21,7 +20,7 @@ PROMETHEUS_PORT, GRAFANA_PORT = 9090, 3000
 PORTS_EACH = 31
 """The engine publishes the first that is free, so that several fleets can be watched."""
 
-_CLOSED_GRAFANA = {
+_GRAFANA_ENVIRONMENT = {
     "GF_AUTH_ANONYMOUS_ENABLED": "true",
     "GF_AUTH_ANONYMOUS_ORG_ROLE": "Viewer",
     "GF_AUTH_BASIC_ENABLED": "false",
@@ -34,20 +33,20 @@ _CLOSED_GRAFANA = {
     "GF_PATHS_PROVISIONING": "/etc/grafana/provisioning",
     "GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH": "/etc/grafana/dashboards/psfleet.json",
 }
-"""Whoever reaches the port looks, and nobody can log in; nothing is asked of the outside."""
+"""Read-only for anyone who reaches the port, without a login and without requests to the outside."""
 
 Service = dict[str, Any]
 
 
-def services(fleet: str, outside: str, closed: Service, source: Callable[[Path], str]) -> dict[str, Service]:
+def services(fleet: str, outside: str, hardening: Service, source: Callable[[Path], str]) -> dict[str, Service]:
     """The services `prometheus` and `grafana`; none where `FOLDER` is not there.
 
-    What they remember is gone with their containers: neither has a volume that could be left behind.
+    Neither has a volume, so their data are removed with their containers.
 
     Args:
         fleet: Name of the network on which the metrics are.
         outside: Name of the network on which ports are published.
-        closed: What keeps the process of any service in its container.
+        hardening: Restrictions of every service.
         source: Turns a path of this machine into the source of a bind mount.
     """
     if not FOLDER.is_dir():
@@ -61,13 +60,13 @@ def services(fleet: str, outside: str, closed: Service, source: Callable[[Path],
                 "--storage.tsdb.retention.size=256MB",
                 f"--web.listen-address=:{PROMETHEUS_PORT}",
             ],
-            **_watcher("prometheus", PROMETHEUS_PORT, [fleet, outside], closed, "/prometheus:mode=1777,size=512m"),
+            **_watcher("prometheus", PROMETHEUS_PORT, [fleet, outside], hardening, "/prometheus:mode=1777,size=512m"),
             "volumes": [bind(source(FOLDER / "prometheus.yml"), "/etc/prometheus/prometheus.yml")],
         },
         "grafana": {
             "image": GRAFANA_IMAGE,
-            "environment": dict(_CLOSED_GRAFANA),
-            **_watcher("grafana", GRAFANA_PORT, [outside], closed, "/var/lib/grafana:mode=1777,size=256m"),
+            "environment": dict(_GRAFANA_ENVIRONMENT),
+            **_watcher("grafana", GRAFANA_PORT, [outside], hardening, "/var/lib/grafana:mode=1777,size=256m"),
             "volumes": [
                 bind(source(FOLDER / "grafana" / "provisioning"), "/etc/grafana/provisioning"),
                 bind(source(FOLDER / "grafana" / "dashboards"), "/etc/grafana/dashboards"),
@@ -76,8 +75,8 @@ def services(fleet: str, outside: str, closed: Service, source: Callable[[Path],
     }
 
 
-def _watcher(role: str, port: int, networks: list[str], closed: Service, tmpfs: str) -> Service:
-    """What both services have alike."""
+def _watcher(role: str, port: int, networks: list[str], hardening: Service, tmpfs: str) -> Service:
+    """The settings that both services share."""
     return {
         "labels": {"psfleet.role": role},
         "profiles": [PROFILE],
@@ -85,9 +84,20 @@ def _watcher(role: str, port: int, networks: list[str], closed: Service, tmpfs: 
         "networks": networks,
         "ports": [{"target": port, "published": f"{port}-{port + PORTS_EACH - 1}", "host_ip": "127.0.0.1"}],
         "stop_grace_period": "5s",
-        **closed,
-        "tmpfs": [*closed.get("tmpfs", []), tmpfs],
+        **hardening,
+        "tmpfs": [*hardening.get("tmpfs", []), tmpfs],
         "mem_limit": "1g",
         "memswap_limit": "1g",
         "pids_limit": 256,
+    }
+
+
+def bind(source: str, target: str) -> dict[str, Any]:
+    """A read-only mount of a path that must exist."""
+    return {
+        "type": "bind",
+        "source": source,
+        "target": target,
+        "read_only": True,
+        "bind": {"create_host_path": False},
     }

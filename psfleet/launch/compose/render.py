@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from psfleet.addresses import Address, container_addresses
+from psfleet.addresses import Address, container_addresses, num_own_ps
 from psfleet.job.container import Limits
 from psfleet.job.job import Job
 from psfleet.launch import container
-from psfleet.launch.compose import monitoring, tls
-from psfleet.launch.compose.mounts import bind
+from psfleet.launch.certificates_folder import certificates_folder
+from psfleet.launch.compose import monitoring
+from psfleet.launch.compose.monitoring import bind
 from psfleet.launch.yaml_text import dump, job_text
 from psfleet.service import settings
 
@@ -57,14 +58,12 @@ def render(job: Job, job_file: Path, folder: Path | None = None) -> dict[str, An
     """A compose file's content; see `file_text`."""
     paths = _Paths(job_file, folder)
     ps, _ = container_addresses(job)
-    services: dict[str, Service] = {}
-    if job.fleet.ps_addresses is None:
-        services = {f"ps-{index}": _ps(job, ps, index) for index in range(job.fleet.ps)}
+    services = {f"ps-{index}": _ps(job, ps, index) for index in range(num_own_ps(job))}
     own_ps = list(services)
     services["worker"] = _worker(job, ps, paths, own_ps)
     services["chief"] = _chief(job, ps, paths, own_ps)
     services["tensorboard"] = _tensorboard(job)
-    services |= monitoring.services(FLEET, OUTSIDE, closed(), lambda path: paths.source(str(path)))
+    services |= monitoring.services(FLEET, OUTSIDE, container_hardening(), lambda path: paths.source(str(path)))
     return {
         "name": project(job.name),
         "services": services,
@@ -88,7 +87,7 @@ def _worker(job: Job, ps: list[Address], paths: _Paths, own_ps: list[str]) -> Se
 
 
 def _chief(job: Job, ps: list[Address], paths: _Paths, own_ps: list[str]) -> Service:
-    """Depends on all others, so that compose stops it first: it saves what they have made, and they are still there."""
+    """Depends on all others, so that compose stops it first and it can save while they are still there."""
     service = _member(job, ps, "chief", job.container.worker_image, job.container.worker, {settings.INDEX: "0"})
     service["volumes"] += paths.mounts(job)
     service["depends_on"] = _after([*own_ps, "worker"])
@@ -96,7 +95,7 @@ def _chief(job: Job, ps: list[Address], paths: _Paths, own_ps: list[str]) -> Ser
 
 
 def _tensorboard(job: Job) -> Service:
-    """Reads what the chief writes; sees no other container."""
+    """Reads the summaries of the chief; reaches no other container."""
     command = ["python", "-m", "tensorboard.main", f"--logdir={container.OUT}/tensorboard", "--bind_all"]
     return {
         "image": job.container.worker_image,
@@ -109,24 +108,24 @@ def _tensorboard(job: Job) -> Service:
         "volumes": [{"type": "volume", "source": RESULTS, "target": container.OUT, "read_only": True}],
         "cpu_shares": 64,
         "stop_grace_period": "2s",
-        **closed(),
+        **container_hardening(),
         **limited(Limits(memory="1Gi", pids=128)),
     }
 
 
 def _member(job: Job, ps: list[Address], role: str, image: str, limits: Limits, own: Mapping[str, str]) -> Service:
     """A service of the fleet itself."""
-    told = {settings.JOB: _plain(job_text(job)), settings.RECORDS: container.RECORDS}
+    own_job = {settings.JOB: _plain(job_text(job)), settings.RECORDS: container.RECORDS}
     restarts = job.fleet.max_restarts
     outside: Service = {} if job.fleet.ps_addresses is None else {OUTSIDE: {}}
     return {
         "image": image,
         "labels": {ROLE: role},
-        "environment": {**told, **container.environment(job, job.name, ps), **own},
+        "environment": {**own_job, **container.environment(job, job.name, ps), **own},
         "restart": f"on-failure:{restarts}" if restarts else "no",
         "stop_grace_period": f"{job.deadlines.stop_secs:g}s",
         "networks": {FLEET: {"aliases": [monitoring.ALIAS]}, **outside},
-        "volumes": [{"type": "volume", "source": RESULTS, "target": container.OUT}, *tls.mounts(job, role)],
+        "volumes": [{"type": "volume", "source": RESULTS, "target": container.OUT}, *_certificates(job, role)],
         "healthcheck": {
             "test": ["CMD", "python", "-m", "psfleet.service.health"],
             "interval": f"{HEALTH_SECS}s",
@@ -134,13 +133,13 @@ def _member(job: Job, ps: list[Address], role: str, image: str, limits: Limits, 
             "retries": 3,
             "start_period": f"{job.deadlines.start_secs:g}s",
         },
-        **closed(),
+        **container_hardening(),
         **limited(limits),
     }
 
 
-def closed() -> Service:
-    """What keeps the process of any service in its container."""
+def container_hardening() -> Service:
+    """Restrictions of every service: no capabilities, no new privileges, a read-only root; logs are rotated."""
     return {
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
@@ -155,6 +154,14 @@ def limited(limits: Limits) -> Service:
     memory = limits.memory.lower().removesuffix("i")
     found: Service = {"mem_limit": memory, "memswap_limit": memory, "pids_limit": limits.pids}
     return found if limits.cpus is None else {**found, "cpus": limits.cpus}
+
+
+def _certificates(job: Job, role: str) -> list[Service]:
+    """The mounted certificate of a role. Its folder alone: the authority's key stays outside of all containers."""
+    if not job.tls:
+        return []
+    source = certificates_folder(job.name) / ("ps" if role == "ps" else "worker")
+    return [bind(_plain(str(source)), container.TLS)]
 
 
 def _after(services: list[str]) -> dict[str, dict[str, str]]:

@@ -1,9 +1,8 @@
-"""The namespace of a cluster in which fleets run, through the Kubernetes API; its failures as psfleet's errors."""
+"""The Kubernetes API of the namespace in which fleets run, with its errors translated."""
 
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -20,33 +19,42 @@ from psfleet.launch.kubernetes.names import MANAGED_BY, selector, text
 
 OLDEST = (1, 33)
 ANSWER_SECS = 30
-WATCH_SECS = 60
-"""After which a watch is begun anew."""
-RETRY_SECS = 1.0
-CLOSE_SECS = 5.0
-"""How long a thread may take to notice that its connection was closed."""
 MANAGER = "psfleet"
 """Owner of the fields that `psfleet up` applies."""
 WITHOUT = "`psfleet train JOB` needs no cluster"
 NOT_FOUND = 404
+TEMPORARY = (408, 429)
+SERVER_ERROR = 500
 
 API_ERRORS = (ApiException, HTTPError, OSError)
 
 
 @contextmanager
-def answered(what: str) -> Iterator[None]:
-    """Turns the API's failures inside the block into errors that say what could not be done.
+def translate_errors(what: str) -> Iterator[None]:
+    """Translates the API's errors inside the block into messages that say what could not be done.
 
     Raises:
         UsageError: The API refuses it.
-        LostPeerError: The API does not answer.
+        LostPeerError: The API does not answer, or is overloaded.
     """
     try:
         yield
     except ApiException as error:
-        raise UsageError(f"Kubernetes refuses to {what}: {_reason(error)}") from error
+        is_temporary = error.status in TEMPORARY or (error.status or 0) >= SERVER_ERROR
+        kind = LostPeerError if is_temporary else UsageError
+        raise kind(f"Kubernetes refuses to {what}: {_reason(error)}") from error
     except (HTTPError, OSError) as error:
         raise LostPeerError(f"Kubernetes does not answer ({what}): {innermost(error)}") from error
+
+
+@contextmanager
+def suppress_missing() -> Iterator[None]:
+    """Ends the block where the API does not find an object."""
+    try:
+        yield
+    except ApiException as error:
+        if error.status != NOT_FOUND:
+            raise
 
 
 class Cluster:
@@ -71,14 +79,16 @@ class Cluster:
         self.namespace: str = context["context"].get("namespace", "default")
         self.core = client.CoreV1Api(self.api)
         self.batch = client.BatchV1Api(self.api)
-        self._need_version()
+        self._require_version()
 
-    def _need_version(self) -> None:
+    def _require_version(self) -> None:
         try:
             found = client.VersionApi(self.api).get_code(_request_timeout=ANSWER_SECS)
         except API_ERRORS as error:
-            told = _reason(error) if isinstance(error, ApiException) else innermost(error)
-            raise UsageError(f"no Kubernetes cluster can be reached ({told}): look at KUBECONFIG; {WITHOUT}") from error
+            reason = _reason(error) if isinstance(error, ApiException) else innermost(error)
+            raise UsageError(
+                f"no Kubernetes cluster can be reached ({reason}): look at KUBECONFIG; {WITHOUT}"
+            ) from error
         version = (int(found.major), int(re.sub(r"\D.*", "", found.minor)))
         if version < OLDEST:
             raise UsageError(
@@ -98,24 +108,21 @@ class Cluster:
         return self._listed(self.core.list_namespaced_persistent_volume_claim, name)
 
     def _listed(self, listing: Callable[..., Any], name: str | None) -> list[Any]:
-        with answered("list the parts of fleets"):
+        with translate_errors("list the parts of fleets"):
             return list(listing(self.namespace, label_selector=chosen(name), _request_timeout=ANSWER_SECS).items)
 
     def config_map(self, name: str) -> Mapping[str, str]:
         """The texts of a ConfigMap; empty if there is none."""
-        try:
+        with translate_errors(f"read ConfigMap {name}"), suppress_missing():
             return self.core.read_namespaced_config_map(name, self.namespace, _request_timeout=ANSWER_SECS).data or {}
-        except ApiException as error:
-            if error.status == NOT_FOUND:
-                return {}
-            raise UsageError(f"Kubernetes refuses to read ConfigMap {name}: {_reason(error)}") from error
+        return {}
 
     def apply(self, objects: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """Server-side apply; what the objects are then."""
+        """Server-side apply; returns the objects as the API has stored them."""
         applied = []
         dynamic = DynamicClient(self.api)
         for content in objects:
-            with answered(f"apply {content['kind']} {content['metadata']['name']}"):
+            with translate_errors(f"apply {content['kind']} {content['metadata']['name']}"):
                 resource = dynamic.resources.get(api_version=content["apiVersion"], kind=content["kind"])
                 applied.append(
                     resource.server_side_apply(
@@ -128,22 +135,20 @@ class Cluster:
         """Deletes all that a fleet made of the given kinds (API version and kind), with what depends on it."""
         dynamic = DynamicClient(self.api)
         for version, kind in kinds:
-            with answered(f"delete {kind} of fleet {name}"):
+            with translate_errors(f"delete {kind} of fleet {name}"):
                 try:
                     resource = dynamic.resources.get(api_version=version, kind=kind)
                 except ResourceNotFoundError:
                     continue
-                for found in resource.get(namespace=self.namespace, label_selector=chosen(name)).items:
-                    _delete(resource, found.metadata.name, self.namespace)
+                where = {"namespace": self.namespace}
+                for found in resource.get(**where, label_selector=chosen(name)).items:
+                    with suppress_missing():
+                        resource.delete(name=found.metadata.name, **where, body={"propagationPolicy": "Background"})
 
     def delete_pod(self, name: str) -> None:
         """Asks a pod to end, if it is there."""
-        with answered(f"delete pod {name}"):
-            try:
-                self.core.delete_namespaced_pod(name, self.namespace, _request_timeout=ANSWER_SECS)
-            except ApiException as error:
-                if error.status != NOT_FOUND:
-                    raise
+        with translate_errors(f"delete pod {name}"), suppress_missing():
+            self.core.delete_namespaced_pod(name, self.namespace, _request_timeout=ANSWER_SECS)
 
     def log(self, pod: str, tail: int | None = None) -> Iterator[str]:
         """The lines of a pod's log so far; none where it has none (any more)."""
@@ -152,75 +157,11 @@ class Cluster:
             reply = self.core.read_namespaced_pod_log(pod, self.namespace, _preload_content=False, **more)
             yield from watch.watch.iter_resp_lines(reply)
 
-    def follow(self, pod: str, stream: watch.Watch) -> Iterator[str]:
-        """The lines of a pod's log as they come, until it ends or another thread stops the stream."""
+    def follow(self, pod: str, tail: int | None = None) -> Iterator[str]:
+        """The lines of a pod's log as they come, until it ends or the connection does."""
+        more = {} if tail is None else {"tail_lines": tail}
         with suppress(*API_ERRORS):
-            yield from stream.stream(self.core.read_namespaced_pod_log, pod, self.namespace)
-
-
-class Mirror:
-    """What a listing shows of a fleet, kept up to date by a watch on a thread of its own.
-
-    Args of the constructor:
-        changed: Set at each change, and when the API does not answer.
-    """
-
-    def __init__(self, listing: Callable[..., Any], cluster: Cluster, name: str, changed: threading.Event) -> None:
-        self._listing = listing
-        self._cluster = cluster
-        self._name = name
-        self._changed = changed
-        self._objects: dict[str, Any] = {}
-        self._is_known = threading.Event()
-        self._closing = threading.Event()
-        self._stream = watch.Watch()
-        self.error = ""
-        self._thread = threading.Thread(target=self._watch, name="watch", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Ends the watch."""
-        self._closing.set()
-        self._stream.stop()
-        self._thread.join(CLOSE_SECS)
-
-    def objects(self) -> list[Any] | None:
-        """As they are; None if it is not known yet."""
-        return list(self._objects.values()) if self._is_known.is_set() else None
-
-    def _watch(self) -> None:
-        while not self._closing.is_set():
-            try:
-                self._follow()
-                self.error = ""
-            except API_ERRORS as error:
-                # Also 410, which asks for a new list.
-                self.error = _reason(error) if isinstance(error, ApiException) else innermost(error)
-                self._changed.set()
-                self._closing.wait(RETRY_SECS)
-
-    def _follow(self) -> None:
-        where: dict[str, Any] = {"namespace": self._cluster.namespace, "label_selector": chosen(self._name)}
-        first = self._listing(**where, _request_timeout=ANSWER_SECS)
-        self._objects = {each.metadata.uid: each for each in first.items}
-        self._is_known.set()
-        self._changed.set()
-        version = first.metadata.resource_version
-        events = self._stream.stream(
-            self._listing, **where, resource_version=version, timeout_seconds=WATCH_SECS,
-            _request_timeout=WATCH_SECS + ANSWER_SECS,
-        )  # fmt: skip
-        for event in events:
-            each = event["object"]
-            objects = dict(self._objects)
-            if event["type"] == "DELETED":
-                objects.pop(each.metadata.uid, None)
-            else:
-                objects[each.metadata.uid] = each
-            self._objects = objects
-            self._changed.set()
-            if self._closing.is_set():
-                return
+            yield from watch.Watch().stream(self.core.read_namespaced_pod_log, pod, self.namespace, **more)
 
 
 def chosen(name: str | None) -> str:
@@ -228,15 +169,7 @@ def chosen(name: str | None) -> str:
     return text(selector(name)) if name is not None else f"{MANAGED_BY}=psfleet"
 
 
-def _delete(resource: Any, name: str, namespace: str) -> None:
-    try:
-        resource.delete(name=name, namespace=namespace, body={"propagationPolicy": "Background"})
-    except ApiException as error:
-        if error.status != NOT_FOUND:
-            raise
-
-
 def _reason(error: ApiException) -> str:
-    """What the API says in one line."""
+    """The API's message in one line."""
     found = re.search(r'"message":"((?:[^"\\]|\\.)*)"', str(error.body or ""))
     return found[1].replace('\\"', '"') if found else f"{error.status} {error.reason}"

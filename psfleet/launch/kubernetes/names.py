@@ -1,8 +1,8 @@
-"""What a fleet's objects are called in Kubernetes, and the labels by which they are found."""
+"""Names of a fleet's objects in Kubernetes, and the labels that select them."""
 
 from __future__ import annotations
 
-from psfleet.addresses import DATA_PORT, Address
+from psfleet.addresses import DATA_PORT, Address, num_own_ps, ps_addresses
 from psfleet.job.job import Job
 
 INSTANCE = "app.kubernetes.io/instance"
@@ -50,9 +50,7 @@ def tls_secret(name: str, component: str) -> str:
     return f"{name}-{component}-tls"
 
 
-def ps_addresses(job: Job) -> list[Address]:
+def addresses(job: Job) -> list[Address]:
     """Of all ps, as every pod in their namespace finds them: Indexed Jobs name their pods' hosts after the index."""
-    if job.fleet.ps_addresses is not None:
-        return [Address.parse(told) for told in job.fleet.ps_addresses]
-    hosts = (f"{member(job.name, PS)}-{index}.{job.name}" for index in range(job.fleet.ps))
-    return [Address(host, DATA_PORT) for host in hosts]
+    hosts = (f"{member(job.name, PS)}-{index}.{job.name}" for index in range(num_own_ps(job)))
+    return ps_addresses(job, [Address(host, DATA_PORT) for host in hosts])

@@ -1,187 +1,209 @@
-"""The pods of a fleet: what runs in them, what they may do, what they may use."""
+"""The pods and Jobs of fleets in Kubernetes, as members."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from psfleet.addresses import DATA_PORT
-from psfleet.job.container import Limits
-from psfleet.job.job import Job
-from psfleet.launch import container
-from psfleet.launch.kubernetes.names import (
-    COMPLETION_INDEX,
-    CONTROLLER_UID,
-    JOB_KEY,
-    PS,
-    WORKER,
-    labels,
-    member,
-    program_map,
-    ps_addresses,
-    selector,
-    tls_secret,
-)
-from psfleet.launch.kubernetes.program_configmap import Files
-from psfleet.service import settings
+from psfleet.errors import DONE, LOST_PEERS, PERMANENT_CODES
+from psfleet.launch.kubernetes.names import COMPLETION_INDEX, COMPONENT, INSTANCE, PS, WORKER, member
+from psfleet.launch.local.child import parse_line
+from psfleet.launch.platform import Member, cause_of_end
 
-Object = dict[str, Any]
-
-PROBE_SECS = 20
-"""Between two looks at a container's health; with TLS each starts a Python: a fifth of a second of one core."""
-START_PROBE_SECS = 5
-PROBE_LIMIT_SECS = 15
-PROBE_FAILURES = 3
-TMP = "/tmp"
+FAILURE_COUNTS = ("batch.kubernetes.io/job-index-failure-count", "batch.kubernetes.io/job-index-ignored-failure-count")
+"""Annotations of a pod: how many pods of its index failed before it."""
+NEEDS_USER = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"}
+"""Reasons of a container that waits until a user acts."""
+OUT_OF_MEMORY = "OOMKilled"
+SUSPENDED = "the Job is suspended: it waits until a user resumes it"
 
 
-def template(job: Job, role: str, files: Files | None) -> Object:
-    """The pod template of the ps or of the workers.
+class Pod:
+    """A pod of a ps or a worker at one moment."""
 
-    Args:
-        files: Of the training program, which only workers read; None: it is in the image.
-    """
-    spec: Object = {
-        "serviceAccountName": member(job.name, role),
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        # With the headless Service of this name, DNS knows each pod by its Job and index.
-        "subdomain": job.name,
-        "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": math.ceil(job.deadlines.stop_secs),
-        "securityContext": pod_security(),
-        "containers": [_container(job, role, files)],
-        "volumes": _volumes(job, role, files),
-    }
-    if job.container.access_mode == "ReadWriteOnce":
-        spec["affinity"] = together(job.name)
-    return {"metadata": {"labels": labels(job.name, role)}, "spec": spec}
+    def __init__(self, content: Any) -> None:
+        self.content = content
+        self.name: str = content.metadata.name
+        self.uid: str = content.metadata.uid
+        labels = content.metadata.labels or {}
+        self.fleet: str = labels.get(INSTANCE, "")
+        self.component: str = labels.get(COMPONENT, "")
+        self.index = int(labels.get(COMPLETION_INDEX, -1))
+        statuses = content.status.container_statuses
+        self._status = _first(statuses)
+        state = self._status.state if self._status is not None else None
+        self._ended: Any = state.terminated if state is not None else None
+        self._running: Any = state.running if state is not None else None
 
+    @property
+    def order(self) -> tuple[str, str, int, float, str]:
+        """By fleet, role and index, older ones first."""
+        created = self.content.metadata.creation_timestamp.timestamp()
+        return self.fleet, self.component, self.index, created, self.name
 
-def pod_security() -> Object:
-    """A pod's part of the security standard "restricted". The group owns what is written to volumes."""
-    return {
-        "runAsNonRoot": True,
-        "runAsUser": container.USER,
-        "runAsGroup": container.USER,
-        "fsGroup": container.USER,
-        "fsGroupChangePolicy": "OnRootMismatch",
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
+    @property
+    def is_over(self) -> bool:
+        """Whether its process has ended."""
+        return self.content.status.phase in ("Succeeded", "Failed")
 
+    @property
+    def started(self) -> float:
+        """When its process began, in seconds since 1970; 0: it has not."""
+        process = self._running or self._ended
+        if process is None:
+            return 0.0
+        return float((process.started_at or self.content.metadata.creation_timestamp).timestamp())
 
-def container_security() -> Object:
-    """A container's part of it."""
-    return {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "readOnlyRootFilesystem": True,
-    }
+    @property
+    def exit_code(self) -> int | None:
+        """Of its process; None while there is none."""
+        return None if self._ended is None else int(self._ended.exit_code)
 
+    @property
+    def failures_before(self) -> int:
+        """How many pods of its index failed before it."""
+        notes = self.content.metadata.annotations or {}
+        return sum(int(notes.get(key, 0)) for key in FAILURE_COUNTS)
 
-def together(name: str) -> Object:
-    """All pods of a fleet on one node: a disk can be mounted by one only, which the scheduler does not look at."""
-    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": selector(name)}}
-    return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    @property
+    def is_out_of_memory(self) -> bool:
+        """Whether its process was killed for its memory."""
+        return self._ended is not None and self._ended.reason == OUT_OF_MEMORY
 
+    def state(self) -> str:
+        """Of the process, or what it waits for."""
+        if self._ended is not None:
+            return OUT_OF_MEMORY if self.is_out_of_memory else f"exited ({self._ended.exit_code})"
+        if self.content.metadata.deletion_timestamp is not None:
+            return "terminating"
+        if self._status is not None and self._status.state.waiting is not None:
+            return str(self._status.state.waiting.reason)
+        if self._running is not None:
+            return "running"
+        return str(self.content.status.reason or self.content.status.phase).lower()
 
-def ports(job: Job) -> dict[str, int]:
-    """The ports on which pods of a fleet find each other, by name."""
-    data = {"tunnel": container.TUNNEL_PORT} if job.tls else {"tensorflow": DATA_PORT}
-    return {**data, "control": container.CONTROL_PORT}
+    def health(self) -> str:
+        """As `Member` has it."""
+        if self._running is None:
+            return ""
+        return "healthy" if self._status.ready else "unhealthy" if self._status.started else "starting"
 
+    def problem(self) -> str:
+        """Why its process does not start, in a line; empty while there is nothing to say."""
+        waiting = self._status.state.waiting if self._status is not None else None
+        if waiting is not None and waiting.reason in NEEDS_USER:
+            return f"{waiting.reason}: {_one_line(waiting.message or self._status.image)}"
+        for condition in self.content.status.conditions or ():
+            if condition.type == "PodScheduled" and condition.status == "False":
+                return f"{condition.reason}: {_one_line(condition.message or '')}"
+        return ""
 
-def _container(job: Job, role: str, files: Files | None) -> Object:
-    limits: Limits = getattr(job.container, role)
-    health = {**_probe(job), "timeoutSeconds": PROBE_LIMIT_SECS}
-    open_ports = {**ports(job), "metrics": container.METRICS_PORT}
-    return {
-        "name": role,
-        "image": job.container.ps_image if role == PS else job.container.worker_image,
-        "imagePullPolicy": "IfNotPresent",
-        "env": _environment(job, role),
-        "ports": [{"name": name, "containerPort": port} for name, port in open_ports.items()],
-        "resources": resources(limits),
-        "securityContext": container_security(),
-        # Until it passes, no liveness is asked for; once it has, the pod is ready.
-        "startupProbe": {
-            **health,
-            "periodSeconds": START_PROBE_SECS,
-            "failureThreshold": math.ceil(job.deadlines.start_secs / START_PROBE_SECS),
-            "initialDelaySeconds": START_PROBE_SECS,
-        },
-        "livenessProbe": {**health, "periodSeconds": PROBE_SECS, "failureThreshold": PROBE_FAILURES},
-        # The services write why they failed; where they cannot, the end of the log says it.
-        "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": _mounts(job, role, files),
-    }
-
-
-def _probe(job: Job) -> Object:
-    """Asks grpc.health.v1. The kubelet has no certificate, so with TLS a command in the container asks."""
-    if job.tls:
-        return {"exec": {"command": ["python", "-m", "psfleet.service.health"]}}
-    return {"grpc": {"port": container.CONTROL_PORT}}
-
-
-def _environment(job: Job, role: str) -> list[Object]:
-    told = {settings.JOB: container.JOB, **container.environment(job, job.name, ps_addresses(job))}
-    index = {"fieldRef": {"fieldPath": f"metadata.labels['{COMPLETION_INDEX}']"}}
-    address = f"{member(job.name, role)}-$({settings.INDEX}).{job.name}:{DATA_PORT}"
-    start = {"fieldRef": {"fieldPath": f"metadata.labels['{CONTROLLER_UID}']"}}
-    # Whoever deletes a pod, evicts it or drains its node: the Job makes it again. A ps never does anything but leave.
-    leave = {"name": settings.ON_SIGTERM, "value": settings.LEAVE}
-    of_workers: list[Object] = [leave, {"name": settings.START, "valueFrom": start}]
-    return [
-        *({"name": name, "value": value} for name, value in told.items()),
-        {"name": settings.INDEX, "valueFrom": index},
-        {"name": settings.ADDRESS, "value": address},
-        *(of_workers if role == WORKER else []),
-    ]
+    def cause(self) -> str:
+        """Why it failed, in a line; empty if it did not."""
+        if self._ended is None or self._ended.exit_code == DONE:
+            return _one_line(self.content.status.message or "") if self.content.status.phase == "Failed" else ""
+        if self.is_out_of_memory:
+            limit = self.content.spec.containers[0].resources.limits["memory"]
+            return cause_of_end(int(self._ended.exit_code), limit)
+        return _last_message(self._ended.message or "") or cause_of_end(int(self._ended.exit_code))
 
 
-def resources(limits: Limits) -> Object:
-    """What a container asks for is what it may have: memory that is not there would kill it in the middle of a run."""
-    found = {"memory": limits.memory}
-    if limits.cpus is not None:
-        found["cpu"] = f"{math.ceil(limits.cpus * 1000)}m"
-    return {"requests": dict(found), "limits": dict(found)}
+def pods_of(contents: Iterable[Any]) -> list[Pod]:
+    """The pods of ps and workers among V1Pods: by fleet, role and index, older ones first."""
+    found = [pod for pod in map(Pod, contents) if pod.component in (PS, WORKER) and pod.index >= 0]
+    return sorted(found, key=lambda pod: pod.order)
 
 
-def _mounts(job: Job, role: str, files: Files | None) -> list[Object]:
-    found: list[Object] = [
-        {"name": "tmp", "mountPath": TMP},
-        {"name": "results", "mountPath": container.OUT},
-        {"name": "job", "mountPath": container.JOB.rpartition("/")[0], "readOnly": True},
-    ]
-    if job.tls:
-        found.append({"name": "tls", "mountPath": container.TLS, "readOnly": True})
-    if role == WORKER:
-        if files is not None:
-            found.append({"name": "program", "mountPath": container.PROGRAM, "readOnly": True})
-        for number, (_, target) in enumerate(_data(job)):
-            found.append({"name": f"data-{number}", "mountPath": target, "readOnly": True})
-    return found
+def members_of(jobs: Sequence[Any], pods: Sequence[Pod]) -> list[Member]:
+    """The members of fleets: one for each index of each V1Job, with the newest of its pods if there is one."""
+    members = []
+    for name in sorted({job.metadata.labels[INSTANCE] for job in jobs}):
+        for component in (PS, WORKER):
+            job = job_of(jobs, name, component)
+            for index in range(job.spec.completions if job is not None else 0):
+                own = [pod for pod in pods if (pod.fleet, pod.component, pod.index) == (name, component, index)]
+                members.append(_member(job, name, component, index, own))
+    return members
 
 
-def _volumes(job: Job, role: str, files: Files | None) -> list[Object]:
-    found: list[Object] = [
-        {"name": "tmp", "emptyDir": {}},
-        {"name": "results", "persistentVolumeClaim": {"claimName": job.name}},
-        {"name": "job", "configMap": {"name": job.name, "items": [{"key": JOB_KEY, "path": JOB_KEY}]}},
-    ]
-    if job.tls:
-        found.append({"name": "tls", "secret": {"secretName": tls_secret(job.name, role)}})
-    if role == WORKER:
-        if files is not None:
-            found.append({"name": "program", "configMap": {"name": program_map(job.name), "items": files.items()}})
-        for number, (source, _) in enumerate(_data(job)):
-            claim = {"claimName": source, "readOnly": True}
-            found.append({"name": f"data-{number}", "persistentVolumeClaim": claim})
-    return found
+def _member(job: Any, name: str, component: str, index: int, pods: Sequence[Pod]) -> Member:
+    role = PS if component == PS else "chief" if index == 0 else WORKER
+    pod = pods[-1] if pods else None
+    ended = verdict(job)
+    found = Member(
+        fleet=name,
+        role=role,
+        index=index,
+        name=member(name, component),
+        # Pods of workers that are not needed any more are removed with the success of the chief.
+        state="waiting" if ended is None else "removed",
+        created=float(job.metadata.creation_timestamp.timestamp()),
+        is_over=ended is not None or index in failed_indexes(job),
+        problem=SUSPENDED if job.spec.suspend else "",
+    )
+    if pod is not None:
+        found = replace(
+            found,
+            name=pod.name,
+            state=pod.state(),
+            started=pod.started,
+            # An evicted pod may have no process to show.
+            exit_code=LOST_PEERS if pod.exit_code is None and pod.cause() else pod.exit_code,
+            cause=pod.cause(),
+            restarts=pod.failures_before,
+            is_over=found.is_over or pod.exit_code == DONE or pod.exit_code in PERMANENT_CODES,
+            health=pod.health(),
+            problem=found.problem or ("" if pod.is_over else pod.problem()),
+            needs_user=not job.spec.suspend and pod.problem().partition(":")[0] in NEEDS_USER,
+            # Of an earlier pod, as long as it is kept.
+            note=next((each.cause() for each in reversed(pods[:-1]) if each.is_out_of_memory), ""),
+        )
+    if job.spec.suspend and (pod is None or pod.is_over):
+        found = replace(found, state="suspended")
+    if role == "chief" and ended is None:
+        # Its success ends the run only with its Job, once the other pods are removed. Its failure may not end the Job.
+        return replace(found, is_over=index in failed_indexes(job))
+    return _with_verdict(found, ended)
 
 
-def _data(job: Job) -> list[tuple[str, str]]:
-    """The job's own mounts: claims, and where they are mounted."""
-    pairs = (mount.partition(":") for mount in job.container.mounts)
-    return [(source, target) for source, _, target in pairs]
+def _with_verdict(found: Member, ended: Any) -> Member:
+    """A member whose Job has ended: that counts where its pod is gone, or was only stopped with the others."""
+    if ended is None:
+        return found
+    if ended.type == "Complete":
+        return found if found.exit_code is not None else replace(found, exit_code=DONE)
+    if found.has_failed:
+        return found
+    return replace(found, exit_code=LOST_PEERS, cause=f"Job failed: {ended.reason}: {_one_line(ended.message or '')}")
+
+
+def failed_indexes(job: Any) -> set[int]:
+    """The indexes of a V1Job whose restarts are used up; the API writes them as "1,3-5"."""
+    parts = (part.partition("-") for part in (job.status.failed_indexes or "").split(",") if part)
+    return {index for first, _, last in parts for index in range(int(first), int(last or first) + 1)}
+
+
+def job_of(jobs: Iterable[Any], name: str, component: str) -> Any:
+    """The V1Job of a component of a fleet; None if there is none."""
+    return next((job for job in jobs if job.metadata.name == member(name, component)), None)
+
+
+def verdict(job: Any) -> Any:
+    """The condition that ended a V1Job: Complete or Failed; None while it runs."""
+    conditions = (job.status.conditions or ()) if job is not None else ()
+    return next((each for each in conditions if each.type in ("Complete", "Failed") and each.status == "True"), None)
+
+
+def _last_message(text: str) -> str:
+    """A termination message in one line: the text of the service, or its last log entry."""
+    entries = [entry for entry in map(parse_line, text.splitlines()) if entry is not None and "message" in entry]
+    return _one_line(str(entries[-1]["message"]) if entries else text)
+
+
+def _first(statuses: Sequence[Any] | None) -> Any:
+    return statuses[0] if statuses else None
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

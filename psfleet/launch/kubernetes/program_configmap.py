@@ -15,7 +15,7 @@ from psfleet.launch.kubernetes.names import labels, program_map
 MOST_BYTES = 1_000_000
 """A ConfigMap holds 1 MiB, its other parts included."""
 LEFT_OUT = re.compile(r"(^|/)(\..*|__pycache__|runs)(/|$)")
-"""Hidden files, caches, and what a run on this machine has left."""
+"""Hidden files, caches, and the results of runs on this machine."""
 NOT_IN_A_KEY = re.compile(r"[^-._a-zA-Z0-9]")
 
 

@@ -1,17 +1,21 @@
-"""Renders a job as Kubernetes objects: two Indexed Jobs, and what they stand on; needs no cluster."""
+"""Renders a job as Kubernetes objects: two Indexed Jobs and the objects that they need; needs no cluster."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from psfleet.errors import PERMANENT_CODES
+from psfleet.addresses import num_own_ps
+from psfleet.errors import PERMANENT_CODES, UsageError
 from psfleet.job.job import Job
-from psfleet.launch.kubernetes.names import JOB_KEY, PS, WORKER, labels, member, selector
-from psfleet.launch.kubernetes.pods import Object, ports, template
+from psfleet.launch.certificates_folder import certificates_folder
+from psfleet.launch.kubernetes.names import JOB_KEY, PS, WORKER, labels, member, selector, tls_secret
+from psfleet.launch.kubernetes.pod_template import Object, ports, template
 from psfleet.launch.kubernetes.program_configmap import Files
-from psfleet.launch.proof import STOPPED
+from psfleet.launch.platform import STOPPED, least_workers
 from psfleet.launch.yaml_text import dump, job_text
+from psfleet.tls import certificates
+from psfleet.tls.identity import AUTHORITY, CERTIFICATE, KEY
 
 HEADER = """\
 # A psfleet fleet, made from a job file by
@@ -37,7 +41,7 @@ def manifests_text(job: Job, job_file: Path, command: str) -> str:
 def render(job: Job, job_file: Path) -> list[Object]:
     """All objects of a fleet, in the order in which they are made; see `manifests_text`."""
     files = Files.of(job_file.resolve().parent) if job.container.program == "mount" else None
-    roles = [PS, WORKER] if job.fleet.ps_addresses is None else [WORKER]
+    roles = [PS, WORKER] if num_own_ps(job) else [WORKER]
     found = [_object("v1", "ServiceAccount", job, role, automountServiceAccountToken=False) for role in roles]
     found += [_config(job), _claim(job), _service(job), _policy(job)]
     if PS in roles:
@@ -69,7 +73,7 @@ def _claim(job: Job) -> Object:
 
 
 def _service(job: Job) -> Object:
-    """Gives each pod a name. A ps must be found before it is ready: workers tell it what it is to serve."""
+    """Gives each pod a name. A ps must be found before it is ready: workers configure it."""
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector(job.name)}
     named = [{"name": name, "port": port} for name, port in ports(job).items()]
     return _object("v1", "Service", job, spec={**spec, "ports": named})
@@ -121,22 +125,48 @@ def _ps(job: Job) -> Object:
 
 
 def _workers(job: Job, files: Files | None) -> Object:
-    """Index 0 is the chief, and its success the run's. Once fewer workers are left than a step needs, it is over."""
-    replicas = job.fleet.replicas
+    """Index 0 is the chief, and its success the run's. The Job fails once fewer workers are left than a step needs.
+
+    The API refuses a Job that is scaled below `maxFailedIndexes`, so that is at most the smallest number of workers.
+    """
+    replicas, least = job.fleet.replicas, least_workers(job)
     spec = {
         **_job_spec(job, replicas),
-        "maxFailedIndexes": min(replicas - job.quorum, job.quorum),
+        "maxFailedIndexes": min(replicas - least, least),
         "successPolicy": {"rules": [{"succeededIndexes": "0"}]},
         "template": template(job, WORKER, files),
     }
     return _object("batch/v1", "Job", job, WORKER, spec=spec)
 
 
+def tls_secrets(job: Job) -> list[dict[str, Any]]:
+    """The Secrets of ps and workers, made from this machine's certificates of the job; none without TLS.
+
+    Certificates that are missing are made, and old ones renewed. The authority's key stays on this machine.
+
+    Raises:
+        UsageError: They cannot be read or written.
+    """
+    if not job.tls:
+        return []
+    folder = certificates_folder(job.name)
+    certificates.ensure(folder)
+    found = []
+    for role in (PS, WORKER):
+        try:
+            data = {name: (folder / role / name).read_text() for name in (AUTHORITY, CERTIFICATE, KEY)}
+        except OSError as error:
+            raise UsageError(f"certificates in {folder}: {error.strerror or error}") from error
+        meta = {"name": tls_secret(job.name, role), "labels": labels(job.name, role)}
+        found.append({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data})
+    return found
+
+
 def _job_spec(job: Job, pods: int) -> Object:
-    """What both Jobs have alike. `suspend` is left to whoever queues jobs (Kueue).
+    """The settings that both Jobs share. `suspend` is left to a queue of jobs (Kueue).
 
     A pod that is gone is made again, after it has ended: there are never two of an index. The Job alone restarts, not
-    the kubelet, since only it tells exit codes apart: permanent ones end the Job, and what came from outside is not
+    the kubelet, since only it distinguishes exit codes: permanent ones end the Job, and causes from outside are not
     counted against the limit: `psfleet down`, and a pod that is deleted, evicted or suspended.
     """
     rules = [

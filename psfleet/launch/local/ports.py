@@ -16,13 +16,13 @@ LOW, HIGH = 15000, 30000
 """Below the ports that Linux gives to outgoing connections (32768 and up), so that none takes one meanwhile."""
 ATTEMPTS = 1000
 RESERVED = 1024
-"""Pairs that this process keeps for itself: those that it took last."""
+"""Number of pairs that this process keeps reserved, the last ones."""
 
 
 def free_addresses(count: int) -> list[Address]:
-    """Addresses on loopback of which nobody uses either port, and which no other launcher of this machine gets.
+    """Addresses on loopback with two free ports each, reserved against other launchers of this machine.
 
-    Their processes need seconds before they listen, and leave the port alone while they are started again.
+    Processes need seconds before they listen, and do not listen while they are restarted.
 
     Raises:
         LostPeerError: None were found.
@@ -48,7 +48,7 @@ _reserved: deque[socket.socket] = deque()
 
 
 def _reserve(port: int) -> bool:
-    """Takes a name for a port that one process of a machine can have at a time; whether it was there to be taken.
+    """Reserves a port by a name that only one process of a machine can hold; whether it was free.
 
     Linux's abstract socket addresses (unix(7)) are no files, and free again when this process ends, however it does.
     """
@@ -67,6 +67,6 @@ def _reserve(port: int) -> bool:
 
 @atexit.register
 def _release(but: int = 0) -> None:
-    """Gives names back, the oldest first."""
+    """Releases reservations, the oldest first."""
     while len(_reserved) > but:
         _reserved.popleft().close()

@@ -8,7 +8,7 @@ from psfleet.job.job import Job
 def share_cores(job: Job, num_cores: float, num_processes: int) -> Job:
     """The job with threads for processes that compute at the same time on the same cores.
 
-    TensorFlow gives each process threads for all cores. Three processes on two cores then hand work to each other's
+    TensorFlow gives each process threads for all cores. Three processes on two cores then pass work to each other's
     threads more than they compute: one thread each made a step of 118 thousand parameters 7 % shorter.
 
     Args:

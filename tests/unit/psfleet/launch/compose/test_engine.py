@@ -42,25 +42,25 @@ def docker_command(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -
 def test_a_missing_plugin_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     docker_command(tmp_path, monkeypatch, "echo \"docker: 'compose' is not a docker command.\" >&2; exit 1")
     with pytest.raises(UsageError, match=r"`docker compose` does not work, expected .* 2\.20 or later"):
-        engine.need_plugin()
+        engine.require_plugin()
 
 
 def test_a_missing_docker_command_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="there is no `docker` command"):
-        engine.need_plugin()
+        engine.require_plugin()
 
 
 @pytest.mark.parametrize("version", ["2.19.1", "v1.29.2"])
 def test_an_old_plugin_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     docker_command(tmp_path, monkeypatch, f"echo {version}")
     with pytest.raises(UsageError, match=f"`docker compose` is {version}"):
-        engine.need_plugin()
+        engine.require_plugin()
 
 
 def test_a_plugin_that_is_new_enough_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     docker_command(tmp_path, monkeypatch, "echo 2.20.0-debian")
-    engine.need_plugin()
+    engine.require_plugin()
 
 
 def test_an_old_engine_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_a_missing_image_names_the_command_that_builds_it() -> None:
 
     client = SimpleNamespace(images=SimpleNamespace(get=get))
     with pytest.raises(UsageError, match=r"no image psfleet-worker:latest: build it with `make images`"):
-        engine.need_images(client, ["psfleet-ps:latest", "psfleet-worker:latest"])  # type: ignore[arg-type]
+        engine.require_images(client, ["psfleet-ps:latest", "psfleet-worker:latest"])  # type: ignore[arg-type]
 
 
 def test_a_compose_command_that_fails_is_told_by_its_last_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from psfleet.job.job import Job, parse_job
 from psfleet.launch.compose import render as compose_file
-from psfleet.launch.compose import tls as compose_tls
 from psfleet.launch.container import TLS
 from psfleet.service import settings
 
@@ -53,16 +52,7 @@ def test_each_process_is_told_where_its_certificate_is(tmp_path: Path) -> None:
 
 
 def test_without_tls_there_is_nothing_of_it(tmp_path: Path) -> None:
-    compose_tls.prepare(job(tls=False))
     services = compose_file.render(job(tls=False), tmp_path / "job.yaml")["services"]
     for name in ("ps-0", "chief", "worker"):
         assert sources(services[name]) == []
         assert settings.TLS not in services[name]["environment"]
-
-
-def test_certificates_are_made_before_the_fleet_and_kept(home: Path) -> None:
-    compose_tls.prepare(job(tls=True))
-    made = {path: path.read_bytes() for path in home.rglob("*.crt")}
-    assert {path.parent.name for path in made} == {"tiny", "ps", "worker", "client"}
-    compose_tls.prepare(job(tls=True))
-    assert {path: path.read_bytes() for path in home.rglob("*.crt")} == made

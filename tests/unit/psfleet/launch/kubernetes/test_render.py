@@ -13,7 +13,7 @@ from support.json_patch import with_component
 from support.kubernetes_schema import problem, versions
 
 from psfleet.job.job import Job, load_job, parse_job
-from psfleet.launch.kubernetes.names import ps_addresses
+from psfleet.launch.kubernetes.names import addresses
 from psfleet.launch.kubernetes.render import manifests_text, render
 
 ROOT = Path(__file__).parents[5]
@@ -169,7 +169,7 @@ def test_pods_know_their_index_and_their_name_in_dns(tmp_path: Path) -> None:
         assert list(told).index("PSFLEET_INDEX") < list(told).index("PSFLEET_ADDRESS"), "what is used comes first"
         assert told["PSFLEET_PS"]["value"] == "small-ps-0.small:2222,small-ps-1.small:2222"
         assert spec["subdomain"] == only(objects, "Service")["metadata"]["name"]
-    assert [at.host for at in ps_addresses(parse_job(JOB))] == ["small-ps-0.small", "small-ps-1.small"]
+    assert [at.host for at in addresses(parse_job(JOB))] == ["small-ps-0.small", "small-ps-1.small"]
 
 
 def test_a_disk_keeps_the_fleet_together_and_a_shared_file_system_does_not(tmp_path: Path) -> None:

@@ -1,0 +1,84 @@
+"""The containers of fleets on a Docker engine, as members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+
+from docker.models.containers import Container
+
+from psfleet.errors import PERMANENT_CODES
+from psfleet.launch.compose.render import ROLE, project
+from psfleet.launch.platform import KILLED, Member, cause_of_end
+
+PROJECT = "com.docker.compose.project"
+WORKING_DIR = "com.docker.compose.project.working_dir"
+SERVICE = "com.docker.compose.service"
+
+
+def member_of(container: Container, starts: int = 0) -> Member:
+    """A container that `docker inspect` has described.
+
+    Args:
+        starts: How often psfleet has restarted it, which the engine does not count.
+    """
+    state, role = container.attrs["State"], str(container.labels[ROLE])
+    status, code, is_out_of_memory = str(state["Status"]), int(state["ExitCode"]), bool(state["OOMKilled"])
+    has_ended = status not in ("running", "created", "paused")
+    # A restart after a permanent exit code ends alike.
+    is_over = status in ("exited", "dead") or (status == "restarting" and code in PERMANENT_CODES)
+    shown = "OOMKilled" if is_out_of_memory else f"{status} ({code})"
+    return Member(
+        fleet=str(container.labels[PROJECT]).removeprefix(project("")),
+        role=role,
+        index=index_of(container.labels),
+        name=str(container.name),
+        state=shown if has_ended else status,
+        started=max(0.0, seconds(state["StartedAt"])),
+        created=seconds(container.attrs["Created"]),
+        exit_code=code if has_ended else None,
+        cause=_cause(container) if has_ended else "",
+        restarts=int(container.attrs["RestartCount"]) + starts,
+        is_over=is_over,
+        # Docker restarts all containers but those that were killed through it.
+        awaits_restart=status == "exited" and code == KILLED and not is_out_of_memory,
+        health=str(state.get("Health", {}).get("Status", "")) if status == "running" else "",
+        host=str(container.attrs["Config"]["Hostname"]) if role == "worker" else "",
+    )
+
+
+def index_of(labels: Mapping[str, str]) -> int | None:
+    """The index of a ps or of the chief; workers lease theirs, and other services have none."""
+    if labels[ROLE] == "ps":
+        return int(labels[SERVICE].rpartition("-")[2])
+    return 0 if labels[ROLE] == "chief" else None
+
+
+def memory_limit(container: Container) -> str:
+    """The limit of a container's memory, as text."""
+    return f"{int(container.attrs['HostConfig']['Memory']) / (1 << 30):.2g} GiB"
+
+
+def _cause(container: Container) -> str:
+    state = container.attrs["State"]
+    if state["OOMKilled"]:
+        return cause_of_end(int(state["ExitCode"]), memory_limit(container))
+    if state["Error"]:
+        return f"did not start: {state['Error']}"
+    return cause_of_end(int(state["ExitCode"]))
+
+
+def lines(chunks: Iterable[bytes]) -> Iterator[str]:
+    """Lines of a log that comes in chunks; the engine cuts lines at 16 KB."""
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from (line.decode(errors="replace") for line in whole)
+    if rest:
+        yield rest.decode(errors="replace")
+
+
+def seconds(text: str) -> float:
+    """A time of the engine, which has nanoseconds, in seconds since 1970."""
+    whole, _, fraction = text.removesuffix("Z").partition(".")
+    return datetime.fromisoformat(whole + "+00:00").timestamp() + float(f"0.{fraction or 0}")

@@ -1,0 +1,221 @@
+"""Runs fleets with docker compose: the plugin creates the containers, the engine's API does everything else."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+import docker
+from docker.errors import NotFound
+from docker.models.containers import Container
+
+from psfleet.errors import UsageError
+from psfleet.job.job import Job, parse_job
+from psfleet.launch import container
+from psfleet.launch.certificates_folder import certificates_folder
+from psfleet.launch.compose import engine
+from psfleet.launch.compose.containers import PROJECT, WORKING_DIR, lines, member_of, memory_limit
+from psfleet.launch.compose.engine import translate_errors
+from psfleet.launch.compose.render import ROLE, file_text, project
+from psfleet.launch.platform import TRAINING, Member, Request
+from psfleet.service import settings
+
+STARTS_AT_ONCE = 16
+START_TRIES = 3
+"""A busy engine sometimes fails to publish a port or to join a network."""
+STOP_SECS = 10
+"""How long a container may take to end once the chief has."""
+REMEMBERED_SECS = 3600
+"""How far back the engine is asked for containers that ran out of memory; it remembers its last 256 events."""
+
+
+class Compose:
+    """A `Platform` on a Docker engine; each fleet is a compose project."""
+
+    noun = "container"
+    where = "is on the Docker engine"
+    look_secs = 1.0
+    restart_secs = 0.0
+    settle_secs = 15.0
+    restarts_stopped = False
+
+    def __init__(self) -> None:
+        self._starts: Counter[str] = Counter()
+
+    def render(self, request: Request, out: Path | None, command: str) -> str:
+        """See `Platform`."""
+        folder = out.parent if out is not None else None
+        return file_text(request.job, request.job_file, folder, command)
+
+    @translate_errors()
+    def apply(self, request: Request) -> None:
+        """See `Platform`."""
+        job = request.job
+        engine.require_plugin()
+        engine.require_images(self._client, [job.container.ps_image, job.container.worker_image])
+        _require_readable(request)
+        self.remove(job.name, results=request.fresh)
+        if job.tls:
+            # Imported here: it takes 80 ms.
+            from psfleet.tls import certificates
+
+            certificates.ensure(certificates_folder(job.name))
+        text = file_text(job, request.job_file, None, "psfleet up")
+        home = str(request.job_file.resolve().parent)
+        engine.compose(project(job.name), text, "--project-directory", home, "up", "--no-start")
+        self._start(job.name)
+
+    @translate_errors()
+    def job(self, name: str) -> Job:
+        """See `Platform`."""
+        return parse_job(json.loads(_environment(self._chief(name))[settings.JOB]))
+
+    @translate_errors()
+    def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
+        """See `Platform`. A container that has ended for good is restarted by Docker no more: it would end alike."""
+        killed = self._out_of_memory() if with_notes else {}
+        members = []
+        for each in self._containers(name):
+            member = member_of(each, self._starts[each.id])
+            if member.is_over and each.attrs["State"]["Status"] == "restarting":
+                each.update(restart_policy={"Name": "no"})
+            if each.id in killed:
+                when = time.strftime("%H:%M:%S", time.localtime(killed[each.id]))
+                note = f"killed at {when}: out of memory, the limit is {memory_limit(each)}"
+                member = replace(member, note=note)
+            members.append(member)
+        return sorted(members, key=_order)
+
+    @translate_errors()
+    def restart(self, member: Member) -> None:
+        """See `Platform`."""
+        found = self._client.containers.get(member.name)
+        self._starts[found.id] += 1
+        found.start()
+
+    @translate_errors()
+    def stop(self, chief: Member, timeout_secs: float) -> None:
+        """See `Platform`."""
+        self._client.containers.get(chief.name).stop(timeout=int(timeout_secs))
+
+    def log(self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+        """See `Platform`."""
+        with translate_errors():
+            found = self._client.containers.get(member.name)
+            # The engine takes no time of zero.
+            yield from lines(
+                found.logs(stream=True, follow=follow, since=since or None, tail="all" if tail is None else tail)
+            )
+
+    @contextmanager
+    def tar(self, job: Job, names: Sequence[str]) -> Iterator[Iterator[Iterator[bytes]]]:
+        """See `Platform`. The engine reads the volume of an ended container, too."""
+
+        def archives() -> Iterator[Iterator[bytes]]:
+            chief = self._chief(job.name)
+            for name in names:
+                try:
+                    chunks, _ = chief.get_archive(f"{container.OUT}/{name}")
+                except NotFound:
+                    continue
+                yield chunks
+
+        with translate_errors():
+            yield archives()
+
+    @translate_errors()
+    def scale(self, job: Job, workers: int) -> None:
+        """See `Platform`."""
+        engine.require_plugin()
+        home = Path(self._chief(job.name).labels[WORKING_DIR])
+        text = file_text(job, home / "job.yaml", None, "psfleet scale")
+        arguments = ["up", "-d", "--no-recreate", "--no-deps", "--scale", f"worker={workers - 1}", "worker"]
+        engine.compose(project(job.name), text, "--project-directory", str(home), *arguments)
+
+    @translate_errors()
+    def remove(self, name: str, results: bool) -> bool:
+        """See `Platform`."""
+        label = {"label": f"{PROJECT}={project(name)}"}
+        containers = self._containers(name)
+        volumes = self._client.volumes.list(filters=label) if results else []
+        with ThreadPoolExecutor(STARTS_AT_ONCE) as pool:
+            for call in [pool.submit(_end, each) for each in containers]:
+                call.result()
+        for part in [*self._client.networks.list(filters=label), *volumes]:
+            part.remove()
+        return bool(containers or volumes)
+
+    @cached_property
+    def _client(self) -> docker.DockerClient:
+        return engine.connect()
+
+    def _containers(self, name: str | None) -> list[Container]:
+        """Of a fleet, or of all fleets."""
+        label = ROLE if name is None else f"{PROJECT}={project(name)}"
+        found = self._client.containers.list(all=True, filters={"label": label}, ignore_removed=True)
+        return [each for each in found if ROLE in each.labels]
+
+    def _chief(self, name: str) -> Container:
+        chief = next((each for each in self._containers(name) if each.labels[ROLE] == "chief"), None)
+        if chief is None:
+            raise UsageError(f"fleet {name} has no chief on the Docker engine, expected one that `psfleet up` started")
+        return chief
+
+    def _start(self, name: str) -> None:
+        """Starts all containers at once, which compose would not: they wait for each other by themselves."""
+        left = self._containers(name)
+        for _ in range(START_TRIES):
+            with ThreadPoolExecutor(STARTS_AT_ONCE) as pool:
+                calls = [(each, pool.submit(each.start)) for each in left]
+            failed = {each: error for each, call in calls if (error := call.exception()) is not None}
+            left = list(failed)
+            if not left:
+                return
+        self.remove(name, results=False)
+        error = failed[left[0]]
+        raise UsageError(f"container {left[0].name} does not start: {error}") from error
+
+    def _out_of_memory(self) -> dict[str, float]:
+        """By container, when it last ran out of memory."""
+        now = int(time.time())
+        filters = {"event": "oom", "label": ROLE}
+        events = self._client.events(since=now - REMEMBERED_SECS, until=now, decode=True, filters=filters)
+        return {event["id"]: event["timeNano"] / 1e9 for event in events}
+
+
+def _environment(chief: Container) -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in chief.attrs["Config"]["Env"])
+
+
+def _order(member: Member) -> tuple[str, int, int, int, str]:
+    rank = TRAINING.index(member.role) if member.role in TRAINING else len(TRAINING)
+    return member.fleet, rank, member.index or 0, len(member.name), member.name
+
+
+def _require_readable(request: Request) -> None:
+    """Checks that the containers' user can read a program that is mounted."""
+    if request.job.container.program != "mount":
+        return
+    home = request.job_file.resolve().parent
+    for path, mode in [(home, 0o5), *[(path, 0o4) for path in home.glob("*.py")]]:
+        if path.stat().st_mode & mode != mode:
+            raise UsageError(
+                f"{path} cannot be read by user {container.USER}, as which containers run: `chmod -R o+rX {home}`"
+            )
+
+
+def _end(each: Container) -> None:
+    """Stops a container and removes it."""
+    try:
+        if not member_of(each).is_over:
+            each.stop(timeout=STOP_SECS)
+        each.remove(force=True, v=True)
+    except NotFound:
+        return

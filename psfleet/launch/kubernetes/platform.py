@@ -1,0 +1,181 @@
+"""Runs fleets on Kubernetes through its API: no custom resource, no rights for pods."""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from psfleet.errors import LostPeerError, UsageError
+from psfleet.job.job import Job, parse_job
+from psfleet.launch import container
+from psfleet.launch.kubernetes.api import Cluster, translate_errors
+from psfleet.launch.kubernetes.exec import execute, execution
+from psfleet.launch.kubernetes.names import JOB_KEY, RESULTS, WORKER, member
+from psfleet.launch.kubernetes.pod_template import reader
+from psfleet.launch.kubernetes.pods import Pod, members_of, pods_of
+from psfleet.launch.kubernetes.render import manifests_text, render, tls_secrets
+from psfleet.launch.platform import Member, Request
+from psfleet.polling import wait_until
+
+REMOVAL_SECS = 60.0
+"""How long the API may take to remove what was deleted, beyond the pods' own time to end."""
+KINDS = (
+    ("batch/v1", "Job"),
+    ("v1", "Pod"),
+    ("v1", "Service"),
+    ("v1", "ConfigMap"),
+    ("v1", "Secret"),
+    ("v1", "ServiceAccount"),
+    ("policy/v1", "PodDisruptionBudget"),
+    ("networking.k8s.io/v1", "NetworkPolicy"),
+)
+"""Kinds of a fleet's objects, except for its volume."""
+VOLUME = ("v1", "PersistentVolumeClaim")
+INTERRUPT = ("sh", "-c", "kill -INT 1")
+"""Sends SIGINT to a container's first process, which passes it on."""
+PACK = ("tar", "-C", container.OUT, "--exclude=./lost+found", "--exclude=./.*", "-cf", "-", ".")
+
+
+class Kubernetes:
+    """A `Platform` in a namespace of a cluster; each fleet is two Jobs and the objects that they need."""
+
+    noun = "pod"
+    look_secs = 1.0
+    restart_secs = 0.0
+    settle_secs = 0.0
+    restarts_stopped = True
+
+    @property
+    def where(self) -> str:
+        """See `Platform`."""
+        return f"is in namespace {self._cluster.namespace}"
+
+    def render(self, request: Request, out: Path | None, command: str) -> str:
+        """See `Platform`."""
+        return manifests_text(request.job, request.job_file, command)
+
+    def apply(self, request: Request) -> None:
+        """See `Platform`."""
+        job = request.job
+        objects = render(job, request.job_file) + tls_secrets(job)
+        self.remove(job.name, results=request.fresh)
+        workers = next(each for each in objects if _is_workers(each, job.name))
+        # The workers' Job last: all that its pods need is there.
+        others = [each for each in objects if each is not workers]
+        self._cluster.apply(others)
+        (owner,) = self._cluster.apply([workers])
+        self._cluster.apply([_owned(each, owner) for each in others if each["kind"] != VOLUME[1]])
+
+    def job(self, name: str) -> Job:
+        """See `Platform`."""
+        text = self._cluster.config_map(name).get(JOB_KEY)
+        if text is None:
+            raise UsageError(f"fleet {name} has no ConfigMap {name} with its job, expected one that psfleet rendered")
+        return parse_job(json.loads(text))
+
+    def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
+        """See `Platform`."""
+        return members_of(self._cluster.jobs(name), pods_of(self._cluster.pods(name)))
+
+    def restart(self, member: Member) -> None:
+        """See `Platform`. Jobs leave no restart to psfleet."""
+        raise NotImplementedError
+
+    def stop(self, chief: Member, timeout_secs: float) -> None:
+        """See `Platform`. SIGTERM, which a deleted pod gets, would only make the chief leave room for another."""
+        execute(self._cluster, chief.name, INTERRUPT)
+        limit = math.ceil(timeout_secs) + REMOVAL_SECS
+
+        def is_gone() -> bool:
+            pods = pods_of(self._cluster.pods(chief.fleet))
+            return all(pod.name != chief.name or pod.is_over for pod in pods)
+
+        wait_until(is_gone, limit, f"pod {chief.name} to save and end", poll_secs=0.5)
+
+    def log(self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+        """See `Platform`. Each process is a pod with a log of its own."""
+        return self._cluster.follow(member.name, tail) if follow else self._cluster.log(member.name, tail)
+
+    @contextmanager
+    def tar(self, job: Job, names: Sequence[str]) -> Iterator[Iterator[Iterator[bytes]]]:
+        """See `Platform`. A pod that only reads the volume packs it into a stream of the API."""
+
+        def archive(pod: str) -> Iterator[bytes]:
+            with execution(self._cluster, pod, PACK) as output:
+                yield from output.chunks()
+                if output.problem():
+                    raise LostPeerError(f"the results could not be copied: {output.problem()}")
+
+        with self._reader(job) as pod:
+            yield iter([archive(pod)])
+
+    def scale(self, job: Job, workers: int) -> None:
+        """See `Platform`."""
+        name = member(job.name, WORKER)
+        patch = {"spec": {"completions": workers, "parallelism": workers}}
+        with translate_errors(f"scale Job {name}"):
+            self._cluster.batch.patch_namespaced_job(name, self._cluster.namespace, patch)
+
+    def remove(self, name: str, results: bool) -> bool:
+        """See `Platform`. Waits until the pods and the volume are gone."""
+        jobs, claims = self._cluster.jobs(name), self._cluster.claims(name) if results else []
+        if jobs:
+            pods = self._cluster.pods(name)
+            self._cluster.remove_all(name, KINDS)
+            grace = max([pod.spec.termination_grace_period_seconds or 0 for pod in pods], default=0)
+
+            def left() -> list[str]:
+                parts = [*self._cluster.jobs(name), *self._cluster.pods(name)]
+                return [part.metadata.name for part in parts]
+
+            wait_until(left, grace + REMOVAL_SECS, f"the pods of fleet {name} to end", done=_is_empty, poll_secs=0.5)
+        if claims:
+            self._cluster.remove_all(name, [VOLUME])
+
+            def volumes() -> list[str]:
+                return [claim.metadata.name for claim in self._cluster.claims(name)]
+
+            wait_until(volumes, REMOVAL_SECS, f"the volume of fleet {name} to go", done=_is_empty, poll_secs=0.5)
+        return bool(jobs or claims)
+
+    @cached_property
+    def _cluster(self) -> Cluster:
+        return Cluster()
+
+    @contextmanager
+    def _reader(self, job: Job) -> Iterator[str]:
+        """A pod that mounts the volume, and is removed with the block."""
+        name = f"{job.name}-{RESULTS}-{secrets.token_hex(3)}"
+        self._cluster.apply([reader(job, name)])
+
+        def state() -> str:
+            with translate_errors(f"read pod {name}"):
+                pod = Pod(self._cluster.core.read_namespaced_pod(name, self._cluster.namespace))
+            return pod.problem() or pod.state()
+
+        try:
+            what = f"pod {name}, which copies the results"
+            wait_until(state, job.deadlines.start_secs, what, done="running".__eq__, poll_secs=0.5)
+            yield name
+        finally:
+            self._cluster.delete_pod(name)
+
+
+def _is_workers(content: dict[str, Any], name: str) -> bool:
+    return content["kind"] == "Job" and bool(content["metadata"]["name"] == member(name, WORKER))
+
+
+def _owned(content: dict[str, Any], owner: Any) -> dict[str, Any]:
+    """An object that goes when its owner does."""
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": owner.metadata.name, "uid": owner.metadata.uid}
+    return {**content, "metadata": {**content["metadata"], "ownerReferences": [reference]}}
+
+
+def _is_empty(found: Sequence[object]) -> bool:
+    return not found

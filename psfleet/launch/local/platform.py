@@ -1,0 +1,192 @@
+"""The processes of this machine as a platform: one fleet, whose log files lie in its run folder."""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from psfleet import errors
+from psfleet.addresses import Address, num_own_ps, ps_addresses
+from psfleet.errors import DONE, LOST_PEERS, PERMANENT_CODES, DeadlineError
+from psfleet.job.job import Job
+from psfleet.launch.local.child import Task
+from psfleet.launch.local.ports import free_addresses
+from psfleet.launch.platform import Member
+from psfleet.polling import wait_until
+from psfleet.report.schema import Report
+from psfleet.run_folder import RunFolder
+from psfleet.service import settings
+
+LEAVE_SECS = 10.0
+"""How long every process may take to end once the chief has."""
+POLL_SECS = 0.1
+
+
+class Local:
+    """A `Platform` for the one fleet that a launcher starts itself.
+
+    Args of the constructor:
+        signals: Numbers of the signals that this process has received. The first one asks the chief to save and stop,
+            the second one ends all processes at once.
+
+    Attributes:
+        run: The run's id.
+    """
+
+    noun = "process"
+    where = "is among the processes of this launcher"
+    look_secs = POLL_SECS
+    restart_secs = 0.5
+    settle_secs = 0.0
+    restarts_stopped = False
+
+    def __init__(self, job: Job, folder: RunFolder, program_folder: Path, signals: list[int]) -> None:
+        self.run = f"{job.name}-{secrets.token_hex(4)}"
+        self._job = job
+        self._folder = folder
+        self._signals = signals
+        self._heeded = 0
+        self._deadline: float | None = None
+        self._started: dict[str, float] = {}
+        self._tasks = self._plan(program_folder)
+        self._chief = next(task for task in self._tasks if task.role == "worker")
+        self._is_closed = threading.Event()
+
+    def start(self) -> None:
+        """Starts all processes."""
+        for task in self._tasks:
+            self._start(task, "")
+
+    def job(self, name: str) -> Job:
+        """See `Platform`."""
+        return self._job
+
+    def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
+        """See `Platform`. Passes on signals, and ends the processes that outlive the chief for too long."""
+        self._heed_signals()
+        self._end_after_chief()
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            for task in self._tasks:
+                task.kill()
+        return [self._member(task) for task in self._tasks]
+
+    def restart(self, member: Member) -> None:
+        """See `Platform`."""
+        task = next(task for task in self._tasks if task.name == member.name)
+        self._start(task, task.cause_of_end())
+
+    def stop(self, chief: Member, timeout_secs: float) -> None:
+        """See `Platform`. A chief that does not end in time is killed, as a container would be."""
+        self._chief.signal(signal.SIGTERM)
+        with suppress(DeadlineError):
+            wait_until(self._chief.exit_code, timeout_secs, "the chief to end", done=lambda code: code is not None)
+        self._chief.kill()
+
+    def log(self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+        """See `Platform`. Followed over restarts until the chief has ended; a line without its end waits for it."""
+        task = next(task for task in self._tasks if task.name == member.name)
+        rest = ""
+        with task.log.open(errors="replace") as file:
+            while True:
+                is_last = not follow or self._is_closed.is_set()
+                *lines, rest = (rest + file.read()).split("\n")
+                yield from lines
+                if is_last:
+                    return
+                self._is_closed.wait(POLL_SECS)
+
+    def remove(self, name: str, results: bool) -> bool:
+        """See `Platform`. Ends all processes at once; results stay in the run folder."""
+        for task in self._tasks:
+            task.kill()
+        self._is_closed.set()
+        return True
+
+    def _plan(self, program_folder: Path) -> list[Task]:
+        job, num_ps = self._job, num_own_ps(self._job)
+        free = free_addresses(num_ps + job.fleet.replicas)
+        ps = ps_addresses(job, free[:num_ps])
+        common = {
+            settings.JOB: str(self._folder.job),
+            settings.PROGRAM_FOLDER: str(program_folder),
+            settings.RUN: self.run,
+            settings.OUT: str(self._folder.path),
+            settings.PS: ",".join(address.data for address in ps),
+            # All processes of this machine cannot share the one port that its own environment may name.
+            settings.METRICS_PORT: "0",
+            # None of them is a pod, though the launcher may be in one.
+            settings.ON_SIGTERM: "",
+            settings.START: "",
+        }
+
+        def task(role: str, index: int, address: Address) -> Task:
+            own = {settings.INDEX: str(index), settings.ADDRESS: address.data}
+            return Task(role, index, {**common, **own}, self._folder.log(role, index))
+
+        places = [("ps", index, address) for index, address in enumerate(free[:num_ps])]
+        places += [("worker", index, address) for index, address in enumerate(free[num_ps:])]
+        return [task(*place) for place in places]
+
+    def _start(self, task: Task, cause: str) -> None:
+        task.start(cause=cause)
+        self._started[task.name] = time.time()
+
+    def _member(self, task: Task) -> Member:
+        code = task.exit_code()
+        return Member(
+            fleet=self._job.name,
+            role="chief" if task is self._chief else task.role,
+            index=task.index,
+            name=task.name,
+            state="running" if code is None else f"exited ({code})",
+            started=self._started[task.name],
+            exit_code=code,
+            cause=task.cause_of_end() if code not in (None, DONE) else "",
+            restarts=task.restarts,
+            is_over=code is not None,
+            awaits_restart=code is not None and not self._is_final(task, code),
+        )
+
+    def _is_over(self, task: Task) -> bool:
+        code = task.exit_code()
+        return code is not None and (self._is_final(task, code) or task.restarts >= self._job.fleet.max_restarts)
+
+    def _is_final(self, task: Task, code: int) -> bool:
+        """Whether a process that has ended is not restarted, however many restarts are left."""
+        if code == DONE:
+            return True
+        if self._deadline is not None:
+            # A stopping chief cannot make its last step without a process that was killed meanwhile.
+            return not (self._signals and task.was_killed() and self._chief.exit_code() is None)
+        if task is self._chief and (self._folder.path / Report.FILE_NAME).exists():
+            return True
+        if task.was_killed() or code == LOST_PEERS:
+            return False
+        return code in PERMANENT_CODES or code == errors.BUG or task is self._chief
+
+    def _end_within(self, secs: float) -> None:
+        latest = time.monotonic() + secs
+        self._deadline = latest if self._deadline is None else min(self._deadline, latest)
+
+    def _heed_signals(self) -> None:
+        if len(self._signals) > 1:
+            self._deadline = 0.0
+        elif self._signals and not self._heeded:
+            self._heeded = 1
+            self._chief.signal(self._signals[0])
+            self._end_within(self._job.deadlines.stop_secs)
+
+    def _end_after_chief(self) -> None:
+        """A chief that is done ends the others; if it failed too early for that, they get a signal."""
+        if self._heeded < 2 and self._is_over(self._chief):
+            self._heeded = 2
+            self._is_closed.set()
+            self._end_within(LEAVE_SECS)
+            if self._chief.exit_code() != DONE:
+                for task in self._tasks:
+                    task.signal(signal.SIGTERM)

@@ -1,0 +1,196 @@
+"""Collects the results of a run and validates them: no success without a verified checkpoint."""
+
+from __future__ import annotations
+
+import io
+import signal
+import tarfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from psfleet import errors
+from psfleet.checkpoint.manifest import read_manifest
+from psfleet.checkpoint.store import verify
+from psfleet.errors import PERMANENT_CODES, BadJobError, LostPeerError, NoCheckpointError
+from psfleet.job.job import Job
+from psfleet.launch.local.child import parse_line
+from psfleet.launch.logs import fleet_table, require, with_indices
+from psfleet.launch.platform import STOPPED, TRAINING, Member, Platform, chief_of, gone_for_good
+from psfleet.report import html
+from psfleet.report.schema import CheckpointInfo, EventLog, History, Report
+from psfleet.run_folder import RunFolder, claimed
+
+ALWAYS = ("checkpoints", "tensorboard", History.FILE_NAME)
+"""Results that are copied whatever their age."""
+OF_THIS_START = (EventLog.FILE_NAME, Report.FILE_NAME)
+"""Results that are copied only if they were written since the fleet was created."""
+
+
+class Chunks(io.RawIOBase):
+    """A file over a stream of chunks; to be wrapped into an `io.BufferedReader`."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = filter(None, chunks)
+        self._rest = b""
+
+    def readable(self) -> bool:
+        """See io.RawIOBase."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """See io.RawIOBase."""
+        self._rest = self._rest or next(self._chunks, b"")
+        count = min(len(buffer), len(self._rest))
+        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
+        return count
+
+
+def collect(platform: Platform, name: str, folder: Path) -> Report:
+    """Copies results and logs of a run into a run folder, and publishes its report there.
+
+    Returns:
+        The chief's report, with the path of the copied checkpoint; or one that says why there is none, or that the
+        copy is not valid.
+
+    Raises:
+        UsageError: There is no such fleet, or the folder cannot be used.
+        LostPeerError: The copy broke off.
+    """
+    members = require(platform, name)
+    job = platform.job(name)
+    chief = chief_of(members)
+    with claimed(folder, job, fresh=False) as run_folder:
+        _copy(platform, job, run_folder.path, chief.created if chief is not None else 0.0)
+        _save_logs(platform, members, run_folder)
+        report = Report.read(run_folder.path) if (run_folder.path / Report.FILE_NAME).exists() else None
+        if report is None or chief is None or not _is_last_word(report, chief):
+            report = unreported(job, run_folder, members)
+        else:
+            report = validated(report, run_folder)
+        report = with_failure(report, members, job)
+        html.publish(report, run_folder.path)
+        return report
+
+
+def _copy(platform: Platform, job: Job, folder: Path, created: float) -> None:
+    """Extracts what belongs to the run; files of one start only if they are of this one."""
+    with platform.tar(job, [*ALWAYS, *OF_THIS_START]) as archives:
+        for chunks in archives:
+            try:
+                with tarfile.open(fileobj=io.BufferedReader(Chunks(chunks)), mode="r|") as archive:
+                    for entry in archive:
+                        top = Path(entry.name).parts[:1]
+                        if top and (top[0] in ALWAYS or (top[0] in OF_THIS_START and entry.mtime >= int(created))):
+                            archive.extract(entry, folder, filter="data")
+            except tarfile.TarError as error:
+                raise LostPeerError(f"the copy of the results broke off: {error}") from error
+            # What follows the archive: the platform's own verdict on its completeness.
+            for _ in chunks:
+                continue
+
+
+def _save_logs(platform: Platform, members: Sequence[Member], folder: RunFolder) -> None:
+    table = fleet_table(platform, members)
+    for member in with_indices(platform, members, table):
+        if member.role not in TRAINING or not member.started:
+            continue
+        role = "ps" if member.role == "ps" else "worker"
+        path = folder.log(role, member.index) if member.index is not None else folder.path / f"logs/{member.name}.log"
+        with path.open("a") as file:
+            file.writelines(f"{line}\n" for line in platform.log(member))
+
+
+def _is_last_word(report: Report, chief: Member) -> bool:
+    """Whether it is the report of the chief's last process; after a permanent failure that may be restarted once."""
+    if not chief.is_over:
+        return report.exit_code in PERMANENT_CODES
+    return report.exit_code == chief.exit_code or (report.exit_code in PERMANENT_CODES and chief.has_failed)
+
+
+def validated(report: Report, folder: RunFolder) -> Report:
+    """A report whose checkpoint is the copy in the folder; failed unless that proves its success."""
+    saved = report.checkpoint
+    if saved is None:
+        return report if report.exit_code else _failed(report, "the report names no checkpoint")
+    path = folder.path / "checkpoints" / Path(saved.path).name
+    report = report.model_copy(update={"checkpoint": CheckpointInfo(path=str(path), step=saved.step)})
+    if report.exit_code != errors.DONE:
+        return report
+    try:
+        checkpoint = read_manifest(path)
+        verify(checkpoint)
+    except (NoCheckpointError, BadJobError) as error:
+        return _failed(report, f"the copied checkpoint is not whole: {error}")
+    if checkpoint.step < report.target_step:
+        return _failed(report, f"the copied checkpoint has step {checkpoint.step}, expected {report.target_step}")
+    return report
+
+
+def unreported(job: Job, folder: RunFolder, members: Sequence[Member], run: str | None = None) -> Report:
+    """The report of a run whose chief left none."""
+    code, error = _cause(members, folder)
+    return Report(
+        status="stopped" if code in STOPPED else "failed",
+        exit_code=code,
+        error=error,
+        name=job.name,
+        run=run or job.name,
+        mode=job.update.mode,
+        target_step=job.train.steps,
+        events=EventLog(folder.path / EventLog.FILE_NAME).read(),
+    )
+
+
+def with_failure(report: Report, members: Sequence[Member], job: Job) -> Report:
+    """The report of a run that was stopped because a member was gone for good: it failed of that."""
+    gone = gone_for_good(members, job)
+    if report.exit_code not in STOPPED or gone is None:
+        return report
+    error = f"{gone.name}: {gone.cause}, and was not started again"
+    return report.model_copy(update={"status": "failed", "exit_code": _code(gone), "error": error})
+
+
+def first_failure(folder: RunFolder, code: int) -> str | None:
+    """Which process failed first with an exit code, and why, by the logs in the folder.
+
+    The others end with the same code once they hear of it. A temporary failure counts only if its process logged no
+    later one, since it may have been restarted after it.
+    """
+    found = []
+    for path in sorted((folder.path / "logs").glob("*.log")):
+        entries = [entry for line in path.read_bytes().splitlines() if (entry := parse_line(line)) is not None]
+        failures = [entry for entry in entries if entry.get("event") == "failed"]
+        found += failures if code in PERMANENT_CODES else failures[-1:]
+    failed = [entry for entry in found if entry["exit_code"] == code]
+    if not failed:
+        return None
+    first = min(failed, key=lambda entry: entry["time"])
+    return f"{first['role']} {first.get('index', '')}: {first['message']}"
+
+
+def _cause(members: Sequence[Member], folder: RunFolder) -> tuple[int, str]:
+    """Exit code and message of a run without a report: its first permanent failure, or else how the chief ended."""
+    training = [member for member in members if member.role in TRAINING]
+    chief = chief_of(training)
+    permanent = next((m for m in training if m.exit_code in PERMANENT_CODES), None)
+    failed = permanent or (chief if chief is not None and chief.exit_code is not None else None)
+    failed = failed or next((m for m in training if m.has_failed and m.is_over), None)
+    code = failed.exit_code if failed is not None else None
+    if failed is None or not code:
+        return errors.BUG, "the chief left no report"
+    if code in STOPPED:
+        return code, f"stopped by {signal.Signals(code - errors.SIGNAL_BASE).name}"
+    first = first_failure(folder, code)
+    return _code(failed), first if first is not None else f"{failed.name}: {failed.cause}"
+
+
+def _code(member: Member) -> int:
+    """The exit code of a run that ends because of a member; a killed one is a lost peer."""
+    code = member.exit_code or errors.BUG
+    return errors.LOST_PEERS if code > errors.SIGNAL_BASE else code
+
+
+def _failed(report: Report, error: str) -> Report:
+    update = {"status": "failed", "exit_code": NoCheckpointError.exit_code, "error": error}
+    return report.model_copy(update=update)

@@ -1,0 +1,122 @@
+"""The status of fleets: a row for each member, as a table or as plain columns where there is no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from psfleet.errors import SIGNAL_BASE
+from psfleet.launch.local.child import parse_line
+from psfleet.launch.logs import fleet_table, require, with_indices
+from psfleet.launch.platform import TRAINING, Member, WatchedPlatform
+
+COLUMNS = ("fleet", "role", "index", "state", "health", "step", "rate", "restarts", "container", "last event")
+NUMBERS = {"index", "step", "rate", "restarts"}
+NOTHING = "-"
+FAILURE_LINES = 50
+
+
+@dataclass(frozen=True)
+class TaskStatus:
+    """One member of a fleet, as `psfleet status` shows it.
+
+    Attributes:
+        fleet, index, name, state, health: As `Member` has them.
+        role: ps, chief, worker or spare; tensorboard and the like for what is not part of the training.
+        step: Version of its parameters; None: not known (yet).
+        rate: Examples per second of a worker, updates per second of a ps; None: not known.
+        restarts: How often it was started again.
+        last_event: What happened to it last, in one line; empty: nothing.
+    """
+
+    fleet: str
+    role: str
+    index: int | None
+    name: str
+    state: str
+    health: str = ""
+    step: int | None = None
+    rate: float | None = None
+    restarts: int = 0
+    last_event: str = ""
+
+
+def statuses(platform: WatchedPlatform, name: str | None) -> list[TaskStatus]:
+    """The members of a fleet, or of all fleets, by fleet.
+
+    Raises:
+        UsageError: There is no such fleet.
+    """
+    if name is not None:
+        require(platform, name)
+    members = platform.members(name, with_notes=True)
+    rows = []
+    for fleet in dict.fromkeys(member.fleet for member in members):
+        own = [member for member in members if member.fleet == fleet]
+        table = fleet_table(platform, own)
+        rows += [_status(platform, member, table) for member in with_indices(platform, own, table)]
+    return rows
+
+
+def _status(platform: WatchedPlatform, member: Member, table: Mapping[str, Any]) -> TaskStatus:
+    rows = table.get("ps" if member.role == "ps" else "workers", ()) if member.role in TRAINING else ()
+    row: Mapping[str, Any] = next((row for row in rows if row["index"] == member.index), {})
+    return TaskStatus(
+        fleet=member.fleet,
+        role=row.get("role", member.role),
+        index=member.index,
+        name=member.name,
+        state=member.state,
+        health=member.health,
+        step=row.get("step"),
+        rate=row.get("rate") if member.state == "running" else None,
+        restarts=max(member.restarts, row.get("restarts", 0)),
+        last_event=_last_event(platform, member, row),
+    )
+
+
+def _last_event(platform: WatchedPlatform, member: Member, row: Mapping[str, Any]) -> str:
+    if member.problem:
+        return member.problem
+    if member.has_failed:
+        # The platform says how it failed if a signal ended it, and its log says why otherwise.
+        was_killed = (member.exit_code or 0) > SIGNAL_BASE or not member.started
+        return member.cause if was_killed else _last_words(platform, member) or member.cause
+    return member.note or str(row.get("last_event") or "")
+
+
+def _last_words(platform: WatchedPlatform, member: Member) -> str:
+    """The last failure that a member logged, if its last process ended with it."""
+    entries = map(parse_line, platform.log(member, tail=FAILURE_LINES))
+    failures = [entry for entry in entries if entry is not None and entry.get("event") == "failed"]
+    return str(failures[-1]["message"]) if failures and failures[-1]["exit_code"] == member.exit_code else ""
+
+
+def table_of(console: Console, tasks: Sequence[TaskStatus]) -> RenderableType:
+    """One row for each member."""
+    if not tasks:
+        return Text("no fleet is there")
+    rows = [_cells(task) for task in tasks]
+    if console.is_terminal:
+        table = Table(box=None)
+        for column in COLUMNS:
+            table.add_column(column, justify="right" if column in NUMBERS else "left")
+        for row in rows:
+            table.add_row(*map(Text, row))
+        return table
+    widths = [max(map(len, cells)) for cells in zip(COLUMNS, *rows, strict=True)]
+    lines = ("  ".join(map(str.ljust, cells, widths)).rstrip() for cells in (COLUMNS, *rows))
+    return Text("\n".join(lines))
+
+
+def _cells(task: TaskStatus) -> tuple[str, ...]:
+    rate = NOTHING if task.rate is None else f"{task.rate:,.1f}"
+    index, step = (NOTHING if number is None else str(number) for number in (task.index, task.step))
+    last_event = task.last_event or NOTHING
+    health = task.health or NOTHING
+    return task.fleet, task.role, index, task.state, health, step, rate, str(task.restarts), task.name, last_event

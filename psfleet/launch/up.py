@@ -1,0 +1,70 @@
+"""Starts, grows and ends fleets on any platform."""
+
+from __future__ import annotations
+
+from psfleet.errors import DONE, PERMANENT_CODES, UsageError
+from psfleet.launch.logs import require
+from psfleet.launch.platform import Platform, Request, chief_of, least_workers
+
+
+def start(platform: Platform, request: Request) -> None:
+    """Starts a fleet, unless one trains this very job, or has ended for good and waits for its results to be copied.
+
+    Raises:
+        UsageError: One trains another version of the job, or a fresh one is requested while it trains.
+    """
+    name = request.job.name
+    members = platform.members(name)
+    chief = chief_of(members)
+    if chief is not None and chief.state != "created":
+        is_same = platform.job(name) == request.job
+        if not chief.is_over:
+            _check_same(request, is_same)
+            return
+        is_permanent = any(member.exit_code in PERMANENT_CODES for member in members)
+        if is_same and not request.fresh and (chief.exit_code == DONE or is_permanent):
+            return
+    platform.apply(request)
+
+
+def scale(platform: Platform, name: str, workers: int) -> None:
+    """Changes the number of workers and spares together of a fleet that trains.
+
+    Raises:
+        UsageError: It does not train, too few workers are left for a step, or there are no slots for so many.
+    """
+    chief = chief_of(require(platform, name))
+    if chief is None or chief.is_over:
+        raise UsageError(f"fleet {name} does not run, expected one that trains")
+    job = platform.job(name)
+    least = least_workers(job)
+    if not least <= workers <= job.fleet.worker_limit:
+        raise UsageError(
+            f"--workers {workers}: expected {least} to {job.fleet.worker_limit}, the least that make a step and "
+            "fleet.max_workers"
+        )
+    platform.scale(job, workers)
+
+
+def down(platform: Platform, name: str, results: bool) -> None:
+    """Ends a fleet and removes it; with `results`, its checkpoints and reports too.
+
+    The chief is stopped first, while the others are there: it saves what was trained.
+
+    Raises:
+        UsageError: There is nothing of such a fleet.
+    """
+    chief = chief_of(platform.members(name))
+    if chief is not None and chief.state == "running":
+        platform.stop(chief, platform.job(name).deadlines.stop_secs)
+    if not platform.remove(name, results):
+        require(platform, name)
+
+
+def _check_same(request: Request, is_same: bool) -> None:
+    """Checks that a fleet that trains is the requested one."""
+    name = request.job.name
+    if request.fresh:
+        raise UsageError(f"--fresh: fleet {name} runs, expected one that was ended by `psfleet down {name}`")
+    if not is_same:
+        raise UsageError(f"fleet {name} runs with another version of the job: end it by `psfleet down {name}` first")

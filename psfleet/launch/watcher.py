@@ -1,0 +1,208 @@
+"""Follows a fleet to its end: the chief's log, restarts that the platform leaves to psfleet, the first failure."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from psfleet.errors import (
+    PERMANENT_CODES,
+    SIGNAL_BASE,
+    DeadlineError,
+    LostPeerError,
+    StoppedError,
+)
+from psfleet.job.job import Job
+from psfleet.launch.logs import Tail, pass_traceback, require
+from psfleet.launch.platform import (
+    STOPPED,
+    TRAINING,
+    Listener,
+    Member,
+    WatchedPlatform,
+    chief_of,
+    gone_for_good,
+    may_restart,
+)
+from psfleet.polling import wait_until
+
+logger = logging.getLogger("psfleet.launch")
+
+T = TypeVar("T")
+
+POLL_SECS = 0.1
+"""Between two looks at the chief's log."""
+LEAVE_SECS = 15.0
+"""How long the members may take to end once the chief has, or the chief once a member is gone for good."""
+AWAY_SECS = 120.0
+"""How long the platform may be away; a Docker engine restarts in about ten seconds."""
+
+
+class TakenDownError(StoppedError):
+    """The fleet was removed while it was followed."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(signal.SIGTERM)
+        self.args = (f"fleet {name} was taken down; `psfleet up` continues from its newest checkpoint",)
+
+
+class FleetWatcher:
+    """Follows one fleet, from now to its end."""
+
+    def __init__(self, platform: WatchedPlatform, job: Job, listener: Listener) -> None:
+        self._platform = platform
+        self._job = job
+        self._listener = listener
+        self._tail = Tail(platform)
+        self._failure: dict[str, Any] = {}
+        self._said: set[object] = set()
+        self._restart_at: dict[str, float] = {}
+        self._since: dict[str, float] = {}
+
+    def run(self) -> None:
+        """Passes the chief's log entries to the listener until the run is over.
+
+        Raises:
+            UsageError: There is no such fleet.
+            TakenDownError: It was removed meanwhile.
+            DeadlineError: A member waits too long for a user to act.
+            LostPeerError: The platform is away for too long.
+        """
+        require(self._platform, self._job.name)
+        pause = threading.Event()
+        next_look = 0.0
+        while True:
+            self._pass_entries()
+            if time.monotonic() >= next_look:
+                if self._is_over():
+                    break
+                next_look = time.monotonic() + self._platform.look_secs
+            pause.wait(POLL_SECS)
+        self._finish()
+
+    def _is_over(self) -> bool:
+        """Looks at every member once; restarts those that await it."""
+        try:
+            members = self._platform.members(self._job.name)
+            self._has_lasted("away", False, 0.0)
+            chief = chief_of(members)
+            if chief is None:
+                raise TakenDownError(self._job.name)
+            self._tail.follow(chief)
+            if not chief.is_over or chief.exit_code in STOPPED or may_restart(chief, self._job):
+                if "gone" not in self._since:
+                    self._restart(members)
+                self._report_problems(members)
+            return self._has_ended(chief) or self._is_lost(members, chief)
+        except LostPeerError as error:
+            if self._has_lasted("away", True, AWAY_SECS):
+                raise LostPeerError(f"gave up after {AWAY_SECS:g} s: {error}") from error
+            logger.debug("%s", error)
+        return False
+
+    def _has_ended(self, chief: Member) -> bool:
+        """Whether the chief has ended for good.
+
+        A Docker engine that is shut down stops its containers while it still answers, and starts them again when it
+        is back: a chief that was stopped counts as ended only after a while.
+        """
+        is_over = chief.is_over and not may_restart(chief, self._job)
+        was_stopped = is_over and chief.exit_code in STOPPED
+        has_settled = self._has_lasted("stopped", was_stopped, self._platform.settle_secs)
+        return is_over and (has_settled or not was_stopped)
+
+    def _restart(self, members: list[Member]) -> None:
+        """Restarts members that were killed from outside, as often as the job allows."""
+        now = time.monotonic()
+        for member in members:
+            if member.role not in TRAINING or not may_restart(member, self._job):
+                continue
+            if now < self._restart_at.setdefault(member.name, now + self._platform.restart_secs):
+                continue
+            del self._restart_at[member.name]
+            was_killed = (member.exit_code or 0) > SIGNAL_BASE
+            end = "was killed" if was_killed else f"ended ({member.cause})"
+            text = f"{self._platform.noun} {member.name} {end}; it is started again"
+            self._listener({"event": "started", "message": text})
+            self._platform.restart(member)
+
+    def _report_problems(self, members: list[Member]) -> None:
+        """Says once why members fail or do not start.
+
+        Raises:
+            DeadlineError: One waits longer for a user to act than the job allows for a start.
+        """
+        for member in members:
+            who = f"{self._platform.noun} {member.name}"
+            if member.problem and not member.is_over:
+                self._say(member.problem, "waits", f"{who} does not start: {member.problem}")
+            elif member.has_failed and member.role in TRAINING and not member.awaits_restart:
+                # The others end with the same code as soon as they hear of a permanent failure.
+                is_permanent = member.exit_code in PERMANENT_CODES
+                key = "permanent" if is_permanent else (member.name, member.started)
+                self._say(key, "member_failed", f"{who}: {member.cause}")
+        waiting = next((m for m in members if m.needs_user and not m.is_over), None)
+        start_secs = self._job.deadlines.start_secs
+        if self._has_lasted("needs_user", waiting is not None, start_secs) and waiting is not None:
+            what = f"every {self._platform.noun} to start"
+            raise DeadlineError(what, start_secs, f"{self._platform.noun} {waiting.name}: {waiting.problem}")
+
+    def _is_lost(self, members: list[Member], chief: Member) -> bool:
+        """Whether a member is gone for good; the chief is stopped if it does not end by itself."""
+        gone = gone_for_good(members, self._job)
+        if not self._has_lasted("gone", gone is not None, LEAVE_SECS) or gone is None:
+            return False
+        who = f"{self._platform.noun} {gone.name}"
+        self._say("gone", "gone", f"{who} is gone for good ({gone.cause}): the run is stopped")
+        if not self._platform.restarts_stopped:
+            self._platform.stop(chief, LEAVE_SECS)
+        return True
+
+    def _has_lasted(self, what: str, holds: bool, secs: float) -> bool:
+        """Whether a condition has held for some time without a break."""
+        if not holds:
+            self._since.pop(what, None)
+            return False
+        now = time.monotonic()
+        return now - self._since.setdefault(what, now) >= secs
+
+    def _say(self, key: object, event: str, message: str) -> None:
+        """Passes on a message once."""
+        if key not in self._said:
+            self._said.add(key)
+            self._listener({"event": event, "message": message})
+
+    def _pass_entries(self) -> bool:
+        """Passes on new entries of the chief's log; whether it has ended."""
+        for entry in self._tail.entries():
+            # A process that finds that its predecessor ended for good logs the failure too, without a traceback.
+            if entry.get("event") == "failed" and (entry.get("details") or not self._failure):
+                self._failure = entry
+            self._listener(entry)
+        return self._tail.is_over
+
+    def _finish(self) -> None:
+        """Passes on the rest of the chief's log, then the program's traceback if that is what ended the run."""
+        _wait(self._pass_entries, "the rest of the chief's log", done=bool)
+        if not self._platform.restarts_stopped:
+            _wait(self._left, "every member to end", done=lambda left: not left)
+        if self._failure.get("exit_code") in PERMANENT_CODES:
+            pass_traceback(self._failure, self._listener)
+
+    def _left(self) -> str:
+        """The members that have not ended, with their states."""
+        members = self._platform.members(self._job.name)
+        left = [member for member in members if member.role in TRAINING and not member.is_over]
+        return ", ".join(f"{member.name} ({member.state})" for member in left)
+
+
+def _wait(probe: Callable[[], T], what: str, done: Callable[[T], bool]) -> None:
+    """Waits for an event on which the result of the run does not depend."""
+    try:
+        wait_until(probe, LEAVE_SECS, what, done=done, poll_secs=0.2)
+    except (DeadlineError, LostPeerError) as error:
+        logger.warning("%s", error)

@@ -1,0 +1,78 @@
+"""The commands for fleets in containers, on a platform with scripted states."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.command_line import JOB, Psfleet, commands
+from support.scripted_platform import ScriptedPlatform, log, member
+
+from psfleet.cli import fleets
+from psfleet.launch.platform import Request
+
+ENTRY = {"time": 1.0, "level": "info", "message": "ps is ready"}
+
+
+@pytest.fixture
+def psfleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Psfleet]:
+    """Runs a command in a folder with a job file, on a fleet that trains."""
+    (tmp_path / "job.yaml").write_text(JOB)
+    monkeypatch.chdir(tmp_path)
+    platform = ScriptedPlatform([member("ps"), member("chief")], logs={"ps-0": [*log(ENTRY), "noise"]})
+    monkeypatch.setattr(fleets, "platform", lambda name: platform)
+    with commands(monkeypatch, capsys) as run:
+        yield run
+
+
+def test_the_hint_after_ctrl_c_repeats_the_whole_command(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(platform: ScriptedPlatform, request: Request) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fleets, "start", interrupt)
+    said = psfleet("up", "job.yaml", "--set", "options.text=two words", "--out", "a b", "--on", "kubernetes")
+    assert said.code == 130
+    assert "`psfleet up job.yaml --on kubernetes --set 'options.text=two words' --out 'a b'`" in said.out
+    assert "`psfleet down tiny --on kubernetes`" in said.out
+
+
+def test_logs_are_lines_for_people_or_as_they_were_logged(psfleet: Psfleet) -> None:
+    first, second = psfleet("logs", "tiny", "ps-0").out.splitlines()
+    assert first.endswith("INFO    ps-0      ps is ready")
+    assert second == "ps-0 | noise"
+    assert psfleet("logs", "tiny", "ps-0", "--json").out.splitlines() == [json.dumps(ENTRY), "noise"]
+    assert psfleet("logs", "tiny", "--json").out.splitlines()[0] == f"ps-0 | {json.dumps(ENTRY)}"
+
+
+def test_logs_are_cut_to_their_last_lines_or_newest_entries(psfleet: Psfleet) -> None:
+    assert psfleet("logs", "tiny", "ps-0", "--tail", "1", "--json").out == "noise\n"
+    assert psfleet("logs", "tiny", "--since", "5m").out == ""
+    said = psfleet("logs", "tiny", "--since", "soon")
+    assert said.code == 64
+    assert "--since 'soon': expected a number of seconds" in said.err
+
+
+@pytest.mark.parametrize(("text", "secs"), [("90", 90), ("1.5", 1.5), ("30s", 30), ("5m", 300), ("2h", 7200)])
+def test_a_time_has_a_unit_or_is_in_seconds(text: str, secs: float) -> None:
+    assert fleets._seconds(text) == secs
+
+
+def test_status_is_a_table_or_json(psfleet: Psfleet) -> None:
+    assert len(psfleet("status", "tiny").out.splitlines()) == 3
+    rows = json.loads(psfleet("status", "tiny", "--json").out)
+    assert [(row["role"], row["state"]) for row in rows] == [("ps", "running"), ("chief", "running")]
+
+
+def test_status_is_shown_again_until_ctrl_c(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = iter([True])
+
+    class Pause:
+        def wait(self, secs: float) -> None:
+            if next(shown, None) is None:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(fleets, "Event", Pause)
+    said = psfleet("status", "tiny", "--watch")
+    assert (said.code, said.out.count("running")) == (130, 4)

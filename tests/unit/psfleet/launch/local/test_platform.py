@@ -1,0 +1,166 @@
+"""The processes of this machine as members of a fleet, with processes that end as a test says."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from support.scripted_platform import job
+
+from psfleet.launch.local import platform as local
+from psfleet.launch.local.platform import Local
+from psfleet.launch.platform import chief_of
+from psfleet.report.schema import Report
+from psfleet.run_folder import RunFolder
+
+
+@dataclass
+class FakeTask:
+    """Stands for a process; `code` is set by the test."""
+
+    role: str
+    index: int
+    environment: Mapping[str, str]
+    log: Path
+    restarts: int = 0
+    code: int | None = None
+    signals: list[int] = field(default_factory=list)
+    causes: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"{self.role} {self.index}"
+
+    def start(self, cause: str = "") -> None:
+        self.restarts += bool(cause)
+        self.causes.append(cause)
+        self.code = None
+
+    def exit_code(self) -> int | None:
+        return self.code
+
+    def was_killed(self) -> bool:
+        return self.code == 137
+
+    def signal(self, number: int) -> None:
+        if self.code is None:
+            self.signals.append(number)
+
+    def kill(self) -> None:
+        self.code = 137 if self.code is None else self.code
+
+    def cause_of_end(self) -> str:
+        return f"exit code {self.code}"
+
+
+class Fleet:
+    """One ps and three workers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.signals: list[int] = []
+        (folder / "logs").mkdir()
+        self.platform = Local(job(), RunFolder(folder), folder, self.signals)
+        self.platform.start()
+
+    def task(self, name: str) -> FakeTask:
+        return next(task for task in self.platform._tasks if task.name == name)  # type: ignore[return-value]
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fleet:
+    monkeypatch.setattr(local, "Task", FakeTask)
+    return Fleet(tmp_path)
+
+
+def test_processes_are_members_with_worker_0_as_the_chief(fleet: Fleet) -> None:
+    found = fleet.platform.members(None)
+    assert [(one.role, one.index, one.name, one.state) for one in found] == [
+        ("ps", 0, "ps 0", "running"), ("chief", 0, "worker 0", "running"),
+        ("worker", 1, "worker 1", "running"), ("worker", 2, "worker 2", "running"),
+    ]  # fmt: skip
+    assert fleet.task("ps 0").environment["PSFLEET_PS"].count(":") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "awaits_restart"),
+    [
+        ("worker 1", 137, True),
+        ("worker 1", 75, True),
+        ("ps 0", 143, True),
+        ("worker 1", 70, False),
+        ("worker 1", 1, False),
+        ("worker 1", 0, False),
+        ("worker 0", 75, True),
+        ("worker 0", 143, False),
+    ],
+)
+def test_restarts_are_left_to_the_watcher_unless_the_end_is_final(
+    fleet: Fleet, name: str, code: int, awaits_restart: bool
+) -> None:
+    fleet.task(name).code = code
+    found = next(one for one in fleet.platform.members(None) if one.name == name)
+    assert (found.is_over, found.exit_code, found.awaits_restart) == (True, code, awaits_restart)
+
+
+def test_a_restart_is_given_the_cause_of_the_end(fleet: Fleet) -> None:
+    fleet.task("worker 1").code = 75
+    fleet.platform.restart(fleet.platform.members(None)[2])
+    assert fleet.task("worker 1").causes == ["", "exit code 75"]
+    assert fleet.platform.members(None)[2].restarts == 1
+
+
+def test_a_chief_that_left_a_report_is_not_restarted(fleet: Fleet, tmp_path: Path) -> None:
+    (tmp_path / Report.FILE_NAME).write_text("{}")
+    fleet.task("worker 0").code = 137
+    chief = chief_of(fleet.platform.members(None))
+    assert chief is not None
+    assert not chief.awaits_restart
+
+
+def test_the_first_signal_asks_the_chief_to_stop_and_the_second_ends_all(fleet: Fleet) -> None:
+    fleet.signals.append(signal.SIGINT)
+    for _ in range(2):
+        fleet.platform.members(None)
+    assert (fleet.task("worker 0").signals, fleet.task("ps 0").signals) == ([signal.SIGINT], [])
+    fleet.signals.append(signal.SIGINT)
+    assert {one.exit_code for one in fleet.platform.members(None)} == {137}
+
+
+def test_only_what_a_stopping_chief_needs_is_restarted(fleet: Fleet) -> None:
+    fleet.signals.append(signal.SIGTERM)
+    fleet.platform.members(None)
+    fleet.task("ps 0").code = 137
+    fleet.task("worker 1").code = 75
+    assert [one.awaits_restart for one in fleet.platform.members(None)] == [True, False, False, False]
+
+
+def test_a_chief_that_failed_ends_the_others_by_a_signal_and_a_done_one_leaves_them_alone(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet.task("worker 0").code = 70
+    fleet.platform.members(None)
+    assert fleet.task("worker 1").signals == [signal.SIGTERM]
+    monkeypatch.setattr(fleet.platform, "_deadline", 0.0)
+    assert fleet.platform.members(None)[2].exit_code == 137, "after its deadline"
+
+
+def test_a_chief_that_does_not_stop_in_time_is_killed(fleet: Fleet) -> None:
+    chief = chief_of(fleet.platform.members(None))
+    assert chief is not None
+    fleet.platform.stop(chief, 0.05)
+    assert (fleet.task("worker 0").signals, fleet.task("worker 0").code) == ([signal.SIGTERM], 137)
+
+
+def test_a_log_is_followed_line_by_line_until_the_fleet_is_removed(fleet: Fleet) -> None:
+    log = fleet.task("worker 0").log
+    log.write_text('{"step": 1}\n{"st')
+    lines = fleet.platform.log(fleet.platform.members(None)[1], follow=True)
+    assert next(lines) == '{"step": 1}'
+    with log.open("a") as file:
+        file.write('ep": 2}\n')
+    assert next(lines) == '{"step": 2}'
+    fleet.platform.remove("small", results=False)
+    assert list(lines) == []

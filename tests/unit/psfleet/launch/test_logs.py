@@ -1,0 +1,131 @@
+"""Logs of members: read as they grow, several at once, and printed for people."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+from collections.abc import Iterator
+
+import pytest
+from support.scripted_platform import ScriptedPlatform, ended, log, member
+
+from psfleet.errors import LostPeerError, UsageError
+from psfleet.launch.logs import Tail, fleet_logs, merge, read_into, readable, since
+from psfleet.polling import wait_until
+
+WAIT_SECS = 10.0
+"""For a thread that has nothing else to do."""
+
+
+class Gated:
+    """A log whose next line waits until the gate is opened."""
+
+    def __init__(self, *lines: str) -> None:
+        self._lines = lines
+        self.gate = threading.Semaphore(0)
+
+    def __iter__(self) -> Iterator[str]:
+        for line in self._lines:
+            assert self.gate.acquire(timeout=WAIT_SECS)
+            yield line
+
+
+def steps(tail: Tail, count: int) -> list[int]:
+    """The steps of that many entries."""
+    found: list[int] = []
+    wait_until(
+        lambda: found.extend(entry["step"] for entry in tail.entries()) or len(found),
+        WAIT_SECS,
+        f"{count} entries",
+        done=lambda seen: seen >= count and tail.is_over,
+        poll_secs=0.01,
+    )
+    return found
+
+
+def test_a_tail_has_the_entries_of_one_process_after_the_other() -> None:
+    logs = {("chief", 1.0): [*log({"step": 1, "time": 1.0}), "noise"], ("chief", 5.0): log({"step": 2, "time": 5.0})}
+    tail = Tail(ScriptedPlatform([], logs=logs))
+    tail.follow(member("chief"))
+    assert steps(tail, 1) == [1]
+    tail.follow(ended("chief", 0, 137))
+    assert tail.entries() == [], "the same process again"
+    tail.follow(member("chief", started=5.0))
+    assert steps(tail, 1) == [2]
+
+
+def test_a_tail_reads_a_log_that_broke_off_again_and_has_only_newer_entries() -> None:
+    platform = ScriptedPlatform([], logs={"chief": log({"step": 1, "time": 1.0})})
+    tail = Tail(platform)
+    tail.follow(member("chief"))
+    assert steps(tail, 1) == [1]
+    platform._logs = {"chief": log({"step": 1, "time": 1.0}, {"step": 2, "time": 2.0})}
+    tail.follow(member("chief"))
+    assert steps(tail, 1) == [2]
+
+
+def test_a_member_without_a_process_has_no_log_to_read() -> None:
+    tail = Tail(ScriptedPlatform([]))
+    tail.follow(member("chief", started=0.0))
+    assert (tail.is_over, tail.entries()) == (True, [])
+
+
+def test_a_log_that_breaks_is_over() -> None:
+    def broken() -> Iterator[str]:
+        yield "a"
+        raise LostPeerError("gone")
+
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+    read_into(lines, broken())
+    assert [lines.get(timeout=WAIT_SECS) for _ in range(2)] == ["a", None]
+
+
+def test_lines_of_several_logs_come_in_the_order_of_their_arrival_until_all_have_ended() -> None:
+    ps, worker = Gated("ps 1", "ps 2"), Gated("worker 1")
+    lines = merge([ps, worker])
+    seen = []
+    for each in (ps, worker, ps):
+        each.gate.release()
+        seen.append(next(lines))
+    assert seen == ["ps 1", "worker 1", "ps 2"]
+    assert list(lines) == []
+    assert list(merge([])) == []
+
+
+LOGS = {"ps-0": ["a", "b"], "chief": ["c"], "worker-1": ["d"]}
+FLEET = [member("ps"), member("chief"), member("worker", 1), member("tensorboard", None)]
+
+
+def test_logs_are_those_of_all_tasks_or_of_one_which_may_be_the_chief() -> None:
+    platform = ScriptedPlatform(FLEET, logs=LOGS)
+    assert list(fleet_logs(platform, "small", None, follow=False)) == [
+        ("ps-0", "a"), ("ps-0", "b"), ("chief", "c"), ("worker-1", "d"),
+    ]  # fmt: skip
+    assert list(fleet_logs(platform, "small", "worker-0", follow=False)) == [("chief", "c")]
+    assert list(fleet_logs(platform, "small", "ps-0", follow=False, tail=1)) == [("ps-0", "b")]
+
+
+def test_a_task_that_is_not_there_is_refused_with_those_that_are() -> None:
+    with pytest.raises(UsageError, match="fleet small has no worker-7 with a log, expected one of chief, ps-0, worker"):
+        list(fleet_logs(ScriptedPlatform(FLEET, logs=LOGS), "small", "worker-7", follow=False))
+
+
+def test_a_log_is_followed_over_the_restarts_of_its_task() -> None:
+    logs = {("ps-0", 1.0): ["a"], ("ps-0", 5.0): ["b"]}
+    again = member("ps", started=5.0)
+    platform = ScriptedPlatform([member("ps")], [member("ps")], [again], [ended("ps", started=5.0)], logs=logs)
+    assert list(fleet_logs(platform, "small", "ps-0", follow=True)) == [("ps-0", "a"), ("ps-0", "b")]
+
+
+def test_lines_since_a_time_include_those_without_one_behind_them() -> None:
+    lines = [("ps-0", text) for text in ('{"time": 1}', "old", '{"time": 5}', "new")]
+    assert [text for _, text in since([*lines, ("chief", "before its first entry")], 5.0)] == ['{"time": 5}', "new"]
+
+
+def test_an_entry_is_printed_with_its_time_level_task_and_message() -> None:
+    entry = {"time": 1.0, "level": "info", "message": "ps is ready", "traceback": "Traceback …\n"}
+    first, second = readable("ps-0", json.dumps(entry)).splitlines()
+    assert first[8:] == " INFO    ps-0      ps is ready"
+    assert second == "Traceback …"
+    assert readable("ps-0", "oneDNN is on") == "ps-0 | oneDNN is on"

@@ -1,0 +1,154 @@
+"""The results of a run that are copied from a platform: no success that is not proved."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.checkpoint_samples import save
+from support.scripted_platform import ScriptedPlatform, ended, log, member
+
+from psfleet.errors import DONE, LOST_PEERS, NO_CHECKPOINT, PROGRAM_FAILED, LostPeerError
+from psfleet.job.job import Job
+from psfleet.launch.platform import Member
+from psfleet.launch.results import collect
+from psfleet.report.schema import CheckpointInfo, Report
+
+STEPS = 20
+CREATED = 1_700_000_000.0
+
+
+def failed(time: float, code: int = 70, index: int = 1, message: str = "raised ValueError") -> dict[str, Any]:
+    who = {"role": "worker", "index": index, "time": time}
+    return {**who, "event": "failed", "exit_code": code, "message": message}
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Path:
+    """Of a run that is done, with its report and its checkpoint."""
+    folder = tmp_path / "volume"
+    saved = save(folder / "checkpoints", STEPS)
+    leave(folder, checkpoint=CheckpointInfo(path=f"/out/checkpoints/{saved.folder.name}", step=STEPS))
+    return folder
+
+
+def leave(folder: Path, time: float = CREATED + 10, **changes: Any) -> None:
+    """The chief's report, written at a time."""
+    content = {"status": "done", "exit_code": 0, "name": "small", "run": "small", "mode": "sync", "target_step": STEPS}
+    path = Report(**{**content, "final_step": STEPS, **changes}).write(folder)
+    os.utime(path, (time, time))
+
+
+def chief(code: int = 0, **changes: Any) -> Member:
+    return ended("chief", 0, code, created=CREATED, **changes)
+
+
+def results(tmp_path: Path, volume: Path, *members: Member, logs: dict[str, list[str]] | None = None) -> Report:
+    """The report of a fleet."""
+    volume.mkdir(exist_ok=True)
+    return collect(ScriptedPlatform(members, logs=logs, results=volume), "small", tmp_path / "out")
+
+
+def test_a_done_run_is_done_and_its_checkpoint_is_the_copy(tmp_path: Path, volume: Path) -> None:
+    report = results(tmp_path, volume, chief(), ended("ps"), logs={"ps-0": ["served"]})
+    assert (report.status, report.exit_code) == ("done", DONE)
+    assert report.checkpoint is not None
+    assert Path(report.checkpoint.path) == tmp_path / "out" / "checkpoints" / f"{STEPS:08}-g1"
+    assert Report.read(tmp_path / "out") == report
+    assert (tmp_path / "out" / "logs" / "ps-0.log").read_text() == "served\n"
+
+
+def test_the_log_of_a_worker_is_named_after_the_index_that_it_leased(tmp_path: Path, volume: Path) -> None:
+    one = member("worker", None, name="w-1", host="a")
+    logs = {"w-1": log({"index": -1, "message": "starts"}, {"index": 3, "message": "joined"})}
+    assert results(tmp_path, volume, chief(), one, logs=logs).status == "done"
+    assert "joined" in (tmp_path / "out" / "logs" / "worker-3.log").read_text()
+
+
+def test_only_what_belongs_to_a_run_is_copied(tmp_path: Path, volume: Path) -> None:
+    (volume / "notes.txt").write_text("of the user")
+    results(tmp_path, volume, chief())
+    assert not (tmp_path / "out" / "notes.txt").exists()
+
+
+def test_a_copy_that_is_not_whole_is_no_success(tmp_path: Path, volume: Path) -> None:
+    part = next((volume / "checkpoints" / f"{STEPS:08}-g1").glob("*.safetensors"))
+    part.write_bytes(part.read_bytes()[:-1])
+    report = results(tmp_path, volume, chief())
+    assert (report.status, report.exit_code) == ("failed", NO_CHECKPOINT)
+
+
+def test_a_checkpoint_before_the_target_is_no_success(tmp_path: Path, volume: Path) -> None:
+    saved = save(volume / "checkpoints", STEPS - 1)
+    leave(volume, checkpoint=CheckpointInfo(path=f"/out/checkpoints/{saved.folder.name}", step=STEPS))
+    assert results(tmp_path, volume, chief()).exit_code == NO_CHECKPOINT
+
+
+def test_the_report_of_an_earlier_start_is_none(tmp_path: Path, volume: Path) -> None:
+    os.utime(volume / "report.json", (CREATED - 10, CREATED - 10))
+    report = results(tmp_path, volume, chief())
+    assert report.exit_code != DONE
+    assert report.error == "the chief left no report"
+
+
+def test_a_chief_that_did_not_end_as_its_report_says_is_no_success(tmp_path: Path, volume: Path) -> None:
+    report = results(tmp_path, volume, chief(137, cause="out of memory"))
+    assert (report.status, report.exit_code, report.error) == ("failed", LOST_PEERS, "chief: out of memory")
+
+
+def test_a_chief_that_still_runs_has_no_success(tmp_path: Path, volume: Path) -> None:
+    assert results(tmp_path, volume, member("chief", created=CREATED)).status == "failed"
+
+
+def test_the_first_process_that_failed_is_the_cause_of_a_run_without_a_report(tmp_path: Path) -> None:
+    logs = {
+        "ps-0": log(failed(2.0, index=0, message="the run ended")),
+        "worker-1": log(failed(1.0), failed(4.0, message="again")),
+    }
+    found = [ended(role, index, PROGRAM_FAILED) for role, index in (("ps", 0), ("worker", 1))]
+    report = results(tmp_path, tmp_path / "none", chief(PROGRAM_FAILED), *found, logs=logs)
+    assert (report.status, report.exit_code, report.error) == ("failed", 70, "worker 1: raised ValueError")
+
+
+def test_a_temporary_failure_before_a_restart_is_not_the_cause(tmp_path: Path) -> None:
+    logs = {
+        "worker-1": log(failed(1.0, 75, message="survived"), failed(9.0, 75, message="late")),
+        "ps-0": log(failed(8.0, 75, index=0, message="first")),
+    }
+    found = [ended("ps", 0, 75), ended("worker", 1, 75)]
+    assert results(tmp_path, tmp_path / "none", chief(75), *found, logs=logs).error == "worker 0: first"
+
+
+def test_a_worker_that_failed_for_good_is_the_cause_though_the_chief_was_only_stopped(tmp_path: Path) -> None:
+    report = results(tmp_path, tmp_path / "none", chief(143), ended("worker", 1, 70, cause="raised ValueError"))
+    assert (report.exit_code, report.error) == (70, "worker-1: raised ValueError")
+
+
+def test_a_run_that_was_stopped_because_a_ps_was_gone_for_good_failed_of_that(tmp_path: Path, volume: Path) -> None:
+    leave(volume, status="stopped", exit_code=143, error="stopped by signal 15")
+    report = results(tmp_path, volume, chief(143), ended("ps", 0, 137, cause="out of memory"))
+    assert (report.status, report.exit_code) == ("failed", LOST_PEERS)
+    assert report.error == "ps-0: out of memory, and was not started again"
+
+
+def test_a_run_that_was_stopped_is_stopped(tmp_path: Path, volume: Path) -> None:
+    leave(volume, status="stopped", exit_code=143, error="stopped by signal 15")
+    report = results(tmp_path, volume, chief(143), ended("ps", 0, 143))
+    assert (report.status, report.exit_code) == ("stopped", 143)
+
+
+def test_a_copy_that_breaks_off_is_a_lost_peer(tmp_path: Path) -> None:
+    class Broken(ScriptedPlatform):
+        @contextmanager
+        def tar(self, job: Job, names: Sequence[str]) -> Iterator[Iterator[Iterator[bytes]]]:
+            entry = tarfile.TarInfo("checkpoints/a")
+            entry.size = 5000
+            yield iter([iter([entry.tobuf(), b"short"])])
+
+    with pytest.raises(LostPeerError, match="the copy of the results broke off"):
+        collect(Broken([chief()]), "small", tmp_path / "out")

@@ -1,0 +1,94 @@
+"""What `psfleet status` shows of a fleet, and how."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from rich.console import Console
+from support.scripted_platform import ScriptedPlatform, ended, log, member
+
+from psfleet.errors import UsageError
+from psfleet.launch.platform import Member
+from psfleet.launch.status import TaskStatus, statuses, table_of
+
+TABLE = {
+    "event": "fleet",
+    "step": 40,
+    "ps": [{"index": 0, "step": 40, "rate": 8.0, "alive": True, "restarts": 0, "last_event": ""}],
+    "workers": [
+        {"index": 0, "role": "chief", "address": "host-chief:2222", "step": 40, "rate": 80.0, "restarts": 0,
+         "last_event": ""},
+        {"index": 2, "role": "spare", "address": "host-w:2222", "step": 39, "rate": 79.0, "restarts": 1,
+         "last_event": "restarted: it was killed"},
+    ],
+}  # fmt: skip
+WORKER = member("worker", None, name="w-1", host="host-w")
+
+
+def rows(*found: Member, **logs: list[str]) -> dict[str, TaskStatus]:
+    """By role."""
+    platform = ScriptedPlatform(found, logs={name.replace("_", "-"): lines for name, lines in logs.items()})
+    return {task.role: task for task in statuses(platform, "small")}
+
+
+def test_steps_rates_and_restarts_come_from_the_newest_table_in_the_chiefs_log() -> None:
+    old = {**TABLE, "ps": [{**TABLE["ps"][0], "step": 1}]}  # type: ignore[index,dict-item]
+    lines = [json.dumps(old), "not json", json.dumps(TABLE)]
+    found = rows(member("ps"), member("chief"), WORKER, member("tensorboard", None), chief=lines)
+    assert {role: (task.index, task.step, task.rate) for role, task in found.items()} == {
+        "ps": (0, 40, 8.0),
+        "chief": (0, 40, 80.0),
+        "spare": (2, 39, 79.0),
+        "tensorboard": (None, None, None),
+    }
+    assert (found["spare"].restarts, found["spare"].last_event) == (1, "restarted: it was killed")
+
+
+def test_a_worker_that_is_in_no_table_has_the_index_that_it_logged_or_none() -> None:
+    joined = log({"index": -1, "message": "starts"}, {"index": 3, "message": "joined as worker 3"})
+    assert rows(member("chief"), WORKER, w_1=joined)["worker"].index == 3
+    assert rows(member("chief"), WORKER)["worker"].index is None
+
+
+def test_a_member_that_failed_says_why() -> None:
+    said = log({"event": "failed", "exit_code": 70, "message": "program raised ValueError"})
+    assert rows(ended("worker", 1, 70), worker_1=said)["worker"].last_event == "program raised ValueError"
+    assert rows(ended("worker", 1, 75), worker_1=said)["worker"].last_event == "exit code 75", "of an earlier process"
+    assert rows(ended("worker", 1, 137), worker_1=said)["worker"].last_event == "killed by SIGKILL"
+
+
+def test_a_problem_comes_before_a_note_and_a_note_before_the_chiefs_table() -> None:
+    lines = log(TABLE)
+    assert rows(member("chief"), member("worker", 2, note="x"), chief=lines)["spare"].last_event == "x"
+    assert rows(member("worker", 2, note="x", problem="y"))["worker"].last_event == "y"
+
+
+def test_a_fleet_that_is_not_there_is_named() -> None:
+    with pytest.raises(UsageError, match="no fleet small"):
+        statuses(ScriptedPlatform([]), "small")
+    assert statuses(ScriptedPlatform([]), None) == []
+
+
+def test_the_table_is_plain_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    task = TaskStatus("small", "ps", 0, "psfleet-small-ps-0-1", "running", "healthy", 12, 3456.78, 1, "restarted")
+    console = Console(force_terminal=False, width=40)
+    console.print(table_of(console, [task]), soft_wrap=True, highlight=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2, "a row is a line however narrow the screen is"
+    assert lines[1].split() == [
+        "small", "ps", "0", "running", "healthy", "12", "3,456.8", "1", "psfleet-small-ps-0-1", "restarted",
+    ]  # fmt: skip
+
+
+def test_a_terminal_gets_a_table_with_all_columns() -> None:
+    console = Console(force_terminal=True, width=200)
+    with console.capture() as capture:
+        console.print(table_of(console, [TaskStatus("small", "ps", 0, "c", "[70]", last_event="[x]")]))
+    assert "[70]" in capture.get(), "no markup"
+
+
+def test_no_fleet_is_said_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(force_terminal=False)
+    console.print(table_of(console, []))
+    assert capsys.readouterr().out == "no fleet is there\n"

@@ -1,0 +1,72 @@
+"""When `psfleet up`, `scale` and `down` act on a fleet, and when they refuse to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.scripted_platform import ScriptedPlatform, ended, job, member
+
+from psfleet.errors import UsageError
+from psfleet.launch.platform import Member, Request
+from psfleet.launch.up import down, scale, start
+
+REQUEST = Request(job(), Path("job.yaml"))
+FRESH = Request(job(), Path("job.yaml"), fresh=True)
+OTHER = Request(job(train={"steps": 7, "batch_size": 2}), Path("job.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("members", "request_", "is_applied"),
+    [
+        ([], REQUEST, True),
+        ([member("chief", state="created")], REQUEST, True),
+        ([member("chief")], REQUEST, False),
+        ([ended("chief")], REQUEST, False),
+        ([ended("chief")], FRESH, True),
+        ([ended("chief")], OTHER, True),
+        ([ended("chief", 0, 70)], REQUEST, False),
+        ([ended("chief", 0, 143), ended("worker", 1, 70)], REQUEST, False),
+        ([ended("chief", 0, 75)], REQUEST, True),
+    ],
+    ids=["none", "created", "runs", "done", "fresh", "other", "failed", "worker failed", "lost"],
+)
+def test_a_fleet_is_started_unless_it_runs_or_its_results_wait(
+    members: list[Member], request_: Request, is_applied: bool
+) -> None:
+    platform = ScriptedPlatform(members)
+    start(platform, request_)
+    assert bool(platform.applied) is is_applied
+
+
+@pytest.mark.parametrize(("request_", "expected"), [(FRESH, "--fresh: fleet small runs"), (OTHER, "another version")])
+def test_a_fleet_that_trains_is_not_replaced(request_: Request, expected: str) -> None:
+    platform = ScriptedPlatform([member("chief")])
+    with pytest.raises(UsageError, match=expected):
+        start(platform, request_)
+    assert platform.applied == []
+
+
+def test_a_fleet_is_scaled_within_its_quorum_and_its_slots() -> None:
+    platform = ScriptedPlatform([member("chief")])
+    scale(platform, "small", 6)
+    assert platform.scaled == [6]
+    for workers in (1, 7):
+        with pytest.raises(UsageError, match=f"--workers {workers}: expected 2 to 6"):
+            scale(platform, "small", workers)
+    with pytest.raises(UsageError, match="fleet small does not run"):
+        scale(ScriptedPlatform([ended("chief")]), "small", 3)
+
+
+def test_a_chief_that_runs_is_stopped_before_its_fleet_is_removed() -> None:
+    platform = ScriptedPlatform([member("chief"), member("ps")])
+    down(platform, "small", results=True)
+    assert (platform.stopped, platform.removed) == (["chief"], [True])
+    over = ScriptedPlatform([ended("chief")])
+    down(over, "small", results=False)
+    assert (over.stopped, over.removed) == ([], [False])
+
+
+def test_what_is_not_there_cannot_be_taken_down() -> None:
+    with pytest.raises(UsageError, match="no fleet small"):
+        down(ScriptedPlatform([]), "small", results=False)

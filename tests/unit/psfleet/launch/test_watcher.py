@@ -1,0 +1,184 @@
+"""How a fleet is followed to its end, on a platform with scripted states."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from support.scripted_platform import ScriptedPlatform, ended, job, killed, log, member
+
+from psfleet.errors import DeadlineError, LostPeerError, UsageError
+from psfleet.launch import watcher
+from psfleet.launch.platform import Member, gone_for_good
+from psfleet.launch.watcher import FleetWatcher, TakenDownError
+
+ALL = [member("ps"), member("chief"), member("worker", 1), member("worker", 2)]
+DONE = [ended("ps"), ended("chief"), ended("worker", 1), ended("worker", 2)]
+FAILED = {"event": "failed", "time": 3.0, "exit_code": 70, "message": "raised ValueError", "details": "Traceback …\n"}
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher, "LEAVE_SECS", 0.2)
+    monkeypatch.setattr(watcher, "POLL_SECS", 0.01)
+
+
+def follow(platform: ScriptedPlatform, **sections: Any) -> list[Mapping[str, Any]]:
+    """What the listener hears of a run that is followed to its end."""
+    heard: list[Mapping[str, Any]] = []
+    FleetWatcher(platform, job(**sections), heard.append).run()
+    return heard
+
+
+def messages(heard: list[Mapping[str, Any]]) -> list[str]:
+    return [entry["message"] for entry in heard if "message" in entry]
+
+
+def changed(*members: Member) -> list[Member]:
+    """The fleet with some members in another state."""
+    new = {one.name: one for one in members}
+    return [new.get(one.name, one) for one in ALL]
+
+
+def test_the_chiefs_log_is_passed_on_until_all_have_ended() -> None:
+    platform = ScriptedPlatform(ALL, ALL, DONE, logs={"chief": log({"step": 1, "time": 1.0}, {"step": 2, "time": 2.0})})
+    assert [entry["step"] for entry in follow(platform)] == [1, 2]
+    assert platform.stopped == []
+
+
+def test_the_log_of_a_restarted_chief_follows_that_of_the_one_before_it() -> None:
+    logs = {("chief", 1.0): log({"step": 1, "time": 1.0}), ("chief", 5.0): log({"step": 2, "time": 5.0})}
+    again = member("chief", started=5.0)
+    away = changed(ended("chief", 0, 137, is_over=False))
+    done = [ended("ps"), ended("chief", started=5.0), ended("worker", 1), ended("worker", 2)]
+    platform = ScriptedPlatform(*[ALL] * 3, *[away] * 3, *[changed(again)] * 30, done, logs=logs)
+    assert [entry["step"] for entry in follow(platform) if "step" in entry] == [1, 2]
+
+
+def test_a_member_that_was_killed_from_outside_is_restarted_and_named() -> None:
+    platform = ScriptedPlatform(ALL, changed(killed("worker", 1)), ALL, DONE)
+    assert messages(follow(platform)) == ["container worker-1 was killed; it is started again"]
+    assert platform.restarted == ["worker-1"]
+
+
+def test_a_worker_whose_restarts_are_used_up_does_not_end_a_run_that_has_its_quorum() -> None:
+    lost = changed(killed("worker", 1, restarts=10))
+    platform = ScriptedPlatform(*[lost] * 60, DONE)
+    follow(platform)
+    assert (platform.restarted, platform.stopped) == ([], [])
+
+
+def test_a_worker_whose_restarts_are_used_up_ends_a_run_without_a_quorum() -> None:
+    lost = changed(killed("worker", 1, restarts=10), ended("worker", 2, 75))
+    platform = ScriptedPlatform(lost)
+    heard = follow(platform)
+    assert platform.stopped == ["chief"]
+    assert "container worker-1 is gone for good (killed by SIGKILL): the run is stopped" in messages(heard)
+
+
+@pytest.mark.parametrize(
+    ("update", "lost", "ends"),
+    [
+        ({"mode": "sync"}, [ended("worker", 1, 75)], None),
+        ({"mode": "sync"}, [ended("worker", 1, 75), ended("worker", 2, 1)], "worker-1"),
+        ({"mode": "async"}, [ended("worker", 1, 75), ended("worker", 2, 1)], None),
+        ({"mode": "sync"}, [ended("worker", 1, 70)], "worker-1"),
+        ({"mode": "sync"}, [ended("ps", 0, 75)], "ps-0"),
+        ({"mode": "sync"}, [ended("ps", 0, 75, is_over=False)], None),
+        ({"mode": "sync"}, [ended("ps", 0, 143), ended("worker", 1, 130)], None),
+        ({"mode": "sync"}, [killed("ps", 0, restarts=9)], None),
+    ],
+    ids=["spare left", "no quorum", "async", "permanent", "ps", "restarting", "stopped", "one restart left"],
+)
+def test_one_rule_says_which_loss_ends_a_run(update: dict[str, Any], lost: list[Member], ends: str | None) -> None:
+    gone = gone_for_good(changed(*lost), job(update=update))
+    assert (gone.name if gone is not None else None) == ends
+
+
+def test_a_chief_that_may_not_be_stopped_is_left_to_its_platform() -> None:
+    platform = ScriptedPlatform(changed(ended("ps", 0, 75)))
+    platform.restarts_stopped = True
+    follow(platform)
+    assert platform.stopped == []
+
+
+def test_a_platform_that_is_away_for_a_while_ends_nothing() -> None:
+    platform = ScriptedPlatform(ALL, LostPeerError("gone"), LostPeerError("gone"), ALL, DONE)
+    assert follow(platform) == []
+
+
+def test_a_platform_that_stays_away_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watcher, "AWAY_SECS", 0.1)
+    with pytest.raises(LostPeerError, match=r"gave up after 0\.1 s: the engine is shutting down"):
+        follow(ScriptedPlatform(ALL, LostPeerError("the engine is shutting down")))
+
+
+def test_a_log_that_broke_off_is_read_again_without_repetition() -> None:
+    entries = log({"step": 1, "time": 1.0}, {"step": 2, "time": 2.0})
+    platform = ScriptedPlatform(*[ALL] * 30, DONE, logs={"chief": entries})
+    assert [entry["step"] for entry in follow(platform)] == [1, 2]
+
+
+def test_a_log_without_an_end_is_named_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    gate = threading.Event()
+    platform = ScriptedPlatform(ALL, DONE, logs={"chief": log({"step": 1, "time": 1.0})})
+    platform.frozen, platform.release = {"chief"}, gate.wait
+    assert [entry["step"] for entry in follow(platform)] == [1]
+    gate.set()
+    assert "waiting for the rest of the chief's log" in caplog.text
+
+
+def test_a_member_that_outlives_the_run_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    follow(ScriptedPlatform(ALL, [ended("chief"), member("worker", 1)]))
+    (record,) = caplog.records
+    assert record.getMessage() == ("gave up after 0.2 s waiting for every member to end; last seen: worker-1 (running)")
+
+
+def test_the_programs_traceback_comes_last_and_without_its_repetition() -> None:
+    repeated = {**FAILED, "time": 4.0, "details": "", "message": "the run ended before"}
+    failed = [ended(one.role, one.index, 70) for one in ALL]
+    platform = ScriptedPlatform(ALL, failed, logs={"chief": log(FAILED, repeated)})
+    assert follow(platform)[-1] == {"event": "traceback", "message": "Traceback …"}
+
+
+def test_a_traceback_of_a_failure_that_was_survived_is_not_passed_on() -> None:
+    platform = ScriptedPlatform(ALL, DONE, logs={"chief": log({**FAILED, "exit_code": 75})})
+    assert [entry["event"] for entry in follow(platform)] == ["failed"]
+
+
+def test_a_permanent_failure_is_named_once_however_many_follow_it() -> None:
+    lost = changed(ended("worker", 1, 70), ended("worker", 2, 70))
+    heard = messages(follow(ScriptedPlatform(lost, lost, DONE)))
+    assert heard == ["container worker-1: exit code 70"]
+
+
+def test_a_problem_that_needs_a_user_is_said_once_and_ends_the_start() -> None:
+    problem = "ImagePullBackOff: no such image"
+    waiting = changed(*[member("worker", index, started=0.0, problem=problem, needs_user=True) for index in (1, 2)])
+    platform = ScriptedPlatform(waiting)
+    heard: list[Mapping[str, Any]] = []
+    with pytest.raises(DeadlineError, match="waiting for every container to start; last seen: container worker-1: Ima"):
+        FleetWatcher(platform, job(deadlines={"start_secs": 0.1}), heard.append).run()
+    assert messages(heard) == [f"container worker-1 does not start: {problem}"]
+
+
+def test_a_chief_that_was_stopped_counts_once_it_stays_so() -> None:
+    stopped = changed(ended("chief", 0, 143))
+    platform = ScriptedPlatform(ALL, stopped, ALL, DONE, logs={"chief": log({"step": 1, "time": 1.0})})
+    platform.settle_secs = 30.0
+    assert [entry["step"] for entry in follow(platform)] == [1]
+
+
+def test_a_fleet_that_is_removed_meanwhile_ends_the_command() -> None:
+    with pytest.raises(TakenDownError, match="fleet small was taken down"):
+        follow(ScriptedPlatform(ALL, []))
+
+
+def test_a_fleet_that_is_not_there_is_named() -> None:
+    with pytest.raises(UsageError, match="no fleet small is in the script, expected one that `psfleet up` started"):
+        follow(ScriptedPlatform([]))
