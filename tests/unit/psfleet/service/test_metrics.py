@@ -20,7 +20,7 @@ from psfleet.service import health, metrics
 from psfleet.service.metrics import COMMON_LABELS, METRICS, Distribution, Metric, Times
 from psfleet.service.settings import ADDRESS
 from psfleet.tf import STALENESS_BUCKETS
-from worker_service import timings
+from worker_service import progress
 from worker_service.metrics import Payload
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "monitoring.md"
@@ -123,20 +123,20 @@ def test_a_new_generation_counts_from_zero() -> None:
 def now(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """A clock that stands still: `now.secs`."""
     clock = SimpleNamespace(secs=100.0)
-    monkeypatch.setattr(timings.time, "monotonic", lambda: clock.secs)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock.secs)
     return clock
 
 
 def test_a_recovery_lasts_from_the_first_loss_to_the_end_of_the_next_step(now: SimpleNamespace) -> None:
-    measured = timings.Meter()
-    measured.step(0.1)
-    measured.lost()
+    measured = progress.TrainingProgress()
+    measured.step_done(1, 0.1)
+    measured.peer_lost()
     now.secs += 3
-    measured.lost()
+    measured.peer_lost()
     now.secs += 2
-    measured.attached()
-    measured.step(0.1)
-    measured.step(0.1)
+    measured.session_opened(1)
+    measured.step_done(2, 0.1)
+    measured.step_done(3, 0.1)
     recovery = measured.recovery_secs.read()
     assert (sum(recovery.counts), recovery.total) == (1, 5.0)
 
@@ -155,8 +155,10 @@ def job(wire: str) -> Job:
 
 
 @pytest.mark.parametrize(("wire", "size"), [("float32", 4), ("bfloat16", 2)])
-def test_payload_is_buckets_roll_call_and_versions_for_each_ps_and_the_state_of_the_chief(wire: str, size: int) -> None:
-    """Two ps, a roll call of 16 for six slots; 512 of 1024 parameters and 64 bytes of state on each, aligned."""
+def test_payload_is_buckets_contributor_mask_and_steps_for_each_ps_and_the_state_of_the_chief(
+    wire: str, size: int
+) -> None:
+    """Two ps, a contributor mask of 16 for six workers; on each 512 parameters and 64 bytes of state."""
     layout = Layout.plan([TensorSpec("w", (1024,))], [TensorSpec("s", (32,))], [TensorSpec("f", (16,))], 2, 1 << 20)
     assert (layout.parameters.size, layout.state.size, layout.frozen.size) == (1024, 128, 128)
     push, pull = 1024 * size + 2 * (16 * size + 8), 1024 * size + 2 * (16 * size + 16)
