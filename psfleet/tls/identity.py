@@ -76,7 +76,9 @@ class Identity:
                     bundle = self._bundle
                 # None: the files are being replaced; the next call reads them again.
                 if bundle is not None:
-                    self._seen, self._bundle = seen, bundle
+                    self._seen = seen
+                    # A renewal also replaces ca.crt, by the same content.
+                    self._bundle = bundle if bundle != self._bundle else self._bundle
             return self._bundle
 
     def _state(self) -> tuple[tuple[int, int] | None, ...]:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.command_line import JOB, Psfleet, commands
+from support.command_line import Psfleet
 
 import psfleet as package
 from psfleet import errors, launch
@@ -21,25 +19,7 @@ from psfleet.checkpoint import export as export_module
 from psfleet.cli import main
 from psfleet.report.schema import Report
 
-PROGRAM = """\
-import psfleet
-
-def build():
-    return psfleet.GraphProgram(loss=len, train=len)
-"""
 ALL = ("train", "validate", "clusterspec", "weights", "reset", "certs")
-
-
-@pytest.fixture
-def psfleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Psfleet]:
-    """Runs a command in a folder with a job file and its program."""
-    (tmp_path / "job.yaml").write_text(JOB)
-    (tmp_path / "program.py").write_text(PROGRAM)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", sys.path[:])
-    with commands(monkeypatch, capsys) as run:
-        yield run
-    sys.modules.pop("program", None)
 
 
 @dataclass
@@ -220,43 +200,6 @@ def test_h_is_short_for_help(psfleet: Psfleet, command: tuple[str, ...]) -> None
 def test_version_prints_the_packages_version(psfleet: Psfleet) -> None:
     said = psfleet("--version")
     assert (said.code, said.out, said.err) == (0, f"psfleet {package.__version__}\n", "")
-
-
-NEED_TENSORFLOW = (
-    ("train", "job.yaml"),
-    ("validate", "job.yaml"),
-    ("weights", "checkpoints", "--out", "weights.weights.h5"),
-    ("weights", "checkpoints", "--out", "model.keras"),
-)
-NO_TENSORFLOW = "TensorFlow is not installed, expected an extra: pip install 'psfleet[cpu]' or 'psfleet[gpu]'"
-
-
-@pytest.mark.parametrize("command", NEED_TENSORFLOW, ids=" ".join)
-def test_a_command_that_needs_tensorflow_names_the_extra_if_it_is_missing(
-    psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
-) -> None:
-    monkeypatch.setitem(sys.modules, "tensorflow", None)
-    said = psfleet(*command)
-    assert (said.code, said.out, said.err) == (64, "", f"psfleet: {NO_TENSORFLOW}\n")
-    assert not Path("runs").exists(), "nothing is started"
-
-
-def test_weights_as_safetensors_need_no_tensorflow(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorflow", None)
-    monkeypatch.setattr(export_module, "export", lambda source, out: 7)
-    assert psfleet("weights", "checkpoints", "--out", "w.safetensors").code == 0
-
-
-@pytest.mark.parametrize("service", ["ps_service", "worker_service"])
-def test_a_service_without_tensorflow_ends_with_one_line_that_names_the_extra(service: str, tmp_path: Path) -> None:
-    program = f"import runpy, sys; sys.modules['tensorflow'] = None; runpy.run_module('{service}', run_name='__main__')"
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(package.__file__).parents[1])}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (64, "")
-    [line] = done.stdout.splitlines()
-    entry = json.loads(line)
-    assert (entry["event"], entry["message"], entry["details"]) == ("failed", NO_TENSORFLOW, "")
 
 
 def test_the_command_line_needs_nothing_that_the_package_does_not_name() -> None:

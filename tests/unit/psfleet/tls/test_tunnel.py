@@ -125,8 +125,8 @@ def test_every_tunnel_reloads_a_renewed_certificate(tunnels: Tunnels, reloads: P
     wait_until(
         lambda: sorted(reloads.read_text().split()) if reloads.exists() else [],
         10.0,
-        "both to be told",
-        done=lambda told: told == expected,
+        "both tunnels to reload",
+        done=lambda ports: ports == expected,
     )
 
 
