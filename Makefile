@@ -12,7 +12,7 @@ STAMP := .venv/.stamp
 PACKAGES := psfleet ps_service worker_service
 PROTO := psfleet/control/control.proto
 PROTOC := $(BIN)/python -m grpc_tools.protoc --proto_path=.
-# Test files, one in each of two processes: fleets spend much of their time in the start of processes on one core.
+# Test files, one in each of two processes, each with its own fork server: fleets spend much of their time waiting.
 TWO_AT_ONCE := --numprocesses 2 --dist loadfile
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --no-config --universal --python-version 3.11 --extra cpu \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
