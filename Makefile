@@ -12,7 +12,7 @@ STAMP := .venv/.stamp
 PACKAGES := psfleet ps_service worker_service
 PROTO := psfleet/control/control.proto
 PROTOC := $(BIN)/python -m grpc_tools.protoc --proto_path=.
-# Two test files at a time: a fleet test spends much of its time starting processes, which uses one core.
+# Two test files at a time, each with a fork server of its own: a fleet test spends much of its time waiting.
 TWO_AT_ONCE := --numprocesses 2 --dist loadfile
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --no-config --universal --python-version 3.11 --extra cpu \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'

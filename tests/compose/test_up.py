@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import port_probe
 from support.compose_fleet import START_SECS, Fleet, fleet
-from support.images import WORKER_IMAGE, container, docker
+from support.images import docker
 
 from psfleet.checkpoint.manifest import read_manifest
 from psfleet.checkpoint.store import newest, verify
@@ -22,23 +23,6 @@ from psfleet.report.schema import Report
 STEPS = 1000
 """At the pace below far more than all that is done to the run takes."""
 PACE_SECS = 0.25
-PORTS = {"data": 2222, "control": 2223, "metrics": 2224}
-PROBE = """
-import socket, sys
-host, ports = sys.argv[1], sys.argv[2:]
-for port in ports:
-    try:
-        socket.create_connection((host, int(port)), 3).close()
-        print(port, "open")
-    except OSError:
-        print(port, "closed")
-"""
-LISTEN = """
-import signal, socket, sys
-listening = [socket.create_server(("", int(port))) for port in sys.argv[1:]]
-signal.pause()
-"""
-
 pytestmark = pytest.mark.timeout(600)
 
 
@@ -106,18 +90,9 @@ def _probes(seen: Fleet, containers: dict[str, dict[str, Any]]) -> tuple[str, st
     a fleet must not do is to publish one on the machine's own addresses.
     """
     address = containers[seen.container("ps-0")]["NetworkSettings"]["Networks"][seen.network(FLEET)]["IPAddress"]
-
-    def opened(network: str, host: str) -> str:
-        python = ("--entrypoint", "python", WORKER_IMAGE, "-c", PROBE, host, *map(str, PORTS.values()))
-        return docker("run", "--rm", "--network", network, *python).stdout
-
-    bridge = docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}").stdout.strip()
-    inside, outside = opened(seen.network(FLEET), address), opened("host", bridge)
-    published = [part for port in PORTS.values() for part in ("--publish", f"{port}:{port}")]
-    listen = ("-c", LISTEN, *map(str, PORTS.values()))
-    with container(WORKER_IMAGE, *published, "--entrypoint", "python", command=listen) as listener:
-        listener.wait_for(lambda: all(map(listener.is_listening, PORTS.values())), 20.0, "a container that listens")
-        return inside, outside, opened("host", bridge)
+    inside, outside = port_probe.opened(seen.network(FLEET), address), port_probe.opened_on_machine()
+    with port_probe.published():
+        return inside, outside, port_probe.opened_on_machine()
 
 
 def _grow(seen: Fleet) -> dict[str, dict[str, Any]]:
@@ -208,8 +183,10 @@ def test_logs_are_those_of_one_task_or_of_all_with_their_names(run: Run) -> None
 
 def test_no_port_of_the_fleet_opens_on_the_machine(run: Run) -> None:
     assert run.inside.split()[1::2][:2] == ["open", "open"], "the ps listens"
-    assert run.outside_if_published.split()[1::2] == ["open"] * len(PORTS), "the probe sees what is published"
-    assert run.outside.split()[1::2] == ["closed"] * len(PORTS)
+    assert run.outside_if_published.split()[1::2] == ["open"] * len(port_probe.PORTS), (
+        "the probe sees what is published"
+    )
+    assert run.outside.split()[1::2] == ["closed"] * len(port_probe.PORTS)
 
 
 def test_published_ports_are_on_loopback_only(run: Run) -> None:

@@ -20,6 +20,8 @@ from psfleet.service import settings
 
 COMMAND = "PSFLEET_TEST_COMMAND"
 """Environment variable with what `forked_command` is to run; only the tests know it."""
+FORK_SECS = 60.0
+"""Until a process is forked: the first one waits for the import of TensorFlow."""
 SERVER = Path(__file__).with_name("standing_fork_server.py")
 _standing: list[str] = []
 """The Unix socket of this session's fork server while there is one."""
@@ -53,7 +55,12 @@ def service(module: str, environment: Mapping[str, str], log: Path) -> Process:
         log: Takes what it prints.
     """
     command = Command(module, module, settings.for_child({**standing(), **environment}), log)
-    return ForkServer.connect(Path(_standing[0])).fork(command) if _standing else command.start_alone()
+    if not _standing:
+        return command.start_alone()
+    process = ForkServer.connect(Path(_standing[0])).fork(command)
+    # The leak check of a test leaves alone what module fixtures have started by then.
+    wait_until(lambda: process.poll() is not None or process.pid, FORK_SECS, f"the fork of {module}", poll_secs=0.01)
+    return process
 
 
 def standing() -> dict[str, str]:
