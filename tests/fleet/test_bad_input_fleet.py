@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from support.control_calls import configure, join, layout
 from support.service_process import END_SECS, START_SECS, Service, running
-from test_bad_input_programs import JOB, PRELUDE
-from test_commands_configure import configure, layout
-from test_commands_ps import join
+from support.tiny_job import JOB, PRELUDE
 
 from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb

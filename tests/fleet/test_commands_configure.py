@@ -6,60 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import numpy as np
 import pytest
+from support.control_calls import LAYOUT, configure, layout
 from support.service_process import END_SECS, Service
 
 import psfleet
-from psfleet.checkpoint.manifest import Checkpoint
-from psfleet.checkpoint.store import write_initial
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
 from psfleet.control.client import PsClient
 from psfleet.errors import BadJobError
-from psfleet.job.job import parse_job
 from psfleet.layout import Layout, TensorSpec
 from psfleet.polling import wait_until
-
-BUILD_SECS = 30.0
-JOB: dict[str, Any] = {
-    "name": "configured",
-    "program": "program:build",
-    "fleet": {"ps": 1, "workers": 2},
-    "optimizer": {"name": "momentum", "learning_rate": 0.1},
-    "train": {"steps": 50, "batch_size": 4},
-}
-
-
-def layout(*shape: int) -> Layout:
-    """One weight of a shape."""
-    return Layout.plan([TensorSpec("w", shape)], [], [], num_ps=1, bucket_bytes=4096)
-
-
-LAYOUT = layout(7)
-
-
-def initial(root: Path) -> Checkpoint:
-    """A checkpoint of step 0."""
-    return write_initial(
-        root, LAYOUT, {"w": np.arange(7.0)}, run="run", generation=1, optimizer="momentum", extra={"job": JOB}
-    )
-
-
-def configure(client: PsClient, root: Path, **changes: Any) -> pb.ShardState:
-    """Asks for a shard; with changes, for another one."""
-    job = parse_job(JOB | changes.pop("job", {}))
-    folder = root / "00000000-g1"
-    plan: dict[str, Any] = {
-        "shard": 0,
-        "generation": 1,
-        "job_json": job.model_dump_json(),
-        "layout": LAYOUT,
-        "checkpoint_folder": str(folder if folder.exists() else initial(root).folder),
-        "checkpoints_root": str(root),
-        "timeout_secs": BUILD_SECS,
-    }
-    return client.configure(**plan | changes)
 
 
 def test_a_configured_shard_runs_at_the_step_of_its_checkpoint(client: PsClient, tmp_path: Path) -> None:

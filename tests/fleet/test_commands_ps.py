@@ -8,20 +8,12 @@ from pathlib import Path
 
 import pytest
 from grpc_health.v1 import health_pb2
+from support.control_calls import join
 from support.service_process import END_SECS, Service, running
 
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import PsClient
 from psfleet.errors import BadJobError
-
-
-def join(
-    client: PsClient, process: str, index: int = -1, worker_limit: int = 4, cause: str = "", address: str = ""
-) -> tuple[int, int]:
-    """The index that a worker gets, and how many processes have had it."""
-    request = pb.JoinRequest(index=index, worker_limit=worker_limit, cause=cause, process=process, address=address)
-    reply = client.join(request)
-    return reply.index, reply.joins
 
 
 def test_a_run_that_nobody_configured_is_empty(client: PsClient) -> None:

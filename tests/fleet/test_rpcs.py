@@ -73,7 +73,7 @@ def test_a_pull_sends_nothing_to_a_ps() -> None:
     assert to_worker(counted, 2) == [1, 1]
 
 
-@pytest.mark.parametrize("fetch", ["step", "await_step", "pull", "look", "remote_state"])
+@pytest.mark.parametrize("fetch", ["step", "await_step", "pull", "shard_steps", "remote_state"])
 def test_no_ps_ever_sends_to_another_ps(fetch: str) -> None:
     """They know of no other: the design's tunnels lead from workers to ps and back."""
     between = [pair for pair in crossings(fetch, num_states=2) if WORKER not in pair]

@@ -45,6 +45,8 @@ class Task:
         """Starts the process; with the cause if it is started again."""
         self.restarts += bool(cause)
         told = {**self.environment, settings.PARENT: str(os.getpid()), settings.CAUSE: cause}
+        # A fork server opens it later, and whoever follows the log may be earlier.
+        self.log.touch()
         command = Command(MODULES[self.role], self.name, settings.for_child(told), self.log)
         self.process = fork_client.start(command, tuple(MODULES.values()))
 
