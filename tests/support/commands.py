@@ -46,16 +46,17 @@ def standing_fork_server() -> Iterator[None]:
             process.wait()
 
 
-def service(module: str, environment: Mapping[str, str], log: Path) -> Process:
+def service(module: str, environment: Mapping[str, str], log: Path, is_alone: bool = False) -> Process:
     """Starts a service; it is killed with this process.
 
     Args:
         module: The package, such as `ps_service`.
         environment: Beside this process's own.
         log: Takes what it prints.
+        is_alone: Whether it is started by itself rather than forked: a fork server names itself as the parent.
     """
     command = Command(module, module, settings.for_child({**standing(), **environment}), log)
-    if not _standing:
+    if is_alone or not _standing:
         return command.start_alone()
     process = ForkServer.connect(Path(_standing[0])).fork(command)
     # The leak check of a test leaves alone what module fixtures have started by then.

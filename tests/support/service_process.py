@@ -96,7 +96,7 @@ def running(role: str, folder: Path, address: Address | None = None, **environme
     own = {settings.ADDRESS: address.data, settings.OUT: str(folder), settings.PARENT: str(os.getpid())}
     own |= {getattr(settings, name): value for name, value in environment.items()}
     output = folder / f"{role}-{address.port}.txt"
-    process = service(MODULES[role], own, output)
+    process = service(MODULES[role], own, output, is_alone="PARENT" in environment)
     try:
         yield Service(process, address, output)
     finally:

@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 
 from psfleet.service import settings
-from psfleet.service.process import die_with
+from psfleet.service.process import STOP_SIGNALS, die_with
 
 PR_SET_NAME = 15
 """prctl(2): the name of this thread, in `ps -o comm` and `top`."""
@@ -113,17 +113,32 @@ def _fork(connection: Connection, children: dict[int, int], request: dict[str, A
         with ExitStack() as files:
             log = files.enter_context(Path(request["log"]).open("ab"))
             nothing = files.enter_context(Path(os.devnull).open("rb"))
-            pid = os.fork()
-            if pid == 0:
-                for source, target in ((nothing, 0), (log, 1), (log, 2)):
-                    os.dup2(source.fileno(), target)
-                return True
+            with _signals_held():
+                pid = os.fork()
+                if pid == 0:
+                    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+                        os.dup2(source.fileno(), target)
+                    return True
     except OSError as error:
         _reply(connection, request, refused=str(error))
         return False
     children[pid] = request["id"]
     _reply(connection, request, pid=pid)
     return False
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Delivers the signals that ask a process to stop only after the block.
+
+    Python forgets, in a forked child, the signals that came before its first instruction (`_PySignal_AfterFork` in
+    CPython's signalmodule.c): a Ctrl-C in this moment would be lost.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _signal(children: Mapping[int, int], request: Request) -> None:

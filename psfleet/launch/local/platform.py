@@ -69,10 +69,11 @@ class Local:
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
         """See `Platform`. Passes on signals, and ends the processes that outlive the chief for too long."""
         self._heed_signals()
-        self._end_after_chief()
         if self._deadline is not None and time.monotonic() > self._deadline:
             for task in self._tasks:
                 task.kill()
+        # After that, because it ends the chief's log.
+        self._end_after_chief()
         return [self._member(task) for task in self._tasks]
 
     def restart(self, member: Member) -> None:

@@ -110,3 +110,13 @@ def test_a_signal_reaches_a_process_that_its_fork_server_never_forked(server: Fo
     process.send_signal(signal.SIGTERM)
     server.kill()
     assert process.wait() in (-signal.SIGTERM, -signal.SIGKILL)
+
+
+def test_a_signal_right_after_the_fork_is_not_lost(server: ForkServer, tmp_path: Path) -> None:
+    """Python clears the signals that are pending in a forked child before its first instruction."""
+    waiting = fork(server, tmp_path / "waiting", WAITS="yes")
+    for number in range(20):
+        process = fork(server, tmp_path / f"process-{number}", WAITS="yes")
+        process.send_signal(signal.SIGINT)
+        wait_until(process.poll, SECS, "the end of a process that got SIGINT", done=lambda code: code is not None)
+    assert waiting.poll() is None
