@@ -134,11 +134,14 @@ def test_a_service_is_imported_in_a_few_seconds_of_cpu_time(image: str) -> None:
 def test_a_container_starts_as_anybody_with_a_read_only_root_and_no_capability(image: str, user: str) -> None:
     """A ps that is told nothing serves any run; a worker that is told nothing says what it misses."""
     with container(image, "--user", user) as started:
-        first, *_ = started.wait_for(started.entries, START_SECS, "its first JSON line")
+        text = "PSFLEET_JOB" if image == WORKER_IMAGE else "ps is ready"
+        entry = started.wait_for(
+            lambda: next((entry for entry in started.entries() if text in entry["message"]), None),
+            START_SECS, f"a log entry with {text!r}",
+        )  # fmt: skip
         if image == WORKER_IMAGE:
             assert started.wait(STOP_SECS) == BAD_JOB
-    assert first["role"] == image.partition(":")[0].removeprefix("psfleet-")
-    assert ("PSFLEET_JOB" if image == WORKER_IMAGE else "ps is ready") in first["message"]
+    assert entry["role"] == image.partition(":")[0].removeprefix("psfleet-")
 
 
 @BOTH
