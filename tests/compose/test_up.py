@@ -220,7 +220,7 @@ def test_a_run_that_was_grown_shrunk_and_taken_down_goes_on_from_where_it_was(tm
         resumed.wait_for_step(10)
         resumed.leave()
         _grow_and_shrink(resumed)
-        assert "goes on from its newest checkpoint" in resumed.run("down", resumed.name)
+        assert "resumes from its newest checkpoint" in resumed.run("down", resumed.name)
         assert set(resumed.left()) == {"volumes"}
         resumed.hurry()
         resumed.up()
