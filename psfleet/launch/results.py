@@ -59,16 +59,16 @@ def collect(platform: Platform, name: str, folder: Path) -> Report:
     """
     members = require(platform, name)
     job = platform.job(name)
-    chief = chief_of(members)
+    chief, gone = chief_of(members), gone_for_good(members, job)
     with claimed(folder, job, fresh=False) as run_folder:
         _copy(platform, job, run_folder.path, chief.created if chief is not None else 0.0)
         _save_logs(platform, members, run_folder)
         report = Report.read(run_folder.path) if (run_folder.path / Report.FILE_NAME).exists() else None
         if report is None or chief is None or not _is_last_word(report, chief):
-            report = unreported(job, run_folder, members)
+            report = unreported(job, run_folder, members, gone)
         else:
             report = validated(report, run_folder)
-        report = with_failure(report, members, job)
+        report = with_failure(report, gone)
         html.publish(report, run_folder.path)
         return report
 
@@ -127,9 +127,16 @@ def validated(report: Report, folder: RunFolder) -> Report:
     return report
 
 
-def unreported(job: Job, folder: RunFolder, members: Sequence[Member], run: str | None = None) -> Report:
-    """The report of a run whose chief left none."""
-    code, error = _cause(members, folder)
+def unreported(
+    job: Job, folder: RunFolder, members: Sequence[Member], gone: Member | None, run: str | None = None
+) -> Report:
+    """The report of a run whose chief left none.
+
+    Args:
+        gone: The member whose loss ended the run, if one did.
+        run: The run's id; the job's name by default.
+    """
+    code, error = _cause(members, folder, gone)
     return Report(
         status="stopped" if code in STOPPED else "failed",
         exit_code=code,
@@ -142,9 +149,8 @@ def unreported(job: Job, folder: RunFolder, members: Sequence[Member], run: str 
     )
 
 
-def with_failure(report: Report, members: Sequence[Member], job: Job) -> Report:
+def with_failure(report: Report, gone: Member | None) -> Report:
     """The report of a run that was stopped because a member was gone for good: it failed of that."""
-    gone = gone_for_good(members, job)
     if report.exit_code not in STOPPED or gone is None:
         return report
     error = f"{gone.name}: {gone.cause}, and was not started again"
@@ -169,12 +175,16 @@ def first_failure(folder: RunFolder, code: int) -> str | None:
     return f"{first['role']} {first.get('index', '')}: {first['message']}"
 
 
-def _cause(members: Sequence[Member], folder: RunFolder) -> tuple[int, str]:
-    """Exit code and message of a run without a report: its first permanent failure, or else how the chief ended."""
+def _cause(members: Sequence[Member], folder: RunFolder, gone: Member | None) -> tuple[int, str]:
+    """Exit code and message of a run without a report.
+
+    They are those of its first permanent failure, or of the member whose loss ended it, or else of the chief.
+    """
     training = [member for member in members if member.role in TRAINING]
     chief = chief_of(training)
     permanent = next((m for m in training if m.exit_code in PERMANENT_CODES), None)
-    failed = permanent or (chief if chief is not None and chief.exit_code is not None else None)
+    lost = gone if gone is not None and gone.role != "chief" else None
+    failed = permanent or lost or (chief if chief is not None and chief.exit_code is not None else None)
     failed = failed or next((m for m in training if m.has_failed and m.is_over), None)
     code = failed.exit_code if failed is not None else None
     if failed is None or not code:

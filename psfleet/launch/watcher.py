@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from psfleet.errors import (
+    BUG,
     PERMANENT_CODES,
     SIGNAL_BASE,
     DeadlineError,
@@ -62,9 +63,13 @@ class FleetWatcher:
         self._said: set[object] = set()
         self._restart_at: dict[str, float] = {}
         self._since: dict[str, float] = {}
+        self._gone: Member | None = None
 
-    def run(self) -> None:
+    def run(self) -> Member | None:
         """Passes the chief's log entries to the listener until the run is over.
+
+        Returns:
+            The member whose loss ended the run; None if none did.
 
         Raises:
             UsageError: There is no such fleet.
@@ -83,6 +88,7 @@ class FleetWatcher:
                 next_look = time.monotonic() + self._platform.look_secs
             pause.wait(POLL_SECS)
         self._finish()
+        return self._gone
 
     def _is_over(self) -> bool:
         """Looks at every member once; restarts those that await it."""
@@ -140,7 +146,7 @@ class FleetWatcher:
             who = f"{self._platform.noun} {member.name}"
             if member.problem and not member.is_over:
                 self._say(member.problem, "waits", f"{who} does not start: {member.problem}")
-            elif member.has_failed and member.role in TRAINING and not member.awaits_restart:
+            elif member.has_failed and member.role in TRAINING and not may_restart(member, self._job):
                 # The others end with the same code as soon as they hear of a permanent failure.
                 is_permanent = member.exit_code in PERMANENT_CODES
                 key = "permanent" if is_permanent else (member.name, member.started)
@@ -156,6 +162,7 @@ class FleetWatcher:
         gone = gone_for_good(members, self._job)
         if not self._has_lasted("gone", gone is not None, LEAVE_SECS) or gone is None:
             return False
+        self._gone = gone
         who = f"{self._platform.noun} {gone.name}"
         self._say("gone", "gone", f"{who} is gone for good ({gone.cause}): the run is stopped")
         if not self._platform.restarts_stopped:
@@ -190,7 +197,7 @@ class FleetWatcher:
         _wait(self._pass_entries, "the rest of the chief's log", done=bool)
         if not self._platform.restarts_stopped:
             _wait(self._left, "every member to end", done=lambda left: not left)
-        if self._failure.get("exit_code") in PERMANENT_CODES:
+        if self._failure.get("exit_code") in (BUG, *PERMANENT_CODES):
             pass_traceback(self._failure, self._listener)
 
     def _left(self) -> str:

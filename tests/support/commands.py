@@ -14,7 +14,8 @@ from pathlib import Path
 
 from psfleet.errors import DeadlineError
 from psfleet.launch.local.child import MODULES
-from psfleet.launch.local.fork_client import Command, ForkServer, Process
+from psfleet.launch.local.command import Command, Process
+from psfleet.launch.local.fork_client import ForkServer
 from psfleet.polling import wait_until
 from psfleet.service import settings
 

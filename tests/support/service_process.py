@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from psfleet.addresses import Address
 from psfleet.control.client import PsClient
 from psfleet.launch.local.child import MODULES, parse_line
-from psfleet.launch.local.fork_client import Process
+from psfleet.launch.local.command import Process
 from psfleet.launch.local.ports import free_addresses
 from psfleet.polling import wait_until
 from psfleet.service import settings

@@ -12,7 +12,7 @@ from typing import Any
 
 from psfleet import errors
 from psfleet.launch.local import fork_client
-from psfleet.launch.local.fork_client import Command, Process
+from psfleet.launch.local.command import Command, Process
 from psfleet.service import settings
 
 MODULES = {"ps": "ps_service", "worker": "worker_service"}

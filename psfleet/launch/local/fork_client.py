@@ -11,60 +11,20 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from itertools import count
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from psfleet.launch.local.command import Command, Process
 from psfleet.service import settings
 
 logger = logging.getLogger("psfleet.launch")
 
 SERVER = "psfleet.launch.local.fork_server"
-
-
-class Process(Protocol):
-    """A process that the launcher started; `subprocess.Popen` is one."""
-
-    pid: int
-    returncode: int | Any
-
-    def poll(self) -> int | None:
-        """Its exit code, -n if signal n ended it; None while it runs."""
-
-    def wait(self) -> int:
-        """Waits for its end; its exit code."""
-
-    def send_signal(self, sig: int, /) -> None:
-        """Sends a signal, if it still runs."""
-
-
-@dataclass(frozen=True)
-class Command:
-    """One process to start.
-
-    Attributes:
-        module: Run as `python -P -m module`.
-        title: What `ps` shows of a forked process.
-        environment: All of it.
-        log: Takes everything the process prints, after what it has already.
-    """
-
-    module: str
-    title: str
-    environment: Mapping[str, str]
-    log: Path
-
-    def start_alone(self) -> subprocess.Popen[bytes]:
-        """Starts a Python interpreter of its own."""
-        # -P: the user's current folder must not shadow Python's own modules.
-        with self.log.open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-P", "-m", self.module],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self.environment,
-                start_new_session=True,
-            )  # fmt: skip
+KILL_SECS = 3.0
+"""How long a server may take to kill a process, or to end by itself; then it is killed, and its processes with it."""
 
 
 class Forked:
@@ -78,6 +38,7 @@ class Forked:
         self._command = command
         self._alone: subprocess.Popen[bytes] | None = None
         self._early_signals: list[int] = []
+        self._is_killed = False
 
     def poll(self) -> int | None:
         """Its exit code, -n if signal n ended it; None while it runs."""
@@ -92,7 +53,9 @@ class Forked:
             if self._alone is not None:
                 self._alone.wait()
             else:
-                self._server.read(timeout_secs=None)
+                self._server.read(timeout_secs=KILL_SECS if self._is_killed else None)
+                if self._is_killed and self.returncode is None:
+                    self._server.kill()
         return code
 
     def send_signal(self, sig: int, /) -> None:
@@ -102,6 +65,7 @@ class Forked:
         if self._alone is not None:
             self._alone.send_signal(sig)
             return
+        self._is_killed = self._is_killed or sig == signal.SIGKILL
         if not self.pid:
             self._early_signals.append(sig)
         self._server.send({"id": self._identity, "signal": int(sig)})
@@ -115,7 +79,7 @@ class Forked:
 
     def lost_server(self) -> None:
         """The server is dead, and every process that it had forked has been killed with it."""
-        if self.pid:
+        if self.pid or self._is_killed:
             self.returncode = -signal.SIGKILL
         else:
             self._start_alone("it ended")
@@ -220,9 +184,15 @@ class ForkServer:
 
     def _close(self) -> None:
         self.is_open = False
+        # A process that the launcher forked meanwhile has a copy of this end, which closing alone would leave open.
+        with socket.socket(fileno=os.dup(self._connection.fileno())) as end, suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
         self._connection.close()
         if self._process is not None:
-            self._process.wait()
+            try:
+                self._process.wait(KILL_SECS)
+            except subprocess.TimeoutExpired:
+                self.kill()
 
 
 _of_thread = threading.local()

@@ -67,26 +67,26 @@ def train(
 
 
 def _run(job: Job, folder: RunFolder, program_folder: Path, listener: Listener) -> Report:
-    """One run from its first process to its last; no process is left behind."""
+    """One run from its first process to its last; no process is left behind.
+
+    Returns:
+        The chief's report; one of psfleet's own if the chief could not write any.
+    """
     signals: list[int] = []
     platform = Local(job, folder, program_folder, signals)
     with _signals_into(signals):
         try:
             listener(starting_entry(job))
             platform.start()
-            watcher.FleetWatcher(platform, job, listener).run()
+            gone = watcher.FleetWatcher(platform, job, listener).run()
+            # Before the rest is killed, which would look like a failure of its own.
+            members = platform.members(job.name)
         finally:
             platform.remove(job.name, results=False)
-    return _report(job, folder, platform, signals)
-
-
-def _report(job: Job, folder: RunFolder, platform: Local, signals: list[int]) -> Report:
-    """The chief's report; one of psfleet's own if the chief could not write any."""
-    members = platform.members(job.name)
     found = Report.read(folder.path) if (folder.path / Report.FILE_NAME).exists() else None
-    report = found or unreported(job, folder, members, platform.run)
+    report = found or unreported(job, folder, members, gone, platform.run)
     if not signals:
-        report = with_failure(report, members, job)
+        report = with_failure(report, gone)
     elif found is None:
         code, error = errors.SIGNAL_BASE + signals[0], f"stopped by {signal.Signals(signals[0]).name}"
         report = report.model_copy(update={"status": "stopped", "exit_code": code, "error": error})

@@ -51,6 +51,7 @@ class Local:
         self._folder = folder
         self._signals = signals
         self._heeded = 0
+        self._is_stopped = False
         self._deadline: float | None = None
         self._started: dict[str, float] = {}
         self._tasks = self._plan(program_folder)
@@ -84,9 +85,15 @@ class Local:
     def stop(self, chief: Member, timeout_secs: float) -> None:
         """See `Platform`. A chief that does not end in time is killed, as a container would be."""
         self._chief.signal(signal.SIGTERM)
+
+        def has_ended() -> bool:
+            return self._chief.exit_code() is not None or len(self._signals) > 1
+
         with suppress(DeadlineError):
-            wait_until(self._chief.exit_code, timeout_secs, "the chief to end", done=lambda code: code is not None)
+            wait_until(has_ended, timeout_secs, "the chief to end")
+        self._is_stopped = True
         self._chief.kill()
+        self._end_after_chief()
 
     def log(self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """See `Platform`. Followed over restarts until the chief has ended; a line without its end waits for it."""
@@ -159,7 +166,7 @@ class Local:
 
     def _is_final(self, task: Task, code: int) -> bool:
         """Whether a process that has ended is not restarted, however many restarts are left."""
-        if code == DONE:
+        if code == DONE or (task is self._chief and self._is_stopped):
             return True
         if self._deadline is not None:
             # A stopping chief cannot make its last step without a process that was killed meanwhile.

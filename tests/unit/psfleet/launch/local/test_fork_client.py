@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from psfleet.launch.local.child import parse_line
-from psfleet.launch.local.fork_client import Command, Forked, ForkServer
+from psfleet.launch.local.command import Command
+from psfleet.launch.local.fork_client import Forked, ForkServer
 from psfleet.polling import wait_until
 from psfleet.service import settings
 
@@ -120,3 +121,34 @@ def test_a_signal_right_after_the_fork_is_not_lost(server: ForkServer, tmp_path:
         process.send_signal(signal.SIGINT)
         wait_until(process.poll, SECS, "the end of a process that got SIGINT", done=lambda code: code is not None)
     assert waiting.poll() is None
+
+
+def test_a_process_of_a_server_that_hangs_can_be_killed(server: ForkServer, tmp_path: Path) -> None:
+    process = fork(server, tmp_path / "one", WAITS="yes")
+    seen(tmp_path / "one")
+    assert server._process is not None
+    server._process.send_signal(signal.SIGSTOP)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not server.is_open
+
+
+def test_a_server_ends_though_another_child_of_the_launcher_holds_its_connection(
+    server: ForkServer, tmp_path: Path
+) -> None:
+    """As a process pool in a notebook does: a fork copies the launcher's descriptors."""
+    process = fork(server, tmp_path / "one", WAITS="yes")
+    seen(tmp_path / "one")
+    holder = os.fork()
+    if holder == 0:
+        signal.pause()
+        os._exit(0)
+    try:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == -signal.SIGTERM
+        assert not server.is_open
+        assert server._process is not None
+        assert server._process.returncode == 0, "it ended by itself"
+    finally:
+        os.kill(holder, signal.SIGKILL)
+        os.waitpid(holder, 0)

@@ -6,10 +6,13 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.scripted_platform import job
 
+from psfleet.launch import watcher
+from psfleet.launch.local import launcher
 from psfleet.launch.local import platform as local
 from psfleet.launch.local.platform import Local
 from psfleet.launch.platform import chief_of
@@ -150,8 +153,40 @@ def test_a_chief_that_failed_ends_the_others_by_a_signal_and_a_done_one_leaves_t
 def test_a_chief_that_does_not_stop_in_time_is_killed(fleet: Fleet) -> None:
     chief = chief_of(fleet.platform.members(None))
     assert chief is not None
+    fleet.task("worker 0").log.touch()
     fleet.platform.stop(chief, 0.05)
     assert (fleet.task("worker 0").signals, fleet.task("worker 0").code) == ([signal.SIGTERM], 137)
+    assert fleet.task("worker 1").signals == [signal.SIGTERM], "nobody else ends the others"
+    assert list(fleet.platform.log(chief, follow=True)) == [], "its log has an end"
+
+
+def test_a_second_signal_ends_the_wait_for_the_chief(fleet: Fleet) -> None:
+    chief = chief_of(fleet.platform.members(None))
+    assert chief is not None
+    fleet.signals += [signal.SIGINT, signal.SIGINT]
+    fleet.platform.stop(chief, 3600)
+    assert fleet.task("worker 0").code == 137
+
+
+def test_a_lost_worker_is_the_cause_of_a_run_whose_chief_cannot_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a quorum the chief waits for a step that cannot be made; the others are killed after it."""
+
+    class Dying(FakeTask):
+        def start(self, cause: str = "") -> None:
+            super().start(cause)
+            self.log.touch()
+            self.code = 1 if self.name == "worker 1" else None
+
+    monkeypatch.setattr(local, "Task", Dying)
+    monkeypatch.setattr(watcher, "LEAVE_SECS", 0.1)
+    said: list[Any] = []
+    folder = RunFolder(tmp_path)
+    (tmp_path / "logs").mkdir()
+    report = launcher._run(job(fleet={"ps": 1, "workers": 3}), folder, tmp_path, said.append)
+    assert (report.status, report.exit_code, report.error) == ("failed", 1, "worker 1: exit code 1")
+    assert any("worker 1 is gone for good" in entry["message"] for entry in said)
 
 
 def test_a_log_is_followed_line_by_line_until_the_fleet_is_removed(fleet: Fleet) -> None:

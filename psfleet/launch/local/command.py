@@ -1,0 +1,53 @@
+"""A process that the launcher starts: what it runs, and how the launcher holds it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+
+class Process(Protocol):
+    """A process that the launcher started; `subprocess.Popen` is one."""
+
+    pid: int
+    returncode: int | Any
+
+    def poll(self) -> int | None:
+        """Its exit code, -n if signal n ended it; None while it runs."""
+
+    def wait(self) -> int:
+        """Waits for its end; its exit code."""
+
+    def send_signal(self, sig: int, /) -> None:
+        """Sends a signal, if it still runs."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One process to start.
+
+    Attributes:
+        module: Run as `python -P -m module`.
+        title: What `ps` shows of a forked process.
+        environment: All of it.
+        log: Takes everything the process prints, after what it has already.
+    """
+
+    module: str
+    title: str
+    environment: Mapping[str, str]
+    log: Path
+
+    def start_alone(self) -> subprocess.Popen[bytes]:
+        """Starts a Python interpreter of its own."""
+        # -P: the user's current folder must not shadow Python's own modules.
+        with self.log.open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-P", "-m", self.module],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self.environment,
+                start_new_session=True,
+            )  # fmt: skip
