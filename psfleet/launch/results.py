@@ -97,7 +97,7 @@ def _save_logs(platform: Platform, members: Sequence[Member], folder: RunFolder)
             continue
         role = "ps" if member.role == "ps" else "worker"
         path = folder.log(role, member.index) if member.index is not None else folder.path / f"logs/{member.name}.log"
-        with path.open("a") as file:
+        with path.open("a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in platform.log(member))
 
 

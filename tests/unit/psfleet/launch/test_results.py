@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -68,6 +69,12 @@ def test_the_log_of_a_worker_is_named_after_the_index_that_it_leased(tmp_path: P
     logs = {"w-1": log({"index": -1, "message": "starts"}, {"index": 3, "message": "joined"})}
     assert results(tmp_path, volume, chief(), one, logs=logs).status == "done"
     assert "joined" in (tmp_path / "out" / "logs" / "worker-3.log").read_text()
+
+
+def test_logs_are_utf_8_in_every_locale(tmp_path: Path, volume: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(io, "text_encoding", lambda encoding, stacklevel=2: encoding or "ascii")
+    results(tmp_path, volume, chief(), ended("ps"), logs={"ps-0": ["“served” …"]})
+    assert (tmp_path / "out" / "logs" / "ps-0.log").read_bytes() == "“served” …\n".encode()
 
 
 def test_only_what_belongs_to_a_run_is_copied(tmp_path: Path, volume: Path) -> None:
