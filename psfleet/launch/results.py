@@ -61,8 +61,9 @@ def collect(platform: Platform, name: str, folder: Path) -> Report:
     job = platform.job(name)
     chief = chief_of(members)
     with claimed(folder, job, fresh=False) as run_folder:
-        _copy(platform, job, run_folder.path, chief.created if chief is not None else 0.0)
+        # First: they say why a copy fails that needs a volume or a pod.
         _save_logs(platform, members, run_folder)
+        _copy(platform, job, run_folder.path, chief.created if chief is not None else 0.0)
         report = Report.read(run_folder.path) if (run_folder.path / Report.FILE_NAME).exists() else None
         if report is None or chief is None or not _is_last_word(report, chief):
             report = unreported(job, run_folder, members)

@@ -158,4 +158,5 @@ def test_a_copy_that_breaks_off_is_a_lost_peer(tmp_path: Path) -> None:
             yield iter([iter([entry.tobuf(), b"short"])])
 
     with pytest.raises(LostPeerError, match="the copy of the results broke off"):
-        collect(Broken([chief()]), "small", tmp_path / "out")
+        collect(Broken([chief()], logs={"chief": ["trained"]}), "small", tmp_path / "out")
+    assert (tmp_path / "out" / "logs" / "worker-0.log").read_text() == "trained\n", "logs are saved all the same"
