@@ -64,6 +64,7 @@ class ScriptedPlatform:
 
     Attributes:
         restarted, stopped: Names of members.
+        job_error: What `job` raises.
         applied, scaled, removed: What was asked for.
     """
 
@@ -85,6 +86,7 @@ class ScriptedPlatform:
         self._logs = logs or {}
         self._results = results
         self._job = trained or job()
+        self.job_error: Exception | None = None
         self.frozen: set[str] = set()
         self.release: Callable[[], object] = lambda: None
         self.restarted: list[str] = []
@@ -103,6 +105,8 @@ class ScriptedPlatform:
 
     def job(self, name: str) -> Job:
         """See `Platform`."""
+        if self.job_error is not None:
+            raise self.job_error
         return self._job
 
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
