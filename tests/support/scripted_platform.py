@@ -64,6 +64,7 @@ class ScriptedPlatform:
 
     Attributes:
         restarted, stopped: Names of members.
+        former: What `scaled_away` returns.
         job_error: What `job` raises.
         applied, scaled, removed: What was asked for.
     """
@@ -87,6 +88,7 @@ class ScriptedPlatform:
         self._results = results
         self._job = trained or job()
         self.job_error: Exception | None = None
+        self.former: list[Member] = []
         self.frozen: set[str] = set()
         self.release: Callable[[], object] = lambda: None
         self.restarted: list[str] = []
@@ -146,6 +148,10 @@ class ScriptedPlatform:
 
         assert self._results is not None
         yield (archive(path) for path in sorted(self._results.iterdir()))
+
+    def scaled_away(self, name: str) -> list[Member]:
+        """See `Platform`."""
+        return self.former
 
     def scale(self, job: Job, workers: int) -> None:
         """See `Platform`."""

@@ -77,6 +77,15 @@ def test_logs_are_utf_8_in_every_locale(tmp_path: Path, volume: Path, monkeypatc
     assert (tmp_path / "out" / "logs" / "ps-0.log").read_bytes() == "“served” …\n".encode()
 
 
+def test_logs_are_saved_of_members_that_wait_for_a_restart_or_were_scaled_away(tmp_path: Path, volume: Path) -> None:
+    waiting, silent = member("worker", 1, started=0.0, state="waiting"), member("worker", 2, started=0.0)
+    platform = ScriptedPlatform([chief(), waiting, silent], logs={"worker-1": ["a"], "worker-3": ["b"]}, results=volume)
+    platform.former = [ended("worker", 3, 75)]
+    collect(platform, "small", tmp_path / "out")
+    saved = {path.name: path.read_text() for path in (tmp_path / "out" / "logs").iterdir()}
+    assert saved == {"worker-1.log": "a\n", "worker-3.log": "b\n"}
+
+
 def test_only_what_belongs_to_a_run_is_copied(tmp_path: Path, volume: Path) -> None:
     (volume / "notes.txt").write_text("of the user")
     results(tmp_path, volume, chief())
