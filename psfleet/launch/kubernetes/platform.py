@@ -53,6 +53,9 @@ class Kubernetes:
     settle_secs = 0.0
     restarts_stopped = True
 
+    def __init__(self) -> None:
+        self._has_listed = False
+
     @property
     def where(self) -> str:
         """See `Platform`."""
@@ -82,8 +85,15 @@ class Kubernetes:
         return parse_job(json.loads(text))
 
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
-        """See `Platform`."""
-        return members_of(self._cluster.jobs(name), pods_of(self._cluster.pods(name)))
+        """See `Platform`. Once the API has listed them, a refusal may pass: a token expires, an API server restarts."""
+        try:
+            found = members_of(self._cluster.jobs(name), pods_of(self._cluster.pods(name)))
+        except UsageError as error:
+            if self._has_listed:
+                raise LostPeerError(str(error)) from error
+            raise
+        self._has_listed = True
+        return found
 
     def scaled_away(self, name: str) -> list[Member]:
         """See `Platform`."""

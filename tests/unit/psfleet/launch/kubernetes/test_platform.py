@@ -86,3 +86,15 @@ def test_workers_that_were_scaled_away_are_no_members_but_keep_their_logs() -> N
     (former,) = fleet.scaled_away("small")
     assert (former.role, former.index, former.name) == ("worker", 2, "d")
     assert list(fleet.log(former)) == ["c 1", "c 2", "d 1", "d 2"]
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_listing_that_is_refused_may_pass_once_one_was_answered(status: int) -> None:
+    fleet, cluster = platform(pod("a", 0, 1))
+    cluster.refusals = [status, 0, status]
+    with pytest.raises(UsageError, match="Kubernetes refuses to list the parts of fleets"):
+        fleet.members("small")
+    assert len(fleet.members("small")) == 2
+    with pytest.raises(LostPeerError, match="Kubernetes refuses to list the parts of fleets"):
+        fleet.members("small")
+    assert len(fleet.members("small")) == 2
