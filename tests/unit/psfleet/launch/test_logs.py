@@ -65,6 +65,43 @@ def test_a_tail_reads_a_log_that_broke_off_again_and_has_only_newer_entries() ->
     assert steps(tail, 1) == [2]
 
 
+@pytest.mark.parametrize("name", ["chief-b", "chief"])
+def test_a_tail_reads_the_log_of_a_new_process_though_that_of_the_old_one_never_ends(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = log({"step": 1, "time": 1.0}), log({"step": 2, "time": 5.0})
+    # The processes of one name write one log.
+    platform = ScriptedPlatform([], logs={"chief": old, (name, 5.0): new if name != "chief" else [*old, *new]})
+    platform.frozen.add("chief")
+    stuck, is_read = threading.Event(), threading.Event()
+    platform.release = lambda: (is_read.set(), stuck.wait(WAIT_SECS))
+    tail = Tail(platform)
+    tail.follow(member("chief"))
+    assert is_read.wait(WAIT_SECS)
+    again = member("chief", name=name, started=5.0)
+    tail.follow(again)
+    assert [entry["step"] for entry in tail.entries()] == [1], "the last lines of the old process have time to come"
+    monkeypatch.setattr("psfleet.launch.logs.OLD_LOG_SECS", 0.0)
+    tail.follow(again)
+    found = wait_until(tail.entries, WAIT_SECS, "an entry of the new process", poll_secs=0.01)
+    assert [entry["step"] for entry in found] == [2]
+    stuck.set()
+
+
+def test_a_process_that_has_ended_is_not_waited_for_and_no_entry_of_the_old_one_is_lost() -> None:
+    logs = {("a", 1.0): log({"step": 1, "time": 1.0}), ("b", 5.0): log({"step": 2, "time": 5.0})}
+    platform = ScriptedPlatform([], logs=logs)
+    platform.frozen.add("a")
+    stuck, is_read = threading.Event(), threading.Event()
+    platform.release = lambda: (is_read.set(), stuck.wait(WAIT_SECS))
+    tail = Tail(platform)
+    tail.follow(member("chief", name="a"))
+    assert is_read.wait(WAIT_SECS)
+    tail.follow(ended("chief", 0, 0, name="b", started=5.0))
+    assert steps(tail, 2) == [1, 2]
+    stuck.set()
+
+
 def test_a_member_without_a_process_has_no_log_to_read() -> None:
     tail = Tail(ScriptedPlatform([]))
     tail.follow(member("chief", started=0.0))
