@@ -14,14 +14,12 @@ from typing import Any
 from psfleet.errors import DeadlineError, LostPeerError, UsageError
 from psfleet.launch.local.child import parse_line
 from psfleet.launch.platform import TRAINING, Member, WatchedPlatform, chief_of
-from psfleet.polling import wait_until
+from psfleet.launch.restarts import over_restarts
 
 logger = logging.getLogger("psfleet.launch")
 
 TABLE_LINES = 400
 """Lines of the chief's log in which its newest table of the fleet is looked for; it writes four a second at most."""
-RESTART_SECS = 120.0
-"""Longest pause of a platform before it restarts a member."""
 OLD_LOG_SECS = 5.0
 """How long the log of a process that another has replaced may take to end; a broken connection may never end."""
 
@@ -168,7 +166,7 @@ def fleet_logs(
     chosen = tasks if wanted is None else {wanted: tasks[wanted]}
 
     def lines(each: str, member: Member) -> Iterator[str]:
-        log = _over_restarts(platform, member, tail) if follow else platform.log(member, tail=tail)
+        log = over_restarts(platform, member, tail) if follow else platform.log(member, tail=tail)
         try:
             for line in log:
                 yield f"{each} {line}"
@@ -193,27 +191,6 @@ def require(platform: WatchedPlatform, name: str) -> list[Member]:
     if not members:
         raise UsageError(f"no fleet {name} {platform.where}, expected one that `psfleet up` started")
     return members
-
-
-def _over_restarts(platform: WatchedPlatform, member: Member, tail: int | None) -> Iterator[str]:
-    """The log of a member, over its restarts."""
-    yield from platform.log(member, follow=True, tail=tail)
-
-    def look() -> Member | None:
-        same = [each for each in platform.members(member.fleet) if _place(each) == _place(member)]
-        return next((each for each in same if each.is_over or each.started > member.started), None if same else member)
-
-    while True:
-        found = wait_until(look, RESTART_SECS, f"a restart of {member.name}", done=bool)
-        if found is None or found.started <= member.started:
-            return
-        member = found
-        yield from platform.log(member, since=member.started, follow=True)
-
-
-def _place(member: Member) -> tuple[str, int | None, str]:
-    """Identifies a member over restarts; a worker of unknown index by its host."""
-    return member.role, None if member.host else member.index, member.host
 
 
 def since(lines: Iterable[tuple[str, str]], start: float) -> Iterator[tuple[str, str]]:

@@ -6,12 +6,14 @@ import json
 import queue
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.scripted_platform import ScriptedPlatform, ended, log, member
 
 from psfleet.errors import LostPeerError, UsageError
 from psfleet.launch.logs import Tail, fleet_logs, merge, read_into, readable, since
+from psfleet.launch.platform import Member
 from psfleet.polling import wait_until
 
 WAIT_SECS = 10.0
@@ -153,6 +155,25 @@ def test_a_log_is_followed_over_the_restarts_of_its_task() -> None:
     again = member("ps", started=5.0)
     platform = ScriptedPlatform([member("ps")], [member("ps")], [again], [ended("ps", started=5.0)], logs=logs)
     assert list(fleet_logs(platform, "small", "ps-0", follow=True)) == [("ps-0", "a"), ("ps-0", "b")]
+
+
+def test_a_log_that_breaks_off_while_its_task_runs_is_opened_again_without_repeated_lines() -> None:
+    first, second = log({"step": 1, "time": 1.0}), log({"step": 2, "time": 2.0})
+
+    class Breaking(ScriptedPlatform):
+        def log(self, member: Member, since: float = 0.0, **options: Any) -> Iterator[str]:
+            opened.append(since)
+            yield from [*first, "noise"]
+            if len(opened) < 3:
+                raise LostPeerError("the connection broke")
+            yield from [*second, "more"]
+
+    opened: list[float] = []
+    away = LostPeerError("away")
+    platform = Breaking([member("ps")], [member("ps")], away, [member("ps")], [ended("ps")])
+    lines = [line for _, line in fleet_logs(platform, "small", "ps-0", follow=True)]
+    assert lines == [*first, "noise", *second, "more"]
+    assert opened == [0.0, 1.0, 1.0]
 
 
 def test_lines_since_a_time_include_those_without_one_behind_them() -> None:
