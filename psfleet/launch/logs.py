@@ -8,20 +8,20 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any
 
 from psfleet.errors import DeadlineError, LostPeerError, UsageError
 from psfleet.launch.local.child import parse_line
 from psfleet.launch.platform import TRAINING, Member, WatchedPlatform, chief_of
-from psfleet.polling import wait_until
+from psfleet.launch.restarts import over_restarts
 
 logger = logging.getLogger("psfleet.launch")
 
 TABLE_LINES = 400
 """Lines of the chief's log in which its newest table of the fleet is looked for; it writes four a second at most."""
-RESTART_SECS = 120.0
-"""Longest pause of a platform before it restarts a member."""
+OLD_LOG_SECS = 5.0
+"""How long the log of a process that another has replaced may take to end; a broken connection may never end."""
 
 
 class Tail:
@@ -33,7 +33,9 @@ class Tail:
 
     def __init__(self, platform: WatchedPlatform) -> None:
         self._platform = platform
-        self._process = ("", 0.0)
+        self._process = self._next = ("", 0.0)
+        self._next_since = 0.0
+        self._left: list[dict[str, Any]] = []
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._last = self._after = 0.0
         self.is_over = True
@@ -41,19 +43,33 @@ class Tail:
     def follow(self, member: Member) -> None:
         """Opens the log of a member's process, unless it is open; once more where it broke off."""
         process = (member.name, member.started)
-        if not self.is_over or not member.started or (process == self._process and member.exit_code is not None):
+        has_ended = member.exit_code is not None
+        if not member.started or (process == self._process and (has_ended or not self.is_over)):
             return
+        if not (self.is_over or has_ended or self._is_late(process)):
+            return
+        # The next call returns what has arrived meanwhile.
+        self._left = self.entries()
         if process == self._process:
             since = self._after = self._last
         else:
-            since, self._after = member.started if self._process[1] else 0.0, 0.0
+            since = member.started if self._process[1] else 0.0
+            # Processes of one name may share a log, so that the unfinished one had entries of the new process, too.
+            self._after = self._last if not self.is_over and member.name == self._process[0] else 0.0
+        lines = self._lines = queue.SimpleQueue()
         self._process, self.is_over = process, False
-        self._lines = queue.SimpleQueue()
-        read_into(self._lines, self._platform.log(member, since=since, follow=True))
+        log = self._platform.log(member, since=since, follow=True)
+        read_into(lines, takewhile(lambda _: lines is self._lines, log))
+
+    def _is_late(self, process: tuple[str, float]) -> bool:
+        """Whether the log of the old process has not ended, though a new one runs for a while."""
+        if process != self._next:
+            self._next, self._next_since = process, time.monotonic()
+        return time.monotonic() - self._next_since >= OLD_LOG_SECS
 
     def entries(self) -> list[dict[str, Any]]:
         """The entries since the last call."""
-        found = []
+        found, self._left = self._left, []
         while not self._lines.empty():
             line = self._lines.get()
             self.is_over = line is None
@@ -150,7 +166,7 @@ def fleet_logs(
     chosen = tasks if wanted is None else {wanted: tasks[wanted]}
 
     def lines(each: str, member: Member) -> Iterator[str]:
-        log = _over_restarts(platform, member, tail) if follow else platform.log(member, tail=tail)
+        log = over_restarts(platform, member, tail) if follow else platform.log(member, tail=tail)
         try:
             for line in log:
                 yield f"{each} {line}"
@@ -175,27 +191,6 @@ def require(platform: WatchedPlatform, name: str) -> list[Member]:
     if not members:
         raise UsageError(f"no fleet {name} {platform.where}, expected one that `psfleet up` started")
     return members
-
-
-def _over_restarts(platform: WatchedPlatform, member: Member, tail: int | None) -> Iterator[str]:
-    """The log of a member, over its restarts."""
-    yield from platform.log(member, follow=True, tail=tail)
-
-    def look() -> Member | None:
-        same = [each for each in platform.members(member.fleet) if _place(each) == _place(member)]
-        return next((each for each in same if each.is_over or each.started > member.started), None if same else member)
-
-    while True:
-        found = wait_until(look, RESTART_SECS, f"a restart of {member.name}", done=bool)
-        if found is None or found.started <= member.started:
-            return
-        member = found
-        yield from platform.log(member, since=member.started, follow=True)
-
-
-def _place(member: Member) -> tuple[str, int | None, str]:
-    """Identifies a member over restarts; a worker of unknown index by its host."""
-    return member.role, None if member.host else member.index, member.host
 
 
 def since(lines: Iterable[tuple[str, str]], start: float) -> Iterator[tuple[str, str]]:

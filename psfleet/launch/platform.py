@@ -150,6 +150,9 @@ class Platform(WatchedPlatform, Protocol):
     def tar(self, job: Job, names: Sequence[str]) -> AbstractContextManager[Iterator[Iterator[bytes]]]:
         """The results of a run as tar archives, each a stream of chunks; may hold more than the files named."""
 
+    def scaled_away(self, name: str) -> list[Member]:
+        """Former members that `scale` removed, as far as the platform keeps their logs."""
+
     def scale(self, job: Job, workers: int) -> None:
         """Changes the number of workers and spares together."""
 

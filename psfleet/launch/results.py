@@ -6,6 +6,7 @@ import io
 import signal
 import tarfile
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,9 @@ def collect(platform: Platform, name: str, folder: Path) -> Report:
     job = platform.job(name)
     chief, gone = chief_of(members), gone_for_good(members, job)
     with claimed(folder, job, fresh=False) as run_folder:
+        # First: they say why a copy fails that needs a volume or a pod.
+        _save_logs(platform, name, members, run_folder)
         _copy(platform, job, run_folder.path, chief.created if chief is not None else 0.0)
-        _save_logs(platform, members, run_folder)
         report = Report.read(run_folder.path) if (run_folder.path / Report.FILE_NAME).exists() else None
         if report is None or chief is None or not _is_last_word(report, chief):
             report = unreported(job, run_folder, members, gone)
@@ -90,15 +92,18 @@ def _copy(platform: Platform, job: Job, folder: Path, created: float) -> None:
                 continue
 
 
-def _save_logs(platform: Platform, members: Sequence[Member], folder: RunFolder) -> None:
+def _save_logs(platform: Platform, name: str, members: Sequence[Member], folder: RunFolder) -> None:
     table = fleet_table(platform, members)
-    for member in with_indices(platform, members, table):
-        if member.role not in TRAINING or not member.started:
+    for member in [*with_indices(platform, members, table), *platform.scaled_away(name)]:
+        lines = platform.log(member) if member.role in TRAINING else iter(())
+        # A member that waits for its process may have the log of an earlier one.
+        first = next(lines, None)
+        if first is None:
             continue
         role = "ps" if member.role == "ps" else "worker"
         path = folder.log(role, member.index) if member.index is not None else folder.path / f"logs/{member.name}.log"
-        with path.open("a") as file:
-            file.writelines(f"{line}\n" for line in platform.log(member))
+        with path.open("a", encoding="utf-8") as file:
+            file.writelines(f"{line}\n" for line in chain([first], lines))
 
 
 def _is_last_word(report: Report, chief: Member) -> bool:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from psfleet.errors import DONE, PERMANENT_CODES, UsageError
+import logging
+
+from psfleet.errors import DONE, PERMANENT_CODES, BadJobError, UsageError
 from psfleet.launch.logs import require
 from psfleet.launch.platform import Platform, Request, chief_of, least_workers
+
+logger = logging.getLogger("psfleet.launch")
+
+STOP_SECS = 60.0
+"""Timeout for the stop of a chief whose job cannot be read."""
 
 
 def start(platform: Platform, request: Request) -> None:
@@ -56,9 +63,18 @@ def down(platform: Platform, name: str, results: bool) -> None:
     """
     chief = chief_of(platform.members(name))
     if chief is not None and chief.state == "running":
-        platform.stop(chief, platform.job(name).deadlines.stop_secs)
+        platform.stop(chief, _stop_secs(platform, name))
     if not platform.remove(name, results):
         require(platform, name)
+
+
+def _stop_secs(platform: Platform, name: str) -> float:
+    """How long the chief of a fleet may take to stop; what is left of a fleet without a job must be removable, too."""
+    try:
+        return platform.job(name).deadlines.stop_secs
+    except (UsageError, BadJobError) as error:
+        logger.warning("%s; its chief gets %g s to stop", error, STOP_SECS)
+        return STOP_SECS
 
 
 def _check_same(request: Request, is_same: bool) -> None:

@@ -64,7 +64,8 @@ def render(report: Report, curve: Sequence[Point]) -> str:
 def publish(report: Report, folder: Path) -> None:
     """Writes `report.json` and `report.html` to a run folder; the page includes the run's history."""
     report.write(folder)
-    (folder / "report.html").write_text(render(report, History(folder / History.FILE_NAME).curve()))
+    text = render(report, History(folder / History.FILE_NAME).curve())
+    (folder / "report.html").write_text(text, encoding="utf-8")
 
 
 @cache

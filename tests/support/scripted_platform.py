@@ -64,6 +64,8 @@ class ScriptedPlatform:
 
     Attributes:
         restarted, stopped: Names of members.
+        former: What `scaled_away` returns.
+        job_error: What `job` raises.
         applied, scaled, removed: What was asked for.
     """
 
@@ -85,6 +87,8 @@ class ScriptedPlatform:
         self._logs = logs or {}
         self._results = results
         self._job = trained or job()
+        self.job_error: Exception | None = None
+        self.former: list[Member] = []
         self.frozen: set[str] = set()
         self.release: Callable[[], object] = lambda: None
         self.restarted: list[str] = []
@@ -103,6 +107,8 @@ class ScriptedPlatform:
 
     def job(self, name: str) -> Job:
         """See `Platform`."""
+        if self.job_error is not None:
+            raise self.job_error
         return self._job
 
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
@@ -142,6 +148,10 @@ class ScriptedPlatform:
 
         assert self._results is not None
         yield (archive(path) for path in sorted(self._results.iterdir()))
+
+    def scaled_away(self, name: str) -> list[Member]:
+        """See `Platform`."""
+        return self.former
 
     def scale(self, job: Job, workers: int) -> None:
         """See `Platform`."""

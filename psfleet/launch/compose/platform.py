@@ -130,6 +130,10 @@ class Compose:
         with translate_errors():
             yield archives()
 
+    def scaled_away(self, name: str) -> list[Member]:
+        """See `Platform`. A container that is removed takes its log with it."""
+        return []
+
     @translate_errors()
     def scale(self, job: Job, workers: int) -> None:
         """See `Platform`."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import secrets
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,9 @@ from psfleet.job.job import Job, parse_job
 from psfleet.launch import container
 from psfleet.launch.kubernetes.api import Cluster, translate_errors
 from psfleet.launch.kubernetes.exec import execute, execution
-from psfleet.launch.kubernetes.names import JOB_KEY, RESULTS, WORKER, member
+from psfleet.launch.kubernetes.names import JOB_KEY, PS, RESULTS, WORKER, member
 from psfleet.launch.kubernetes.pod_template import reader
-from psfleet.launch.kubernetes.pods import Pod, members_of, pods_of
+from psfleet.launch.kubernetes.pods import Pod, beyond, members_of, pods_of
 from psfleet.launch.kubernetes.render import manifests_text, render, tls_secrets
 from psfleet.launch.platform import Member, Request
 from psfleet.polling import wait_until
@@ -51,6 +53,9 @@ class Kubernetes:
     settle_secs = 0.0
     restarts_stopped = True
 
+    def __init__(self) -> None:
+        self._has_listed = False
+
     @property
     def where(self) -> str:
         """See `Platform`."""
@@ -80,8 +85,19 @@ class Kubernetes:
         return parse_job(json.loads(text))
 
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
+        """See `Platform`. Once the API has listed them, a refusal may pass: a token expires, an API server restarts."""
+        try:
+            found = members_of(self._cluster.jobs(name), pods_of(self._cluster.pods(name)))
+        except UsageError as error:
+            if self._has_listed:
+                raise LostPeerError(str(error)) from error
+            raise
+        self._has_listed = True
+        return found
+
+    def scaled_away(self, name: str) -> list[Member]:
         """See `Platform`."""
-        return members_of(self._cluster.jobs(name), pods_of(self._cluster.pods(name)))
+        return beyond(self._cluster.jobs(name), pods_of(self._cluster.pods(name)))
 
     def restart(self, member: Member) -> None:
         """See `Platform`. Jobs leave no restart to psfleet."""
@@ -99,8 +115,8 @@ class Kubernetes:
         wait_until(is_gone, limit, f"pod {chief.name} to save and end", poll_secs=0.5)
 
     def log(self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None) -> Iterator[str]:
-        """See `Platform`. Each process is a pod with a log of its own."""
-        return self._cluster.follow(member.name, tail) if follow else self._cluster.log(member.name, tail)
+        """See `Platform`. Each process is a pod with a log of its own; unless followed, the index has all of them."""
+        return self._cluster.follow(member.name, tail) if follow else self._log_of_index(member, tail)
 
     @contextmanager
     def tar(self, job: Job, names: Sequence[str]) -> Iterator[Iterator[Iterator[bytes]]]:
@@ -143,6 +159,13 @@ class Kubernetes:
 
             wait_until(volumes, REMOVAL_SECS, f"the volume of fleet {name} to go", done=_is_empty, poll_secs=0.5)
         return bool(jobs or claims)
+
+    def _log_of_index(self, found: Member, tail: int | None) -> Iterator[str]:
+        """The logs of all pods of an index, older ones first; pods that failed are kept until their Job goes."""
+        place = PS if found.role == PS else WORKER, found.index
+        own = [pod for pod in pods_of(self._cluster.pods(found.fleet)) if (pod.component, pod.index) == place]
+        lines = chain.from_iterable(self._cluster.log(pod.name, tail) for pod in own)
+        yield from lines if tail is None else deque(lines, tail)
 
     @cached_property
     def _cluster(self) -> Cluster:

@@ -127,6 +127,17 @@ def members_of(jobs: Sequence[Any], pods: Sequence[Pod]) -> list[Member]:
     return members
 
 
+def beyond(jobs: Sequence[Any], pods: Sequence[Pod]) -> list[Member]:
+    """One member for each index that the completions of its V1Job no longer include, with the newest of its pods."""
+    members = []
+    for job in jobs:
+        name, component = job.metadata.labels[INSTANCE], job.metadata.labels[COMPONENT]
+        own = [pod for pod in pods if (pod.fleet, pod.component) == (name, component)]
+        for index in sorted({pod.index for pod in own if pod.index >= job.spec.completions}):
+            members.append(_member(job, name, component, index, [pod for pod in own if pod.index == index]))
+    return members
+
+
 def _member(job: Any, name: str, component: str, index: int, pods: Sequence[Pod]) -> Member:
     role = PS if component == PS else "chief" if index == 0 else WORKER
     pod = pods[-1] if pods else None

@@ -6,12 +6,14 @@ import json
 import queue
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from support.scripted_platform import ScriptedPlatform, ended, log, member
 
 from psfleet.errors import LostPeerError, UsageError
 from psfleet.launch.logs import Tail, fleet_logs, merge, read_into, readable, since
+from psfleet.launch.platform import Member
 from psfleet.polling import wait_until
 
 WAIT_SECS = 10.0
@@ -65,6 +67,43 @@ def test_a_tail_reads_a_log_that_broke_off_again_and_has_only_newer_entries() ->
     assert steps(tail, 1) == [2]
 
 
+@pytest.mark.parametrize("name", ["chief-b", "chief"])
+def test_a_tail_reads_the_log_of_a_new_process_though_that_of_the_old_one_never_ends(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = log({"step": 1, "time": 1.0}), log({"step": 2, "time": 5.0})
+    # The processes of one name write one log.
+    platform = ScriptedPlatform([], logs={"chief": old, (name, 5.0): new if name != "chief" else [*old, *new]})
+    platform.frozen.add("chief")
+    stuck, is_read = threading.Event(), threading.Event()
+    platform.release = lambda: (is_read.set(), stuck.wait(WAIT_SECS))
+    tail = Tail(platform)
+    tail.follow(member("chief"))
+    assert is_read.wait(WAIT_SECS)
+    again = member("chief", name=name, started=5.0)
+    tail.follow(again)
+    assert [entry["step"] for entry in tail.entries()] == [1], "the last lines of the old process have time to come"
+    monkeypatch.setattr("psfleet.launch.logs.OLD_LOG_SECS", 0.0)
+    tail.follow(again)
+    found = wait_until(tail.entries, WAIT_SECS, "an entry of the new process", poll_secs=0.01)
+    assert [entry["step"] for entry in found] == [2]
+    stuck.set()
+
+
+def test_a_process_that_has_ended_is_not_waited_for_and_no_entry_of_the_old_one_is_lost() -> None:
+    logs = {("a", 1.0): log({"step": 1, "time": 1.0}), ("b", 5.0): log({"step": 2, "time": 5.0})}
+    platform = ScriptedPlatform([], logs=logs)
+    platform.frozen.add("a")
+    stuck, is_read = threading.Event(), threading.Event()
+    platform.release = lambda: (is_read.set(), stuck.wait(WAIT_SECS))
+    tail = Tail(platform)
+    tail.follow(member("chief", name="a"))
+    assert is_read.wait(WAIT_SECS)
+    tail.follow(ended("chief", 0, 0, name="b", started=5.0))
+    assert steps(tail, 2) == [1, 2]
+    stuck.set()
+
+
 def test_a_member_without_a_process_has_no_log_to_read() -> None:
     tail = Tail(ScriptedPlatform([]))
     tail.follow(member("chief", started=0.0))
@@ -116,6 +155,25 @@ def test_a_log_is_followed_over_the_restarts_of_its_task() -> None:
     again = member("ps", started=5.0)
     platform = ScriptedPlatform([member("ps")], [member("ps")], [again], [ended("ps", started=5.0)], logs=logs)
     assert list(fleet_logs(platform, "small", "ps-0", follow=True)) == [("ps-0", "a"), ("ps-0", "b")]
+
+
+def test_a_log_that_breaks_off_while_its_task_runs_is_opened_again_without_repeated_lines() -> None:
+    first, second = log({"step": 1, "time": 1.0}), log({"step": 2, "time": 2.0})
+
+    class Breaking(ScriptedPlatform):
+        def log(self, member: Member, since: float = 0.0, **options: Any) -> Iterator[str]:
+            opened.append(since)
+            yield from [*first, "noise"]
+            if len(opened) < 3:
+                raise LostPeerError("the connection broke")
+            yield from [*second, "more"]
+
+    opened: list[float] = []
+    away = LostPeerError("away")
+    platform = Breaking([member("ps")], [member("ps")], away, [member("ps")], [ended("ps")])
+    lines = [line for _, line in fleet_logs(platform, "small", "ps-0", follow=True)]
+    assert lines == [*first, "noise", *second, "more"]
+    assert opened == [0.0, 1.0, 1.0]
 
 
 def test_lines_since_a_time_include_those_without_one_behind_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -68,6 +69,21 @@ def test_the_log_of_a_worker_is_named_after_the_index_that_it_leased(tmp_path: P
     logs = {"w-1": log({"index": -1, "message": "starts"}, {"index": 3, "message": "joined"})}
     assert results(tmp_path, volume, chief(), one, logs=logs).status == "done"
     assert "joined" in (tmp_path / "out" / "logs" / "worker-3.log").read_text()
+
+
+def test_logs_are_utf_8_in_every_locale(tmp_path: Path, volume: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(io, "text_encoding", lambda encoding, stacklevel=2: encoding or "ascii")
+    results(tmp_path, volume, chief(), ended("ps"), logs={"ps-0": ["“served” …"]})
+    assert (tmp_path / "out" / "logs" / "ps-0.log").read_bytes() == "“served” …\n".encode()
+
+
+def test_logs_are_saved_of_members_that_wait_for_a_restart_or_were_scaled_away(tmp_path: Path, volume: Path) -> None:
+    waiting, silent = member("worker", 1, started=0.0, state="waiting"), member("worker", 2, started=0.0)
+    platform = ScriptedPlatform([chief(), waiting, silent], logs={"worker-1": ["a"], "worker-3": ["b"]}, results=volume)
+    platform.former = [ended("worker", 3, 75)]
+    collect(platform, "small", tmp_path / "out")
+    saved = {path.name: path.read_text() for path in (tmp_path / "out" / "logs").iterdir()}
+    assert saved == {"worker-1.log": "a\n", "worker-3.log": "b\n"}
 
 
 def test_only_what_belongs_to_a_run_is_copied(tmp_path: Path, volume: Path) -> None:
@@ -151,4 +167,5 @@ def test_a_copy_that_breaks_off_is_a_lost_peer(tmp_path: Path) -> None:
             yield iter([iter([entry.tobuf(), b"short"])])
 
     with pytest.raises(LostPeerError, match="the copy of the results broke off"):
-        collect(Broken([chief()]), "small", tmp_path / "out")
+        collect(Broken([chief()], logs={"chief": ["trained"]}), "small", tmp_path / "out")
+    assert (tmp_path / "out" / "logs" / "worker-0.log").read_text() == "trained\n", "logs are saved all the same"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.scripted_platform import ScriptedPlatform, ended, job, member
 
-from psfleet.errors import UsageError
+from psfleet.errors import BadJobError, UsageError
 from psfleet.launch.platform import Member, Request
 from psfleet.launch.up import down, scale, start
 
@@ -65,6 +65,14 @@ def test_a_chief_that_runs_is_stopped_before_its_fleet_is_removed() -> None:
     over = ScriptedPlatform([ended("chief")])
     down(over, "small", results=False)
     assert (over.stopped, over.removed) == ([], [False])
+
+
+@pytest.mark.parametrize("error", [UsageError("no ConfigMap"), BadJobError("no JSON")])
+def test_a_fleet_whose_job_cannot_be_read_is_taken_down(error: Exception) -> None:
+    platform = ScriptedPlatform([member("chief")])
+    platform.job_error = error
+    down(platform, "small", results=False)
+    assert (platform.stopped, platform.removed) == (["chief"], [False])
 
 
 def test_what_is_not_there_cannot_be_taken_down() -> None:

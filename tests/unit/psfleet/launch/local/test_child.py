@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,7 +20,7 @@ SERVICE = """\
 import json, os, signal, sys
 
 def main():
-    print(json.dumps({"cause": os.environ.get("PSFLEET_CAUSE", "")}), flush=True)
+    print(json.dumps({"cause": os.environ.get("PSFLEET_CAUSE", ""), "parent": os.getppid()}), flush=True)
     end = os.environ["END"].split(":")
     if end[0] == "signal":
         os.kill(os.getpid(), int(end[1]))
@@ -76,6 +77,14 @@ def test_a_process_that_ends_by_itself_has_its_own_exit_code(new_task: NewTask) 
     assert not task.was_killed()
     assert task.failure() is None
     assert task.cause_of_end() == "exit code 75"
+
+
+def test_the_parent_of_a_process_is_the_fork_server_unless_that_is_off(new_task: NewTask) -> None:
+    task = new_task("exit:0")
+    assert ended(task) == errors.DONE
+    (said,) = (parse_line(line) or {} for line in task.log.read_bytes().splitlines())
+    is_alone = os.environ[settings.FORK_SERVER] == settings.NO_FORK_SERVER or sys.platform != "linux"
+    assert (said["parent"] == os.getpid()) is is_alone
 
 
 def test_a_process_that_says_why_it_fails_is_quoted(new_task: NewTask) -> None:

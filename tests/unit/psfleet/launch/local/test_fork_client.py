@@ -69,6 +69,7 @@ def test_forked_processes_share_nothing_that_they_must_not(server: ForkServer, t
     for process, log, said in zip(processes, logs, found, strict=True):
         assert said["own"] == log.stem
         assert said["parent"] == said["named"]
+        assert said["parent"] != os.getpid(), "the server refused it: it was started alone"
         assert said["session"] == process.pid
         assert said["files"] == [os.devnull, str(log), str(log)]
         assert said["argv"] == []

@@ -1,0 +1,100 @@
+"""A fleet in Kubernetes, as its platform shows it through the API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kubernetes import client
+from kubernetes.client.exceptions import ApiException
+
+from psfleet.errors import LostPeerError, UsageError
+from psfleet.launch.kubernetes.api import translate_errors
+from psfleet.launch.kubernetes.platform import Kubernetes
+
+INSTANCE = "app.kubernetes.io/instance"
+COMPONENT = "app.kubernetes.io/component"
+INDEX = "batch.kubernetes.io/job-completion-index"
+
+
+class ScriptedCluster:
+    """The part of `Cluster` that a fleet of two workers needs.
+
+    Attributes:
+        refusals: Statuses with which the next listings are refused; 0: the listing is answered.
+    """
+
+    namespace = "default"
+
+    def __init__(self, pods: list[Any]) -> None:
+        self._pods = pods
+        self.refusals: list[int] = []
+
+    def jobs(self, name: str | None) -> list[Any]:
+        """See `Cluster`."""
+        status = self.refusals.pop(0) if self.refusals else 0
+        with translate_errors("list the parts of fleets"):
+            if status:
+                raise ApiException(status=status, reason="Unauthorized")
+        labels = {INSTANCE: "small", COMPONENT: "worker"}
+        meta = {"name": "small-worker", "creationTimestamp": "2026-01-01T00:00:00Z", "labels": labels}
+        content = {"metadata": meta, "spec": {"completions": 2, "template": {"spec": {"containers": []}}}, "status": {}}
+        return [read(content, "V1Job")]
+
+    def pods(self, name: str | None) -> list[Any]:
+        """See `Cluster`."""
+        return self._pods
+
+    def log(self, pod: str, tail: int | None = None) -> Iterator[str]:
+        """See `Cluster`."""
+        lines = [f"{pod} 1", f"{pod} 2"]
+        return iter(lines if tail is None else lines[-tail:])
+
+
+def read(content: dict[str, Any], kind: str) -> Any:
+    return client.ApiClient().deserialize(json.dumps(content), kind, "application/json")
+
+
+def pod(name: str, index: int, second: int, phase: str = "Running") -> Any:
+    """A pod of a worker, created at a second."""
+    labels = {INSTANCE: "small", COMPONENT: "worker", INDEX: str(index)}
+    meta = {"name": name, "uid": name, "creationTimestamp": f"2026-01-01T00:00:{second:02}Z", "labels": labels}
+    return read({"metadata": meta, "spec": {"containers": []}, "status": {"phase": phase}}, "V1Pod")
+
+
+def platform(*pods: Any) -> tuple[Kubernetes, ScriptedCluster]:
+    """A platform over a cluster with these pods."""
+    found, cluster = Kubernetes(), ScriptedCluster(list(pods))
+    found.__dict__["_cluster"] = cluster
+    return found, cluster
+
+
+def test_the_log_of_an_index_is_that_of_all_its_pods_older_ones_first() -> None:
+    fleet, _ = platform(pod("b", 1, 9, "Pending"), pod("c", 1, 1, "Failed"), pod("a", 0, 5))
+    chief, worker = fleet.members("small")
+    assert (worker.name, worker.started) == ("b", 0.0)
+    assert list(fleet.log(worker)) == ["c 1", "c 2", "b 1", "b 2"]
+    assert list(fleet.log(worker, tail=1)) == ["b 2"]
+    assert list(fleet.log(chief)) == ["a 1", "a 2"]
+
+
+def test_workers_that_were_scaled_away_are_no_members_but_keep_their_logs() -> None:
+    fleet, _ = platform(pod("a", 0, 1), pod("b", 1, 1), pod("c", 2, 1, "Failed"), pod("d", 2, 5, "Failed"))
+    assert [member.name for member in fleet.members("small")] == ["a", "b"]
+    (former,) = fleet.scaled_away("small")
+    assert (former.role, former.index, former.name) == ("worker", 2, "d")
+    assert list(fleet.log(former)) == ["c 1", "c 2", "d 1", "d 2"]
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_listing_that_is_refused_may_pass_once_one_was_answered(status: int) -> None:
+    fleet, cluster = platform(pod("a", 0, 1))
+    cluster.refusals = [status, 0, status]
+    with pytest.raises(UsageError, match="Kubernetes refuses to list the parts of fleets"):
+        fleet.members("small")
+    assert len(fleet.members("small")) == 2
+    with pytest.raises(LostPeerError, match="Kubernetes refuses to list the parts of fleets"):
+        fleet.members("small")
+    assert len(fleet.members("small")) == 2
