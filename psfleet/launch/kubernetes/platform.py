@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +113,10 @@ class Kubernetes:
         wait_until(is_gone, limit, f"pod {chief.name} to save and end", poll_secs=0.5)
 
     def log(self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None) -> Iterator[str]:
-        """See `Platform`. Each process is a pod with a log of its own; unless followed, the index has all of them."""
-        return self._cluster.follow(member.name, tail) if follow else self._log_of_index(member, tail)
+        """See `Platform`. Each process is a pod with a log of its own; a whole log is that of all pods of the index."""
+        if follow:
+            return self._cluster.follow(member.name, tail)
+        return self._log_of_index(member) if tail is None else self._cluster.log(member.name, tail)
 
     @contextmanager
     def tar(self, job: Job, names: Sequence[str]) -> Iterator[Iterator[Iterator[bytes]]]:
@@ -160,12 +160,12 @@ class Kubernetes:
             wait_until(volumes, REMOVAL_SECS, f"the volume of fleet {name} to go", done=_is_empty, poll_secs=0.5)
         return bool(jobs or claims)
 
-    def _log_of_index(self, found: Member, tail: int | None) -> Iterator[str]:
+    def _log_of_index(self, found: Member) -> Iterator[str]:
         """The logs of all pods of an index, older ones first; pods that failed are kept until their Job goes."""
         place = PS if found.role == PS else WORKER, found.index
-        own = [pod for pod in pods_of(self._cluster.pods(found.fleet)) if (pod.component, pod.index) == place]
-        lines = chain.from_iterable(self._cluster.log(pod.name, tail) for pod in own)
-        yield from lines if tail is None else deque(lines, tail)
+        for pod in pods_of(self._cluster.pods(found.fleet)):
+            if (pod.component, pod.index) == place:
+                yield from self._cluster.log(pod.name)
 
     @cached_property
     def _cluster(self) -> Cluster:

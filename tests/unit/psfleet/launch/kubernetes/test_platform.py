@@ -76,7 +76,7 @@ def test_the_log_of_an_index_is_that_of_all_its_pods_older_ones_first() -> None:
     chief, worker = fleet.members("small")
     assert (worker.name, worker.started) == ("b", 0.0)
     assert list(fleet.log(worker)) == ["c 1", "c 2", "b 1", "b 2"]
-    assert list(fleet.log(worker, tail=1)) == ["b 2"]
+    assert list(fleet.log(worker, tail=1)) == ["b 2"], "of the newest pod"
     assert list(fleet.log(chief)) == ["a 1", "a 2"]
 
 
