@@ -65,7 +65,7 @@ def claimed(path: Path, job: Job, fresh: bool) -> Iterator[RunFolder]:
         try:
             clear(folder.path, OWN if fresh else OF_ONE_START)
             (folder.path / "logs").mkdir(exist_ok=True)
-            folder.job.write_text(job.model_dump_json(indent=2))
+            folder.job.write_text(job.model_dump_json(indent=2), encoding="utf-8")
         except OSError as error:
             raise UsageError(
                 f"--out {path}: {error.strerror or error}, expected a folder that can be written"

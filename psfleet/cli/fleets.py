@@ -161,7 +161,7 @@ def render(
         typer.echo(text, nl=False)
         return
     try:
-        out.write_text(text)
+        out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--out {out}: {error.strerror or error}, expected a file that can be written") from error
 

@@ -85,7 +85,7 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
         BadJobError: The content is not a valid job; names each invalid field.
     """
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"job file {path}: {error.strerror or error}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -84,7 +84,7 @@ class Task:
 
     def failure(self) -> dict[str, Any] | None:
         """The last thing that a failed process logged: `message`, `exit_code`, `details`."""
-        for line in reversed(self.log.read_text(errors="replace").splitlines()):
+        for line in reversed(self.log.read_text(encoding="utf-8", errors="replace").splitlines()):
             entry = parse_line(line)
             if entry is not None and entry.get("event") == "failed":
                 # Of an earlier process if the last one ended otherwise.

@@ -99,7 +99,7 @@ class Local:
         """See `Platform`. Followed over restarts until the chief has ended; a line without its end waits for it."""
         task = next(task for task in self._tasks if task.name == member.name)
         rest = ""
-        with task.log.open(errors="replace") as file:
+        with task.log.open(encoding="utf-8", errors="replace") as file:
             while True:
                 is_last = not follow or self._is_closed.is_set()
                 *lines, rest = (rest + file.read()).split("\n")
