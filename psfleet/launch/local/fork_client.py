@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import count
@@ -49,13 +50,16 @@ class Forked:
 
     def wait(self) -> int:
         """Waits for its end; its exit code."""
+        deadline = time.monotonic() + KILL_SECS
         while (code := self.poll()) is None:
             if self._alone is not None:
                 self._alone.wait()
+            elif not self._is_killed:
+                self._server.read(timeout_secs=None)
+            elif (left_secs := deadline - time.monotonic()) > 0:
+                self._server.read(left_secs)
             else:
-                self._server.read(timeout_secs=KILL_SECS if self._is_killed else None)
-                if self._is_killed and self.returncode is None:
-                    self._server.kill()
+                self._server.kill()
         return code
 
     def send_signal(self, sig: int, /) -> None:
@@ -71,7 +75,7 @@ class Forked:
         self._server.send({"id": self._identity, "signal": int(sig)})
 
     def heard(self, reply: Mapping[str, Any]) -> None:
-        """Takes the server's word of this process."""
+        """Applies a reply of the server."""
         if "refused" in reply:
             self._start_alone(reply["refused"])
         self.pid = reply.get("pid", self.pid)
@@ -170,9 +174,12 @@ class ForkServer:
 
     def kill(self) -> None:
         """Kills the server, and every process that it has forked with it."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        if self._process is None:
+            # It stands without this launcher: what it forked for this connection ends with the connection.
+            self._lose()
+            return
+        self._process.kill()
+        self._process.wait()
 
     def _lose(self) -> None:
         if not self.is_open:
@@ -213,7 +220,7 @@ def start(command: Command, modules: Sequence[str]) -> Process:
         try:
             server = ForkServer.connect(Path(place)) if place else ForkServer.start(modules)
         except OSError as error:
-            logger.info("no fork server at %s: %s; starting %s alone", place or "hand", error, command.title)
+            logger.info("cannot use a fork server (%s): %s; starting %s alone", place or "own", error, command.title)
             return command.start_alone()
         _of_thread.server = server
     return server.fork(command)

@@ -153,3 +153,14 @@ def test_a_server_ends_though_another_child_of_the_launcher_holds_its_connection
     finally:
         os.kill(holder, signal.SIGKILL)
         os.waitpid(holder, 0)
+
+
+def test_a_process_that_is_killed_takes_no_other_with_it(server: ForkServer, tmp_path: Path) -> None:
+    """Replies about other processes arrive while the launcher waits for the end of one."""
+    killed = fork(server, tmp_path / "killed", WAITS="yes")
+    seen(tmp_path / "killed")
+    others = [fork(server, tmp_path / f"other-{number}", WAITS="yes") for number in range(5)]
+    killed.send_signal(signal.SIGKILL)
+    assert killed.wait() == -signal.SIGKILL
+    assert server.is_open
+    assert [other.poll() for other in others] == [None] * 5
