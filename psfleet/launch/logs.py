@@ -12,9 +12,9 @@ from itertools import chain, takewhile
 from typing import Any
 
 from psfleet.errors import DeadlineError, LostPeerError, UsageError
-from psfleet.launch.local.child import parse_line
 from psfleet.launch.platform import TRAINING, Member, WatchedPlatform, chief_of
 from psfleet.launch.restarts import over_restarts
+from psfleet.service.logs import parse_line
 
 logger = logging.getLogger("psfleet.launch")
 

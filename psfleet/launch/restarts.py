@@ -9,9 +9,9 @@ from dataclasses import replace
 from functools import partial
 
 from psfleet.errors import LostPeerError
-from psfleet.launch.local.child import parse_line
 from psfleet.launch.platform import Member, WatchedPlatform
 from psfleet.polling import wait_until
+from psfleet.service.logs import parse_line
 
 logger = logging.getLogger("psfleet.launch")
 

@@ -15,12 +15,12 @@ from psfleet.checkpoint.manifest import read_manifest
 from psfleet.checkpoint.store import verify
 from psfleet.errors import PERMANENT_CODES, BadJobError, LostPeerError, NoCheckpointError
 from psfleet.job.job import Job
-from psfleet.launch.local.child import parse_line
 from psfleet.launch.logs import fleet_table, require, with_indices
 from psfleet.launch.platform import STOPPED, TRAINING, Member, Platform, chief_of, gone_for_good
 from psfleet.report import html
 from psfleet.report.schema import CheckpointInfo, EventLog, History, Report
 from psfleet.run_folder import RunFolder, claimed
+from psfleet.service.logs import parse_line
 
 ALWAYS = ("checkpoints", "tensorboard", History.FILE_NAME)
 """Results that are copied whatever their age."""

@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from psfleet.errors import SIGNAL_BASE
-from psfleet.launch.local.child import parse_line
 from psfleet.launch.logs import fleet_table, require, with_indices
 from psfleet.launch.platform import TRAINING, Member, WatchedPlatform
+from psfleet.service.logs import parse_line
 
 COLUMNS = ("fleet", "role", "index", "state", "health", "step", "rate", "restarts", "container", "last event")
 NUMBERS = {"index", "step", "rate", "restarts"}

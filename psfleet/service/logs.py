@@ -29,6 +29,15 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+def parse_line(line: str | bytes) -> dict[str, Any] | None:
+    """A line of a service's log; None if it is not one (TensorFlow prints lines of its own)."""
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) else None
+
+
 class RunLogger(logging.LoggerAdapter[logging.Logger]):
     """Adds the run to each record, for a process that serves several runs."""
 

@@ -17,8 +17,8 @@ from psfleet.checkpoint.manifest import read_manifest
 from psfleet.checkpoint.store import newest, verify
 from psfleet.errors import USAGE
 from psfleet.launch.compose.render import FLEET
-from psfleet.launch.local.child import parse_line
 from psfleet.report.schema import Report
+from psfleet.service.logs import parse_line
 
 STEPS = 1000
 """At the pace below far more than all that is done to the run takes."""

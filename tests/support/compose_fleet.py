@@ -20,9 +20,9 @@ import yaml
 
 from psfleet.errors import DeadlineError
 from psfleet.launch.compose.render import project
-from psfleet.launch.local.child import parse_line
 from psfleet.polling import wait_until
 from psfleet.report.schema import Report
+from psfleet.service.logs import parse_line
 from support.images import docker, said
 
 T = TypeVar("T")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from psfleet.launch.local.child import parse_line
+from psfleet.service.logs import parse_line
 
 
 def lost_peers(out: Path) -> dict[str, list[str]]:

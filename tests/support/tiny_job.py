@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from psfleet.launch.local.child import parse_line
+from psfleet.service.logs import parse_line
 from support import commands
 
 END_SECS = 90.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from psfleet import errors
 from psfleet.launch.local import fork_client
 from psfleet.launch.local.command import Command, Process
 from psfleet.service import settings
+from psfleet.service.logs import parse_line
 
 MODULES = {"ps": "ps_service", "worker": "worker_service"}
 
@@ -25,7 +25,7 @@ class Task:
     Attributes:
         role: ps or worker.
         index: Within the role.
-        environment: What the process is told, beside the launcher's own environment.
+        environment: Variables of the process, beside the launcher's own environment.
         log: Takes everything it prints; grows over restarts.
     """
 
@@ -44,10 +44,10 @@ class Task:
     def start(self, cause: str = "") -> None:
         """Starts the process; with the cause if it is started again."""
         self.restarts += bool(cause)
-        told = {**self.environment, settings.PARENT: str(os.getpid()), settings.CAUSE: cause}
+        variables = {**self.environment, settings.PARENT: str(os.getpid()), settings.CAUSE: cause}
         # A fork server opens it later, and whoever follows the log may be earlier.
         self.log.touch()
-        command = Command(MODULES[self.role], self.name, settings.for_child(told), self.log)
+        command = Command(MODULES[self.role], self.name, settings.for_child(variables), self.log)
         self.process = fork_client.start(command, tuple(MODULES.values()))
 
     def exit_code(self) -> int | None:
@@ -90,12 +90,3 @@ class Task:
                 # Of an earlier process if the last one ended otherwise.
                 return entry if entry["exit_code"] == self.exit_code() else None
         return None
-
-
-def parse_line(line: str | bytes) -> dict[str, Any] | None:
-    """A line of a service's log; None if it is not one (TensorFlow prints lines of its own)."""
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        return None
-    return entry if isinstance(entry, dict) else None

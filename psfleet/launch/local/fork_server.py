@@ -131,7 +131,7 @@ def _fork(connection: Connection, children: dict[int, int], request: dict[str, A
 def _signals_held() -> Iterator[None]:
     """Delivers the signals that ask a process to stop only after the block.
 
-    Python forgets, in a forked child, the signals that came before its first instruction (`_PySignal_AfterFork` in
+    A forked Python process discards the signals that arrived before its first instruction (`_PySignal_AfterFork` in
     CPython's signalmodule.c): a Ctrl-C in this moment would be lost.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from psfleet import errors
-from psfleet.launch.local.child import MODULES, Task, parse_line
+from psfleet.launch.local.child import MODULES, Task
 from psfleet.polling import wait_until
 from psfleet.service import settings
+from psfleet.service.logs import parse_line
 
 END_SECS = 20.0
 SERVICE = """\

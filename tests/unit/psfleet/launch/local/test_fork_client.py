@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from psfleet.launch.local.child import parse_line
 from psfleet.launch.local.command import Command
 from psfleet.launch.local.fork_client import Forked, ForkServer
 from psfleet.polling import wait_until
 from psfleet.service import settings
+from psfleet.service.logs import parse_line
 
 SECS = 20.0
 SERVICE = """\

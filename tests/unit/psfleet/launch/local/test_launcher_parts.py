@@ -13,8 +13,8 @@ import pytest
 from psfleet.errors import LostPeerError, UsageError
 from psfleet.job.job import Job, parse_job
 from psfleet.launch.local import ports
-from psfleet.launch.local.child import parse_line
 from psfleet.run_folder import RunFolder, claimed
+from psfleet.service.logs import parse_line
 
 
 @pytest.fixture
