@@ -58,7 +58,7 @@ def up(job: JobFile, on: On = COMPOSE, overrides: Overrides = None, out: Out = N
     except KeyboardInterrupt:
         words = ["psfleet", "up", str(job), "--on", on, *_options(overrides, out)]
         text = (
-            f"left; the run goes on. `{shlex.join(words)}` comes back to it, "
+            f"detached; the run continues. `{shlex.join(words)}` reattaches to it, "
             f"`{shlex.join(['psfleet', 'down', loaded.name, '--on', on])}` saves and ends it."
         )
         console.print(text, markup=False, highlight=False)

@@ -54,7 +54,7 @@ def test_up_shows_progress_can_be_left_and_ends_with_the_report(space: Space) ->
     wait_until(lambda: "step " in space.said(first), START_SECS, "progress", poll_secs=1)
     first.send_signal(2)
     assert first.wait(COMMAND_SECS) == 130
-    assert "the run goes on" in space.said(first)
+    assert "the run continues" in space.said(first)
     before = {pod["metadata"]["uid"] for pod in space.pods()}
     second = space.start("up", job)
     wait_until(lambda: "step " in space.said(second), COMMAND_SECS, "progress", poll_secs=1)
