@@ -17,6 +17,7 @@ from psfleet.checkpoint.parts import ShardContent
 from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.tf import ShardVariables, container_name
+from psfleet.tf.own_session import OwnSession
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class ShardGraph:
         self._graph = graph
         config = v1.ConfigProto(allow_soft_placement=job.device.soft_placement)
         config.log_device_placement = job.device.log_placement
-        self._session = v1.Session(session_target, graph=graph, config=config)
+        self._session = OwnSession(session_target, graph=graph, config=config)
         self._session.run(initializer)
         self._restore(plan, content)
         self._assign(variables.global_step, np.int64(start_step))
@@ -144,7 +145,7 @@ class ShardGraph:
         self._session.run(self._close_queues)
         self._session.close()
         # Session.reset would clear the container too, but also closes the sessions of all other runs on this ps.
-        with v1.Session(self._session_target, graph=self._graph) as session:
+        with OwnSession(self._session_target, graph=self._graph) as session:
             session.run(self._destroy)
 
     def _all_variables(self) -> list[tf.Variable]:

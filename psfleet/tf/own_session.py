@@ -1,0 +1,55 @@
+"""A session on this process's own server, which repeats the calls that TensorFlow refuses by mistake."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+logger = logging.getLogger("psfleet.tf")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+REFUSED = "request was received twice"
+MAX_CALLS = 5
+
+
+def repeat_refused(call: Callable[P, R]) -> Callable[P, R]:
+    """Makes a call again that TensorFlow's worker refused as a duplicate, before any part of it ran.
+
+    A request's id is the first output of a generator that each thread seeds with 32 random bits, and TensorFlow's
+    master serves each call on a new thread (tsl/platform/random.cc, PosixEnv::SchedClosure). A worker refuses an id
+    that is among its last 100,000 (RecentRequestIds). In steady state, one call in 43,000 is refused.
+
+    The call must be a graph that is placed on the own server only: it then has one partition, and did not run at all.
+    """
+
+    @wraps(call)
+    def repeated(*args: P.args, **kwargs: P.kwargs) -> R:
+        for _ in range(MAX_CALLS - 1):
+            try:
+                return call(*args, **kwargs)
+            except tf.errors.AbortedError as error:
+                if REFUSED not in error.message:
+                    raise
+                logger.debug("calling again: %s", error.message)
+        return call(*args, **kwargs)
+
+    return repeated
+
+
+class OwnSession(v1.Session):
+    """A `tf.compat.v1.Session` whose calls are repeated as `repeat_refused` says."""
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        """See tf.compat.v1.Session."""
+        return repeat_refused(super().run)(*args, **kwargs)
+
+    def make_callable(self, *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        """See tf.compat.v1.Session."""
+        return repeat_refused(super().make_callable(*args, **kwargs))
