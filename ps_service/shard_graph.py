@@ -75,7 +75,8 @@ class ShardGraph:
             self._feeds = {v.name: v1.placeholder(v.dtype, v.shape) for v in everything}
             self._assigns = {v.name: v.assign(self._feeds[v.name], read_value=False) for v in everything}
             self._values = {v.name: v.read_value() for v in everything}
-            self._close_queues = [queue.close(cancel_pending_enqueues=True) for queue in variables.tokens]
+            queues = [variables.gradients, *variables.tokens]
+            self._close_queues = [queue.close(cancel_pending_enqueues=True) for queue in queues]
             self._reads = self._snapshot_reads()
             self._local_steps = variables.last_local_step.read_value()
             self._counters = self._counter_reads()
@@ -97,14 +98,9 @@ class ShardGraph:
     def snapshot(self) -> ShardContent:
         """Copies everything that a checkpoint holds. The thread that applies the updates must call it."""
         values = self._session.run(self._reads)
-        units = self._variables.bucket_sizes
-
-        def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-            return np.concatenate([part[:size] for part, size in zip(parts, units, strict=True)])
-
         return ShardContent(
-            parameters=joined(values["buckets"]),
-            slots={name: joined(parts) for name, parts in values["slots"].items()},
+            parameters=np.concatenate(values["buckets"]),
+            slots={name: np.concatenate(parts) for name, parts in values["slots"].items()},
             scalars=values["scalars"],
             state=values["state"],
             frozen=values["frozen"],
@@ -126,7 +122,7 @@ class ShardGraph:
 
     @property
     def model_bytes(self) -> int:
-        """Bytes of the model on this ps: buckets without the contributor mask, state and frozen weights."""
+        """Bytes of the model on this ps: buckets, state and frozen weights."""
         variables = self._variables
         return sum(variables.bucket_sizes) * 4 + int(variables.state.shape[0]) + int(variables.frozen.shape[0])
 
@@ -193,7 +189,7 @@ class ShardGraph:
             for index, variable in enumerate(variables):
                 chosen = slice(index * size, (index + 1) * size)
                 value = self._session.run(self._values[variable.name]).copy()
-                value[:size][in_use[chosen]] = vector[chosen][in_use[chosen]]
+                value[in_use[chosen]] = vector[chosen][in_use[chosen]]
                 self._assign(variable, value)
         for name, scalar in content.scalars.items():
             if name in self._scalars:

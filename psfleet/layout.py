@@ -15,12 +15,6 @@ ALIGNMENT_BYTES = 64
 """Each tensor starts at a multiple of this: TensorFlow slices such a range without a copy (EIGEN_MAX_ALIGN_BYTES)."""
 
 
-def contributor_mask_size(worker_limit: int) -> int:
-    """Float32 elements of the contributor mask after the first bucket: one for each worker, rounded up to alignment."""
-    aligned = ALIGNMENT_BYTES // 4
-    return math.ceil(worker_limit / aligned) * aligned
-
-
 @dataclass(frozen=True)
 class TensorSpec:
     """A named tensor: its shape and its NumPy dtype by name."""

@@ -35,7 +35,6 @@ class Exchange:
         self._index = index
         self._own_device = own_device
         self._layout = layout.parameters
-        self._first_size = self._layout.bucket_size + self.variables.contributor_mask_size
         self._is_small = self._layout.bucket_size * 4 <= SMALL_BYTES
 
     def push(
@@ -55,16 +54,19 @@ class Exchange:
             sent = self._buckets(gradients, local_step)
         variables = self.variables
         with tf.device(variables.device):
-            local_step = _number(sent[0][self._first_size :])
-            arrived = [tf.cast(bucket, tf.float32) for bucket in sent]
-            arrived[0] = arrived[0][: self._first_size]
-            before = [variables.pushed.scatter_nd_add([[self._index]], tf.ones([1], tf.int64)).op]
-            if state is not None:
-                before.append(variables.state.assign(state, read_value=False))
+            local_step = _number(sent[0][self._layout.bucket_size :])
+            # Copies on the ps of what arrives there: waiting for `sent` itself would take a message of its own.
+            arrived = [tf.cast(tf.identity(bucket), tf.float32) for bucket in sent]
+            arrived[0] = arrived[0][: self._layout.bucket_size]
+            # Once all buckets are there: a worker that is killed before has pushed nothing.
+            with tf.control_dependencies([*arrived, local_step]):
+                before = [variables.pushed.scatter_nd_add([[self._index]], tf.ones([1], tf.int64)).op]
+                if state is not None:
+                    before.append(variables.state.assign(state, read_value=False))
+            if self._is_sync:
+                before.append(self._count_staleness(local_step))
             with tf.control_dependencies(before):
-                done = self._add(arrived, local_step) if self._is_sync else self._enqueue(arrived, local_step)
-            with tf.control_dependencies(done):
-                return [variables.last_local_step.scatter_nd_update([[self._index]], [local_step])], local_step
+                return [variables.gradients.enqueue([*arrived, local_step, tf.constant(self._index)])], local_step
 
     def await_and_pull(self, after: Sequence[tf.Operation], local_step: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Waits for the ps, then reads its parameters.
@@ -121,46 +123,29 @@ class Exchange:
         """On the worker: converts what `_read` returns to what `pull` returns."""
         with tf.device(self._own_device):
             if self._is_small:
-                progress = _number(tf.reshape(buckets[0][self._first_size :], [2, -1]))
+                progress = _number(tf.reshape(buckets[0][self._layout.bucket_size :], [2, -1]))
             received = [tf.cast(bucket, tf.float32)[: self._layout.bucket_size] for bucket in buckets]
             return tf.identity(progress), received
 
     def _buckets(self, gradients: Sequence[tf.Tensor], local_step: tf.Tensor) -> list[tf.Tensor]:
         """This shard's buckets of the gradients of all tensors, in the wire type.
 
-        Gaps are zeros. The first bucket is followed by the contributor mask and the bits of the local step.
+        Gaps are zeros. The first bucket is followed by the bits of the local step.
         """
         size = self._layout.bucket_size
         shard_size = self._layout.shard_size
         start = self._shard * shard_size
-        contributor_mask = tf.one_hot(self._index, self.variables.contributor_mask_size)
         parts = [_range(self._layout, gradients, low, low + size) for low in range(start, start + shard_size, size)]
-        parts[0].append(contributor_mask)
         sent = [[tf.cast(part, self._wire) for part in bucket] for bucket in parts]
         sent[0].append(_bits(local_step, self._wire))
         return [tf.concat(bucket, 0) for bucket in sent]
 
-    def _add(self, buckets: Sequence[tf.Tensor], local_step: tf.Tensor) -> list[tf.Operation]:
-        """Sync: adds each bucket to its accumulator, at most once for each local step.
-
-        The ps stores each worker's newest local step. A second gradient of that step, from a worker that was killed
-        after its push and restarted, gets the local step -1: the accumulator drops it as stale.
-        """
+    def _count_staleness(self, local_step: tf.Tensor) -> tf.Operation:
+        """Sync: counts by how many updates a gradient is late when it arrives."""
         variables = self.variables
-        newest = variables.last_local_step[self._index]
-        effective = tf.where(local_step > newest, local_step, tf.constant(-1, tf.int64))
         late = tf.clip_by_value(variables.global_step.read_value() - local_step, 0, STALENESS_BUCKETS - 1)
         place = tf.stack([tf.constant(self._index, tf.int64), late])[tf.newaxis]
-        counted = variables.staleness.scatter_nd_add(place, tf.ones([1], tf.int64))
-        added = [
-            variables.accumulator(index).apply_grad(bucket, local_step=effective)
-            for index, bucket in enumerate(buckets)
-        ]
-        return [counted, *added]
-
-    def _enqueue(self, buckets: Sequence[tf.Tensor], local_step: tf.Tensor) -> list[tf.Operation]:
-        """Async: enqueues all buckets as one element."""
-        return [self.variables.gradient_queue().enqueue([*buckets, local_step, tf.constant(self._index)])]
+        return variables.staleness.scatter_nd_add(place, tf.ones([1], tf.int64)).op
 
     def _pass_barrier(self, local_step: tf.Tensor) -> tf.Tensor:
         """The global step, once it is above `local_step`: a loop on the ps that waits for this worker's token queue."""

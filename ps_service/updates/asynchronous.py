@@ -40,8 +40,7 @@ class AsyncUpdates:
     """
 
     def __init__(self, variables: ShardVariables, make_optimizer: Any, stale: Stale) -> None:
-        queue = variables.gradient_queue()
-        *gradients, local_step, worker = queue.dequeue()
+        *gradients, local_step, worker = variables.gradients.dequeue()
         with tf.control_dependencies([local_step]):
             global_step = variables.global_step.read_value()
         staleness = global_step - local_step
@@ -50,6 +49,7 @@ class AsyncUpdates:
         self.optimizer: v1.train.Optimizer = make_optimizer(policy.rate_factor)
         bucket = tf.minimum(staleness, STALENESS_BUCKETS - 1)
         counted = [
+            variables.last_local_step.scatter_nd_update([[worker]], [local_step]),
             variables.used.scatter_nd_add([[worker]], [tf.cast(is_used, tf.int64)]),
             variables.staleness.scatter_nd_add(
                 tf.stack([worker, tf.cast(bucket, tf.int32)])[tf.newaxis], tf.ones([1], tf.int64)

@@ -55,13 +55,6 @@ def send_tokens(variables: ShardVariables, global_step: tf.Tensor, chosen: tf.Te
     return tf.group(*puts)
 
 
-def contributor_mask(variables: ShardVariables, gradient: tf.Tensor) -> tf.Tensor:
-    """The workers whose gradients are part of an average of the first bucket: int64 `[worker_limit]`, 1 or 0."""
-    start = variables.bucket_sizes[0]
-    tail: tf.Tensor = gradient[start : start + variables.worker_limit]
-    return tf.cast(tail > 0, tf.int64)
-
-
 def timed(variables: ShardVariables, gradients: Sequence[Any], update: Callable[[], tf.Operation]) -> tf.Operation:
     """An update that also adds its duration, from its last gradient to its end, to the shard's `update_secs`.
 

@@ -8,24 +8,30 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from ps_service.updates.interface import contributor_mask, send_tokens, timed
+from ps_service.updates.admission import admit_quorum
+from ps_service.updates.interface import send_tokens, timed
 from psfleet.tf import ShardVariables
 
 
 class ContributorCounter(v1.train.Optimizer):
-    """Wraps an optimizer: counts the gradients of each worker in an average, and measures the update."""
+    """Wraps an optimizer: counts the gradients of each worker in an average, and measures the update.
 
-    def __init__(self, optimizer: v1.train.Optimizer, variables: ShardVariables) -> None:
+    Args of the constructor:
+        contributors: int64 `[worker_limit]`, the gradients of each worker in the average.
+    """
+
+    def __init__(self, optimizer: v1.train.Optimizer, variables: ShardVariables, contributors: tf.Tensor) -> None:
         super().__init__(use_locking=False, name="ContributorCounter")
         self._wrapped = optimizer
         self._variables = variables
+        self._contributors = contributors
 
     def apply_gradients(
         self, grads_and_vars: Iterable[Any], global_step: Any = None, name: str | None = None
     ) -> tf.Operation:
-        """See tf.compat.v1.train.Optimizer; the first pair is the first bucket."""
+        """See tf.compat.v1.train.Optimizer."""
         pairs = list(grads_and_vars)
-        counted = self._variables.used.assign_add(contributor_mask(self._variables, pairs[0][0]), read_value=False)
+        counted = self._variables.used.assign_add(self._contributors, read_value=False)
         averages = [average for average, _ in pairs]
         with tf.control_dependencies([counted]):
             return timed(self._variables, averages, lambda: self._wrapped.apply_gradients(pairs, global_step, name))
@@ -44,8 +50,9 @@ class SyncUpdates:
     ) -> None:
         self.optimizer = optimizer
         with v1.container(variables.container):
+            counter = ContributorCounter(optimizer, variables, admit_quorum(variables, quorum))
             sync = v1.train.SyncReplicasOptimizer(
-                ContributorCounter(optimizer, variables), replicas_to_aggregate=quorum, total_num_replicas=num_replicas
+                counter, replicas_to_aggregate=quorum, total_num_replicas=num_replicas
             )
             shapes = [(tf.zeros(bucket.shape), bucket) for bucket in variables.buckets]
             sync.apply_gradients(shapes, global_step=variables.global_step)

@@ -14,13 +14,12 @@ import tensorflow.compat.v1 as v1
 
 from ps_service.updates.asynchronous import AsyncUpdates, StalePolicy
 from psfleet.job.sections import Stale
-from psfleet.layout import Layout, TensorSpec, contributor_mask_size
+from psfleet.layout import Layout, TensorSpec
 from psfleet.polling import wait_until
 from psfleet.tf import STALENESS_BUCKETS, ShardVariables
 
 SIZE = 16
 MAX_WORKERS = 3
-FIRST_BUCKET = SIZE + contributor_mask_size(MAX_WORKERS)
 TARGET = 100
 RATE = 0.5
 ROUNDS = 20
@@ -79,15 +78,16 @@ class Shard:
             counters = [
                 variables.global_step,
                 variables.final_step,
+                variables.last_local_step,
                 variables.used,
                 variables.staleness,
                 variables.update_secs,
             ]
             initializer = v1.variables_initializer([*counters, *variables.buckets])
-            ready = [variables.final_step.assign(TARGET), variables.buckets[0].assign(tf.ones(FIRST_BUCKET))]
-            self._gradient = [v1.placeholder(tf.float32, [FIRST_BUCKET]), v1.placeholder(tf.int64, [])]
+            ready = [variables.final_step.assign(TARGET), variables.buckets[0].assign(tf.ones(SIZE))]
+            self._gradient = [v1.placeholder(tf.float32, [SIZE]), v1.placeholder(tf.int64, [])]
             self._worker = v1.placeholder(tf.int32, [])
-            self._push = variables.gradient_queue().enqueue([*self._gradient, self._worker])
+            self._push = variables.gradients.enqueue([*self._gradient, self._worker])
             self._global_step = v1.placeholder(tf.int64, [])
             self._set_global_step = variables.global_step.assign(self._global_step)
             self._num_tokens = [queue.size() for queue in variables.tokens]
@@ -99,7 +99,7 @@ class Shard:
 
     def send(self, local_step: int, worker: int) -> None:
         """Sends a gradient of ones with a local step to the shard."""
-        values = dict(zip(self._gradient, [np.ones(FIRST_BUCKET, np.float32), local_step], strict=True))
+        values = dict(zip(self._gradient, [np.ones(SIZE, np.float32), local_step], strict=True))
         self.session.run(self._push, {**values, self._worker: worker})
 
     def push(self, global_step: int, local_step: int, worker: int = 0) -> int:

@@ -155,13 +155,11 @@ def job(wire: str) -> Job:
 
 
 @pytest.mark.parametrize(("wire", "size"), [("float32", 4), ("bfloat16", 2)])
-def test_payload_is_buckets_contributor_mask_and_steps_for_each_ps_and_the_state_of_the_chief(
-    wire: str, size: int
-) -> None:
-    """Two ps, a contributor mask of 16 for six workers; on each 512 parameters and 64 bytes of state."""
+def test_payload_is_buckets_and_steps_for_each_ps_and_the_state_of_the_chief(wire: str, size: int) -> None:
+    """Two ps; on each 512 parameters and 64 bytes of state."""
     layout = Layout.plan([TensorSpec("w", (1024,))], [TensorSpec("s", (32,))], [TensorSpec("f", (16,))], 2, 1 << 20)
     assert (layout.parameters.size, layout.state.size, layout.frozen.size) == (1024, 128, 128)
-    push, pull = 1024 * size + 2 * (16 * size + 8), 1024 * size + 2 * (16 * size + 16)
+    push, pull = 1024 * size + 2 * 8, 1024 * size + 2 * 16
     assert Payload.of(job(wire), layout, index=1) == Payload(push, pull, attach=256)
     assert Payload.of(job(wire), layout, index=0) == Payload(push + 128, pull, attach=256)
 

@@ -1,0 +1,83 @@
+"""Which gradients are part of an average in sync mode, whatever dies when."""
+
+from __future__ import annotations
+
+import pytest
+from support.graph_fleet import DYING_SECS, STEP_SECS, GraphFleet, batch, graph_fleet
+
+from psfleet.errors import LostPeerError
+from psfleet.polling import wait_until
+
+
+def has_pushed(fleet: GraphFleet, worker: int, number: int = 1) -> None:
+    """Waits until the shard has received a number of gradients of a worker."""
+    wait_until(
+        lambda: fleet.shards[0].counters().pushed[worker],
+        STEP_SECS,
+        f"gradient {number} of worker {worker} to arrive",
+        done=lambda pushed: pushed >= number,
+        poll_secs=0.01,
+    )
+
+
+def test_a_worker_that_dies_in_the_middle_of_a_push_has_no_part_in_the_average() -> None:
+    """Its successor's repeat is counted once in both buckets: (1 + 3) / 2."""
+    with graph_fleet(fleet={"workers": 2}) as fleet:
+        with pytest.raises(LostPeerError), fleet.worker(0, step_secs=DYING_SECS) as dying:
+            dying.session.train(batch(1, blocked=True), 0)
+        with fleet.worker(0) as successor, fleet.worker(1) as other:
+            steps = [successor.push(1, 0), other.push(3, 0)]
+            fleet.advance()
+            assert [step.result(STEP_SECS)[1].tolist() for step in steps] == [[[1, 100]], [[1, 100]]]
+        assert fleet.weights() == [-2, -2]
+        assert fleet.shards[0].counters().used[:2].tolist() == [1, 1]
+
+
+def test_exactly_the_quorum_is_averaged_and_the_rest_is_dropped() -> None:
+    """Three gradients are there before the update of a quorum of 2: the first two are used."""
+    with graph_fleet(fleet={"workers": 2, "spares": 1}) as fleet:
+        with fleet.worker(0) as first, fleet.worker(1) as second, fleet.worker(2) as third:
+            steps = []
+            for index, (worker, x) in enumerate([(first, 1), (second, 3), (third, 100)]):
+                steps.append(worker.push(x, 0))
+                has_pushed(fleet, index)
+            fleet.advance()
+            for step in steps:
+                assert step.result(STEP_SECS)[1].tolist() == [[1, 100]]
+        assert fleet.weights() == [-2, -2]
+        counters = fleet.shards[0].counters()
+        assert counters.pushed.sum() - counters.used.sum() == 1
+
+
+def test_a_gradient_that_a_restarted_worker_repeats_counts_once() -> None:
+    """The first one is in the queue when the worker is killed; the ps takes both, and waits for another worker."""
+    with graph_fleet(fleet={"workers": 2}) as fleet:
+        with fleet.worker(0) as killed:
+            killed.push(1, 0)
+            has_pushed(fleet, 0)
+            killed.session.close()
+        with fleet.worker(0) as successor, fleet.worker(1) as other:
+            repeat = successor.push(1, 0)
+            has_pushed(fleet, 0, number=2)
+            last = other.push(3, 0)
+            fleet.advance()
+            repeat.result(STEP_SECS)
+            last.result(STEP_SECS)
+        assert fleet.weights() == [-2, -2]
+        assert fleet.shards[0].counters().used[:2].tolist() == [1, 1]
+
+
+def test_a_late_gradient_is_dropped_and_its_worker_is_not_held_up() -> None:
+    with graph_fleet(fleet={"workers": 1, "spares": 1}) as fleet:
+        with fleet.worker(0) as fast, fleet.worker(1) as slow:
+            step = fast.push(1, 0)
+            fleet.advance()
+            step.result(STEP_SECS)
+            late = slow.push(100, 0)
+            assert late.result(STEP_SECS)[1].tolist() == [[1, 100]]
+            step = fast.push(1, 1)
+            fleet.advance()
+            step.result(STEP_SECS)
+        counters = fleet.shards[0].counters()
+        assert counters.used[:2].tolist() == [2, 0]
+        assert counters.staleness[1, :2].tolist() == [0, 1]
