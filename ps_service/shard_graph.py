@@ -16,7 +16,7 @@ from ps_service.updates.interface import slot_values
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.job.job import Job
 from psfleet.layout import Layout
-from psfleet.tf import ShardVariables, container_name
+from psfleet.tf import ShardVariables, container_name, keeps_previous
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,9 @@ class ShardGraph:
         # cond_v2 would build the optimizer in a graph of its own, where it cannot find its slots.
         v1.disable_control_flow_v2()
         with tf.Graph().as_default() as graph:
-            variables = ShardVariables(plan.layout, plan.shard, job.fleet.worker_limit, container, device="")
+            variables = ShardVariables(
+                plan.layout, plan.shard, job.fleet.worker_limit, container, "", keeps_previous(job)
+            )
             self._variables = variables
             self.updates = _updates(job, variables)
             with v1.container(container):
@@ -90,7 +92,8 @@ class ShardGraph:
         self._session = v1.Session(session_target, graph=graph, config=config)
         self._session.run(initializer)
         self._restore(plan, content)
-        self._assign(variables.global_step, np.int64(start_step))
+        for variable in (variables.global_step, variables.started_step):
+            self._assign(variable, np.int64(start_step))
         self._assign(variables.last_local_step, np.full(variables.worker_limit, -1, np.int64))
         self.set_final_step(job.train.steps)
         self.updates.start(self._session)
@@ -146,7 +149,9 @@ class ShardGraph:
     def _all_variables(self) -> list[tf.Variable]:
         variables = self._variables
         counters = [
+            *variables.previous,
             variables.global_step,
+            variables.started_step,
             variables.final_step,
             variables.last_local_step,
             variables.pushed,

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as v1
 
 from psfleet.job.job import Job
 from psfleet.layout import FlatLayout, Layout
-from psfleet.tf import STALENESS_BUCKETS, ShardVariables
+from psfleet.tf import STALENESS_BUCKETS, ShardVariables, keeps_previous
 
 SMALL_BYTES = 1 << 20
 """A bucket of at most this size carries the global step: the copy costs less than a second tensor on the network."""
@@ -27,7 +27,7 @@ class Exchange:
 
     def __init__(self, job: Job, layout: Layout, shard: int, index: int, own_device: str, container: str) -> None:
         self.variables = ShardVariables(
-            layout, shard, job.fleet.worker_limit, container, device=f"/job:ps/task:{shard}"
+            layout, shard, job.fleet.worker_limit, container, f"/job:ps/task:{shard}", keeps_previous(job)
         )
         self._is_sync = job.update.mode == "sync"
         self._wire = tf.dtypes.as_dtype(job.update.wire)
@@ -74,8 +74,12 @@ class Exchange:
         Sync: until the shard's global step is above `local_step`. Async: until the ps has applied or dropped this
         worker's gradient. The wait is added to `waited_secs` by the ps's clock.
 
+        The global step is read before the parameters and so never newer than they are: a gradient computed on
+        parameters that were read during an update counts as stale.
+
         Returns:
-            See `pull`.
+            int64 `[2]`, the shard's global step and final step; and its buckets, `[bucket_size]` float32 each, on the
+            worker.
         """
         variables = self.variables
         with tf.device(variables.device):
@@ -90,19 +94,33 @@ class Exchange:
         # Outside of the control dependencies: waiting for the barrier on the worker too would cost one more message.
         return self._receive(*sent)
 
-    def pull(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Reads the shard's parameters, without waiting.
+    def pull(self, at_step: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Reads the shard's parameters at a step, without waiting.
 
-        The global step is read before the parameters and so never newer than they are: a gradient computed on
-        parameters that were read during an update counts as stale.
+        If the shard is ahead of that step and keeps the parameters before its last update, it returns those.
+
+        Args:
+            at_step: int64 scalar, the lowest global step among the shards.
 
         Returns:
-            int64 `[2]`, the shard's global step and final step; and its buckets, `[bucket_size]` float32 each, on the
-            worker.
+            int64 `[3]`, the shard's global step, its final step, and its started step (see `ShardVariables`) after the
+            read; and its buckets, `[bucket_size]` float32 each, on the worker.
         """
-        with tf.device(self.variables.device):
-            sent = self._read()
-        return self._receive(*sent)
+        variables = self.variables
+        with tf.device(variables.device):
+            global_step, final_step = variables.global_step.read_value(), variables.final_step.read_value()
+            with tf.control_dependencies([global_step, final_step]):
+                buckets = [bucket.read_value() for bucket in variables.buckets]
+                if variables.previous:
+                    before = [bucket.read_value() for bucket in variables.previous]
+                    pairs = zip(before, buckets, strict=True)
+                    buckets = [tf.where(global_step > at_step, previous, bucket) for previous, bucket in pairs]
+            sent = [tf.cast(bucket, self._wire) for bucket in buckets]
+            with tf.control_dependencies(buckets):
+                started_step = variables.started_step.read_value()
+            progress = tf.stack([global_step, final_step, started_step])
+        with tf.device(self._own_device):
+            return tf.identity(progress), [tf.cast(bucket, tf.float32) for bucket in sent]
 
     def shard_steps(self) -> tf.Tensor:
         """int64 `[2]`, without waiting: the shard's global step, and this worker's newest local step."""
@@ -120,7 +138,7 @@ class Exchange:
         return progress, buckets
 
     def _receive(self, progress: tf.Tensor, buckets: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """On the worker: converts what `_read` returns to what `pull` returns."""
+        """On the worker: converts what `_read` returns."""
         with tf.device(self._own_device):
             if self._is_small:
                 progress = _number(tf.reshape(buckets[0][self._layout.bucket_size :], [2, -1]))

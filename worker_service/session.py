@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import contextmanager, suppress
@@ -20,6 +21,7 @@ from psfleet.addresses import Address
 from psfleet.errors import LostPeerError, ProgramError
 from psfleet.job.job import Job
 from psfleet.layout import Layout
+from psfleet.tf import keeps_previous
 from psfleet.tf.server import session_config
 from worker_service.step import NAN_LOSS, StepGraph
 
@@ -92,6 +94,7 @@ class WorkerSession:
         self._step = step
         self._layout = layout
         self._step_secs = job.deadlines.step_secs
+        self._is_exact = keeps_previous(job)
         self._options = v1.RunOptions(timeout_in_ms=int(self._step_secs * 1000))
         self._opened: Future[None] = Future()
         self._session = v1.Session(f"grpc://{own.data}", graph=step.graph, config=config)
@@ -116,12 +119,32 @@ class WorkerSession:
             except (CancelledError, TimeoutError) as error:
                 raise LostPeerError("a ps went away while a session was opened") from error
             self._step.load_state(self._session, self._layout, self._options)
-            local_steps = self._session.run(self._step.shard_steps, options=self._options)[:, 1]
-            shards = self._session.run(self._step.pull, options=self._options)
+            start = self._pull_one_step()
         step = self._step
         self._train = _Call(self._session, step.step, [*step.feeds, step.local_step], self._options)
         self._await = _Call(self._session, [step.await_step], [step.local_step], self._options)
-        return SessionStart(shards, local_steps)
+        return start
+
+    def _pull_one_step(self) -> SessionStart:
+        """Copies the parameters; those of all shards are of the lowest global step, if the shards keep that.
+
+        A shard can be a step ahead of another, whose update waits for this worker's gradient, and shards go on while
+        they are read: then this reads once more.
+        """
+        deadline = time.monotonic() + self._step_secs
+        while True:
+            steps = self._session.run(self._step.shard_steps, options=self._options)
+            lowest = steps[:, 0].min()
+            read = self._session.run(self._step.pull, {self._step.local_step: lowest}, options=self._options)
+            global_steps, started_steps = read[:, 0], read[:, 2]
+            is_settled = (global_steps == started_steps).all()
+            if not self._is_exact or (is_settled and global_steps.min() == lowest and global_steps.max() <= lowest + 1):
+                return SessionStart(read[:, :2], steps[:, 1])
+            if time.monotonic() > deadline:
+                raise LostPeerError(
+                    f"the shards' global steps are {global_steps.tolist()}, expected at most one step apart; "
+                    f"gave up after {self._step_secs:g} s"
+                )
 
     def _open(self) -> None:
         """Makes the first call of the session, which opens it.

@@ -24,7 +24,8 @@ class StepGraph:
         local_step: int64 scalar placeholder: the global step of the local parameters.
         step: Trains: the loss (float32 scalar), and global step and final step of each shard (int64 `[num_ps, 2]`).
         await_step: Replaces `step` if this step's gradient is pushed already: global step and final step.
-        pull: Reads the parameters without waiting: global step and final step.
+        pull: Reads the parameters at `local_step` without waiting: global step, final step and started step of each
+            shard (int64 `[num_ps, 3]`). See `Exchange.pull`.
         summaries: `[]` string, the program's own summaries; None if it has none.
         parameters: float32 `[layout.parameters.size]`, the local copy.
         remote_state: State and frozen weights on the ps, uint8 `[state size]` and uint8 `[frozen size]`.
@@ -61,7 +62,7 @@ class StepGraph:
             updates = [*training.updates, *kept]
             self.step = (loss, self._push_and_pull(exchanges, gradients, pushed_state, updates))
             self.await_step = self._gather([exchange.await_and_pull([], self.local_step) for exchange in exchanges])
-            self.pull = self._gather([exchange.pull() for exchange in exchanges])
+            self.pull = self._gather([exchange.pull(self.local_step) for exchange in exchanges])
             with tf.device(own):
                 self.shard_steps = tf.stack([exchange.shard_steps() for exchange in exchanges])
                 self.remote_state = (
@@ -103,7 +104,7 @@ class StepGraph:
             return self._gather(pulled)
 
     def _gather(self, pulled: Sequence[tuple[tf.Tensor, list[tf.Tensor]]]) -> tf.Tensor:
-        """Assigns the parameters of all shards; returns global step and final step of each, int64 `[num_ps, 2]`."""
+        """Assigns the parameters of all shards; returns global step, final step and so on of each, one row each."""
         with tf.device(self.parameters.device):
             buckets = [bucket for _, shard in pulled for bucket in shard]
             stored = self.parameters.assign(tf.concat(buckets, 0) if len(buckets) > 1 else buckets[0], read_value=False)

@@ -33,8 +33,19 @@ class ContributorCounter(v1.train.Optimizer):
         pairs = list(grads_and_vars)
         counted = self._variables.used.assign_add(self._contributors, read_value=False)
         averages = [average for average, _ in pairs]
-        with tf.control_dependencies([counted]):
+        with tf.control_dependencies([counted, *self._keep_previous()]):
             return timed(self._variables, averages, lambda: self._wrapped.apply_gradients(pairs, global_step, name))
+
+    def _keep_previous(self) -> list[tf.Operation]:
+        """Copies the parameters before the update, once its contributors are known."""
+        variables = self._variables
+        if not variables.previous:
+            return []
+        with tf.control_dependencies([self._contributors]):
+            started = variables.started_step.assign(variables.global_step.read_value() + 1, read_value=False)
+        with tf.control_dependencies([started]):
+            pairs = zip(variables.previous, variables.buckets, strict=True)
+            return [previous.assign(bucket.read_value(), read_value=False) for previous, bucket in pairs]
 
 
 class SyncUpdates:

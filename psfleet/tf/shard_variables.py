@@ -11,6 +11,7 @@ import hashlib
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from psfleet.job.job import Job
 from psfleet.layout import Layout
 
 STALENESS_BUCKETS = 65
@@ -34,12 +35,25 @@ def worker_job(run: str) -> str:
     return f"worker_{hashlib.sha256(run.encode()).hexdigest()[:16]}"
 
 
+def keeps_previous(job: Job) -> bool:
+    """Whether each ps keeps the parameters before its last update.
+
+    With several ps a worker can die after one of them has its gradient and before the next has it: one is a step ahead
+    of the other until the worker's successor repeats the gradient, which it computes on the parameters of that step.
+    Where a step does without some of the workers, nobody waits for that gradient.
+    """
+    return job.update.mode == "sync" and job.fleet.ps > 1 and job.quorum == job.fleet.replicas
+
+
 class ShardVariables:
     """Handles of one shard's resources.
 
     Attributes:
         buckets: One float32 variable `[bucket_size]` each.
+        previous: The buckets before the last update, if the constructor's `keeps_previous` is true; else empty.
         global_step: int64 scalar, the number of updates applied.
+        started_step: int64 scalar, the global step after the newest update that has started to change parameters; equal
+            to `global_step` while none is in progress. Only kept together with `previous`.
         final_step: int64 scalar, the global step at which training ends.
         last_local_step: int64 `[worker_limit]`, the local step of each worker's newest admitted gradient: the global
             step of the parameters that it was computed on; -1 before the first.
@@ -55,7 +69,15 @@ class ShardVariables:
         tokens: One queue for each worker, of at most one token: the worker then reads the global step again.
     """
 
-    def __init__(self, layout: Layout, shard: int, worker_limit: int, container: str, device: str) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        shard: int,
+        worker_limit: int,
+        container: str,
+        device: str,
+        keeps_previous: bool = False,
+    ) -> None:
         self.worker_limit = worker_limit
         self.device = device
         self.container = container
@@ -66,7 +88,12 @@ class ShardVariables:
             self.buckets = [
                 _variable(f"bucket_{index}", [units], tf.float32) for index, units in enumerate(self.bucket_sizes)
             ]
+            self.previous = [
+                _variable(f"previous_{index}", [units], tf.float32)
+                for index, units in enumerate(self.bucket_sizes if keeps_previous else [])
+            ]
             self.global_step = _variable("global_step", [], tf.int64)
+            self.started_step = _variable("started_step", [], tf.int64)
             self.final_step = _variable("final_step", [], tf.int64)
             self.last_local_step = _variable("last_local_step", [worker_limit], tf.int64)
             self.pushed = _variable("pushed", [worker_limit], tf.int64)

@@ -81,3 +81,27 @@ def test_a_late_gradient_is_dropped_and_its_worker_is_not_held_up() -> None:
         counters = fleet.shards[0].counters()
         assert counters.used[:2].tolist() == [2, 0]
         assert counters.staleness[1, :2].tolist() == [0, 1]
+
+
+def test_a_worker_that_dies_between_the_pushes_to_two_ps_costs_nothing() -> None:
+    """ps 0 makes the step and ps 1 waits: the successor repeats the gradient on the parameters of before that step."""
+    with graph_fleet(num_ps=2, fleet={"workers": 2}) as fleet, fleet.worker(1) as other:
+        with fleet.worker(0, step_secs=DYING_SECS) as dying:
+            steps = [dying.push(1, 0), other.push(3, 0)]
+            fleet.advance()
+            assert [step.result(STEP_SECS)[1].tolist() for step in steps] == [[[1, 100], [1, 100]]] * 2
+            last = other.push(5, 1)
+            with pytest.raises(LostPeerError):
+                dying.session.train(batch(2, blocked=True), 1)
+            fleet.advance(0)
+        with fleet.worker(0) as successor:
+            assert successor.start.shards.tolist() == [[2, 100], [1, 100]]
+            assert successor.start.global_step == 1
+            repeat = successor.push(2, 1)
+            fleet.advance(1)
+            for step in (repeat, last):
+                assert step.result(STEP_SECS)[1].tolist() == [[2, 100], [2, 100]]
+        first, second = -2.0, -2.0
+        assert fleet.weights() == pytest.approx([first - 3.5 * (1 + second / 8), second - 3.5 * (1 + first / 8)], 1e-6)
+        for shard in fleet.shards:
+            assert shard.counters().used[:2].tolist() == [2, 2]
