@@ -77,7 +77,7 @@ class ShardGraph:
             self._feeds = {v.name: v1.placeholder(v.dtype, v.shape) for v in everything}
             self._assigns = {v.name: v.assign(self._feeds[v.name], read_value=False) for v in everything}
             self._values = {v.name: v.read_value() for v in everything}
-            queues = [variables.gradients, *variables.tokens]
+            queues = [variables.gradients, variables.waiting, *variables.tokens]
             self._close_queues = [queue.close(cancel_pending_enqueues=True) for queue in queues]
             self._reads = self._snapshot_reads()
             self._local_steps = variables.last_local_step.read_value()

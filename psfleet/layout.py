@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -184,5 +185,9 @@ class Layout:
         )
 
     def digest(self) -> str:
-        """Sixteen hex digits of a hash; equal for equal layouts."""
+        """Sixteen hex digits of a hash; equal for equal layouts. Computed once: each heartbeat contains it."""
+        return self._digest
+
+    @functools.cached_property
+    def _digest(self) -> str:
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]

@@ -166,16 +166,24 @@ class Exchange:
         return variables.staleness.scatter_nd_add(place, tf.ones([1], tf.int64)).op
 
     def _pass_barrier(self, local_step: tf.Tensor) -> tf.Tensor:
-        """The global step, once it is above `local_step`: a loop on the ps that waits for this worker's token queue."""
-        token = self.variables.tokens[self._index]
+        """The global step, once it is above `local_step`: a loop on the ps that waits for this worker's tokens.
+
+        Before each wait it registers for a token and then reads the global step again, so that it cannot miss an
+        update; see `ps_service.updates.tokens`.
+        """
+        variables = self.variables
+
+        def register() -> tf.Tensor:
+            must_wait = tf.cast(variables.global_step.read_value() <= local_step, tf.int32)
+            with tf.control_dependencies([variables.waiting.enqueue_many(tf.fill([must_wait], self._index))]):
+                return variables.global_step.read_value()
 
         def wait(global_step: tf.Tensor) -> tf.Tensor:
             del global_step
-            with tf.control_dependencies([token.dequeue()]):
-                return self.variables.global_step.read_value()
+            with tf.control_dependencies([variables.tokens[self._index].dequeue()]):
+                return register()
 
-        at_first = self.variables.global_step.read_value()
-        return v1.while_loop(lambda global_step: global_step <= local_step, wait, [at_first], parallel_iterations=1)
+        return v1.while_loop(lambda step: step <= local_step, wait, [register()], parallel_iterations=1)
 
 
 def _range(layout: FlatLayout, tensors: Sequence[tf.Tensor], low: int, high: int) -> list[tf.Tensor]:

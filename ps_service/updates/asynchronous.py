@@ -7,7 +7,8 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from ps_service.updates.interface import send_tokens, timed
+from ps_service.updates.interface import timed
+from ps_service.updates.tokens import TokenSender
 from psfleet.job.sections import Stale
 from psfleet.tf import STALENESS_BUCKETS, ShardVariables
 
@@ -70,11 +71,14 @@ class AsyncUpdates:
 
         with tf.control_dependencies(counted):
             after = tf.cond(is_used, apply, lambda: tf.identity(global_step))
-        with tf.control_dependencies([send_tokens(variables, after, chosen=worker)]):
+        sender = TokenSender(variables, max_tokens=1)
+        self._ready = sender.initializer
+        with tf.control_dependencies([sender.send(worker, after)]):
             self._updated = tf.identity(after)
 
     def start(self, session: v1.Session) -> None:
         """See `Updates`."""
+        session.run(self._ready)
         self._advance = session.make_callable(self._updated)
 
     def advance(self, hold: bool) -> int:

@@ -9,8 +9,12 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from ps_service.updates.admission import admit_quorum
-from ps_service.updates.interface import send_tokens, timed
+from ps_service.updates.interface import timed
+from ps_service.updates.tokens import TokenSender
 from psfleet.tf import ShardVariables
+
+MAX_TOKENS = 2
+"""Tokens in a worker's queue: for the worker, and for a predecessor whose end TensorFlow has not noticed yet."""
 
 
 class ContributorCounter(v1.train.Optimizer):
@@ -52,8 +56,8 @@ class SyncUpdates:
     """`SyncReplicasOptimizer` over the buckets of one shard; this ps runs its chief's queue runner.
 
     The class has one token queue for all workers. A token that a slow or dead worker left there lets a fast worker
-    through the barrier early, and twice into one average. Here the ps dequeues the class's tokens itself and sends one
-    token to each worker's own queue.
+    through the barrier early, and twice into one average. Here the ps dequeues the class's tokens itself and sends a
+    token to the own queue of each worker that waits.
     """
 
     def __init__(
@@ -72,16 +76,15 @@ class SyncUpdates:
             with tf.control_dependencies(runner.enqueue_ops):
                 tokens = runner.queue.dequeue_many(max(quorum, num_replicas))
         self._updated = tokens[0]
-        with tf.control_dependencies([tokens]):
-            tokens_sent = send_tokens(variables, tokens[0])
-            with tf.control_dependencies([tokens_sent]):
-                self._updated_and_sent = tf.identity(tokens[0])
-        self._send_tokens = send_tokens(variables, variables.global_step.read_value())
-        self._ready = (v1.local_variables_initializer(), sync.chief_init_op)
+        sender = TokenSender(variables, MAX_TOKENS)
+        with tf.control_dependencies([tokens]), tf.control_dependencies([sender.release(tokens[0])]):
+            self._updated_and_sent = tf.identity(tokens[0])
+        self._send_tokens = sender.release(variables.global_step.read_value())
+        self._ready = (v1.local_variables_initializer(), sync.chief_init_op, sender.initializer)
         self._advance: Callable[[], Any] | None = None
 
     def start(self, session: v1.Session) -> None:
-        """Sets the accumulators to the restored global step and enqueues the first tokens."""
+        """Sets the accumulators to the restored global step."""
         for operation in self._ready:
             session.run(operation)
         self._advance = session.make_callable(self._updated_and_sent)

@@ -66,7 +66,8 @@ class ShardVariables:
         frozen: uint8 `[frozen shard size]`, tensors that never change.
         gradients: Gradients to apply. An element is a whole push: each bucket's gradient, the local step (int64) and
             the worker's index (int32).
-        tokens: One queue for each worker, of at most one token: the worker then reads the global step again.
+        waiting: Sync mode: indices (int32) of workers that wait for the next update.
+        tokens: One queue for each worker: a token (int64) ends its wait, and it reads the global step again.
     """
 
     def __init__(
@@ -109,8 +110,9 @@ class ShardVariables:
                 shapes=[bucket.shape for bucket in self.buckets] + [(), ()],
                 shared_name=f"{self._scope}/gradients",
             )
+            self.waiting = tf.queue.FIFOQueue(-1, [tf.int32], shapes=[()], shared_name=f"{self._scope}/waiting")
             self.tokens = [
-                tf.queue.FIFOQueue(1, [tf.int64], shapes=[()], shared_name=f"{self._scope}/token_{worker}")
+                tf.queue.FIFOQueue(-1, [tf.int64], shapes=[()], shared_name=f"{self._scope}/token_{worker}")
                 for worker in range(worker_limit)
             ]
 

@@ -18,6 +18,7 @@ from psfleet.checkpoint.parts import ShardContent
 from psfleet.job.job import Job, parse_job
 from psfleet.launch.local.ports import free_addresses
 from psfleet.layout import Layout, TensorSpec
+from psfleet.tf import ShardVariables, container_name
 from psfleet.tf.server import boot
 from worker_service.frontends.interface import FrontEnd, TrainingGraph
 from worker_service.session import SessionStart, WorkerSession
@@ -77,7 +78,7 @@ class InProcessWorker:
 
 def batch(x: float, blocked: bool = False) -> Sequence[np.ndarray]:
     """A batch of `TwoTensors`."""
-    return [np.float32(x).reshape(()), np.int32(blocked).reshape(())]
+    return [np.array(x, np.float32), np.array(blocked, np.int32)]
 
 
 @dataclass
@@ -101,6 +102,15 @@ class GraphFleet:
         job = self.job.model_copy(update={"deadlines": deadlines})
         with WorkerSession(step, job, self.layout, self.ps, own, index) as session:
             yield InProcessWorker(session, session.start(), self.threads)
+
+    def num_waiting(self, shard: int = 0) -> int:
+        """Registrations at the barrier of a shard."""
+        with tf.Graph().as_default() as graph:
+            container = container_name(RUN, 1)
+            variables = ShardVariables(self.layout, shard, self.job.fleet.worker_limit, container, device="")
+            size = variables.waiting.size()
+        with tf.compat.v1.Session(f"grpc://{self.ps[shard].data}", graph=graph) as session:
+            return int(session.run(size))
 
     def advance(self, *shards: int) -> None:
         """Makes the next update of some shards, by default of all."""

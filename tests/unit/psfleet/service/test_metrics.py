@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -73,15 +72,15 @@ class Shard:
     """What a counter reads of a shard."""
 
     def __init__(self) -> None:
-        self.plan = SimpleNamespace(generation=1)
+        self.generation = 1
         self.is_complete = False
 
     def read(self, counter: GradientCounter, pushed: int, used: int) -> tuple[float, ...]:
         """pushed, used, dropped and pending of worker 0, once it has pushed and the ps used so many."""
         zeros = np.zeros((1, STALENESS_BUCKETS), np.int64)
         counters = Counters(np.array([pushed]), np.array([used]), zeros, np.zeros(1), np.float64(0))
-        shard: Any = self
-        readings = {reading.metric: reading.value for reading in counter.read(shard, counters, [0])}
+        read = counter.read(self.generation, self.is_complete, counters, [0])
+        readings = {reading.metric: reading.value for reading in read}
         found = [readings[metric] for metric in (metrics.PUSHED, metrics.USED, metrics.DROPPED, metrics.PENDING)]
         return tuple(value for value in found if not isinstance(value, Distribution))
 
@@ -115,7 +114,7 @@ def test_once_the_target_is_reached_everything_unused_is_lost() -> None:
 def test_a_new_generation_counts_from_zero() -> None:
     shard, counter = Shard(), GradientCounter()
     assert shard.read(counter, 9, 5) == (9, 5, 3, 1)
-    shard.plan.generation = 2
+    shard.generation = 2
     assert shard.read(counter, 1, 0) == (1, 0, 0, 1)
 
 
