@@ -26,6 +26,8 @@ from psfleet.tf.server import session_config
 from worker_service.step import NAN_LOSS, StepGraph
 
 CLOSE_SECS = 2.0
+NEWEST = np.iinfo(np.int64).max
+"""Pulls the newest parameters: no shard is ahead of this step."""
 HEADING = re.compile(r"=+$|([A-Z_]+: )?From /job:")
 """Lines of TensorFlow's messages before and after the reason."""
 PROGRAM_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError, tf.errors.ResourceExhaustedError)
@@ -126,24 +128,26 @@ class WorkerSession:
         return start
 
     def _pull_one_step(self) -> SessionStart:
-        """Copies the parameters; those of all shards are of the lowest global step, if the shards keep that.
+        """Copies the parameters: of the lowest global step if the shards keep that, read again if one was updated.
 
-        A shard can be a step ahead of another, whose update waits for this worker's gradient, and shards go on while
-        they are read: then this reads once more.
+        A shard can be a step ahead of another whose update waits for this worker's gradient. Shards that go on by more
+        do not wait for it, because the fleet has more workers than its quorum: it then takes the newest parameters.
         """
         deadline = time.monotonic() + self._step_secs
+        first = None
         while True:
             steps = self._session.run(self._step.shard_steps, options=self._options)
-            lowest = steps[:, 0].min()
-            read = self._session.run(self._step.pull, {self._step.local_step: lowest}, options=self._options)
-            global_steps, started_steps = read[:, 0], read[:, 2]
-            is_settled = (global_steps == started_steps).all()
-            if not self._is_exact or (is_settled and global_steps.min() == lowest and global_steps.max() <= lowest + 1):
+            lowest = int(steps[:, 0].min())
+            first = lowest if first is None else first
+            is_awaited = self._is_exact and lowest <= first + 1
+            at_step = lowest if is_awaited else NEWEST
+            read = self._session.run(self._step.pull, {self._step.local_step: at_step}, options=self._options)
+            if not is_awaited or _is_of_step(lowest, read):
                 return SessionStart(read[:, :2], steps[:, 1])
             if time.monotonic() > deadline:
                 raise LostPeerError(
-                    f"the shards' global steps are {global_steps.tolist()}, expected at most one step apart; "
-                    f"gave up after {self._step_secs:g} s"
+                    f"the shards' global steps are {read[:, 0].tolist()} with updates to {read[:, 2].tolist()} in "
+                    f"progress after {self._step_secs:g} s, expected at most one step apart and no update"
                 )
 
     def _open(self) -> None:
@@ -213,6 +217,13 @@ class WorkerSession:
         closer = threading.Thread(target=self._session.close, name="close-session", daemon=True)
         closer.start()
         closer.join(wait_secs)
+
+
+def _is_of_step(step: int, read: np.ndarray) -> bool:
+    """Whether parameters are of one step and were not being updated; `read` is that of `StepGraph.pull`."""
+    global_steps, started_steps = read[:, 0], read[:, 2]
+    is_settled = bool((global_steps == started_steps).all())
+    return is_settled and global_steps.min() == step and global_steps.max() <= step + 1
 
 
 @contextmanager

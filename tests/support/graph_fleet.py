@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from ps_service.shard_graph import ShardGraph, ShardPlan
 from psfleet.addresses import Address
 from psfleet.checkpoint.parts import ShardContent
+from psfleet.errors import LostPeerError
 from psfleet.job.job import Job, parse_job
 from psfleet.launch.local.ports import free_addresses
 from psfleet.layout import Layout, TensorSpec
+from psfleet.polling import wait_until
 from psfleet.tf import ShardVariables, container_name
 from psfleet.tf.server import boot
 from worker_service.frontends.interface import FrontEnd, TrainingGraph
@@ -29,7 +32,7 @@ SIZE = 16
 """Elements of each tensor: a bucket of its own."""
 BUCKET_BYTES = 4 * SIZE
 STEP_SECS = 30
-DYING_SECS = 2
+DYING_SECS = 4
 """The step deadline of a worker that never sends its last bucket; its session is opened within it, too."""
 
 
@@ -103,13 +106,27 @@ class GraphFleet:
         with WorkerSession(step, job, self.layout, self.ps, own, index) as session:
             yield InProcessWorker(session, session.start(), self.threads)
 
-    def num_waiting(self, shard: int = 0) -> int:
-        """Registrations at the barrier of a shard."""
+    def die_between_pushes(self, worker: InProcessWorker, x: float, local_step: int) -> None:
+        """Ends a worker once the first of two ps has its gradient and before the second has it."""
+        before = self.size("gradients")
+        step = self.threads.submit(worker.session.train, batch(x, blocked=True), local_step)
+        self.wait_for_size("gradients", before + 1)
+        worker.session.close(wait_secs=0)
+        with pytest.raises(LostPeerError):
+            step.result(STEP_SECS)
+
+    def wait_for_size(self, queue: str, least: int) -> None:
+        """Waits until a queue of the first shard has so many elements; no update may happen meanwhile."""
+        what = f"{least} elements in the queue {queue}"
+        wait_until(lambda: self.size(queue), STEP_SECS, what, done=lambda size: size >= least, poll_secs=0.02)
+
+    def size(self, queue: str) -> int:
+        """Elements in a queue of the first shard: `gradients` that have arrived, or `waiting` workers."""
         with tf.Graph().as_default() as graph:
             container = container_name(RUN, 1)
-            variables = ShardVariables(self.layout, shard, self.job.fleet.worker_limit, container, device="")
-            size = variables.waiting.size()
-        with tf.compat.v1.Session(f"grpc://{self.ps[shard].data}", graph=graph) as session:
+            variables = ShardVariables(self.layout, 0, self.job.fleet.worker_limit, container, device="")
+            size = getattr(variables, queue).size()
+        with tf.compat.v1.Session(f"grpc://{self.ps[0].data}", graph=graph) as session:
             return int(session.run(size))
 
     def advance(self, *shards: int) -> None:

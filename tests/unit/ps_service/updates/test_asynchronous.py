@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
-from support.graph_fleet import DYING_SECS, STEP_SECS, batch, graph_fleet
+from support.graph_fleet import STEP_SECS, graph_fleet
 
 from ps_service.updates.asynchronous import AsyncUpdates, StalePolicy
-from psfleet.errors import LostPeerError
 from psfleet.job.sections import Stale
 from psfleet.layout import Layout, TensorSpec
 from psfleet.polling import wait_until
@@ -199,10 +198,9 @@ def test_a_worker_that_takes_its_token_late_gets_one_for_its_next_gradient_too(s
 def test_each_shard_counts_staleness_from_the_global_step_that_it_had_when_it_was_read() -> None:
     """One shard is ahead of the other, because a worker died between its pushes: a fresh gradient is fresh on both."""
     with graph_fleet(num_ps=2, update={"mode": "async"}, fleet={"workers": 2}) as fleet:
-        with fleet.worker(0, step_secs=DYING_SECS) as dying:
-            with pytest.raises(LostPeerError):
-                dying.session.train(batch(1, blocked=True), 0)
-            fleet.advance(0)
+        with fleet.worker(0) as dying:
+            fleet.die_between_pushes(dying, 1, 0)
+        fleet.advance(0)
         with fleet.worker(1) as worker:
             assert worker.start.shards[:, 0].tolist() == [1, 0]
             for number in (1, 2):

@@ -3,21 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from support.graph_fleet import DYING_SECS, STEP_SECS, GraphFleet, batch, graph_fleet
+from support.graph_fleet import DYING_SECS, STEP_SECS, batch, graph_fleet
 
 from psfleet.errors import LostPeerError
-from psfleet.polling import wait_until
-
-
-def has_pushed(fleet: GraphFleet, worker: int, number: int = 1) -> None:
-    """Waits until the shard has received a number of gradients of a worker."""
-    wait_until(
-        lambda: fleet.shards[0].counters().pushed[worker],
-        STEP_SECS,
-        f"gradient {number} of worker {worker} to arrive",
-        done=lambda pushed: pushed >= number,
-        poll_secs=0.01,
-    )
 
 
 def test_a_worker_that_dies_in_the_middle_of_a_push_has_no_part_in_the_average() -> None:
@@ -40,7 +28,7 @@ def test_exactly_the_quorum_is_averaged_and_the_rest_is_dropped() -> None:
             steps = []
             for index, (worker, x) in enumerate([(first, 1), (second, 3), (third, 100)]):
                 steps.append(worker.push(x, 0))
-                has_pushed(fleet, index)
+                fleet.wait_for_size("gradients", index + 1)
             fleet.advance()
             for step in steps:
                 assert step.result(STEP_SECS)[1].tolist() == [[1, 100]]
@@ -54,11 +42,11 @@ def test_a_gradient_that_a_restarted_worker_repeats_counts_once() -> None:
     with graph_fleet(fleet={"workers": 2}) as fleet:
         with fleet.worker(0) as killed:
             killed.push(1, 0)
-            has_pushed(fleet, 0)
+            fleet.wait_for_size("gradients", 1)
             killed.session.close()
         with fleet.worker(0) as successor, fleet.worker(1) as other:
             repeat = successor.push(1, 0)
-            has_pushed(fleet, 0, number=2)
+            fleet.wait_for_size("gradients", 2)
             last = other.push(3, 0)
             fleet.advance()
             repeat.result(STEP_SECS)
@@ -86,14 +74,14 @@ def test_a_late_gradient_is_dropped_and_its_worker_is_not_held_up() -> None:
 def test_a_worker_that_dies_between_the_pushes_to_two_ps_costs_nothing() -> None:
     """ps 0 makes the step and ps 1 waits: the successor repeats the gradient on the parameters of before that step."""
     with graph_fleet(num_ps=2, fleet={"workers": 2}) as fleet, fleet.worker(1) as other:
-        with fleet.worker(0, step_secs=DYING_SECS) as dying:
+        with fleet.worker(0) as dying:
             steps = [dying.push(1, 0), other.push(3, 0)]
             fleet.advance()
             assert [step.result(STEP_SECS)[1].tolist() for step in steps] == [[[1, 100], [1, 100]]] * 2
             last = other.push(5, 1)
-            with pytest.raises(LostPeerError):
-                dying.session.train(batch(2, blocked=True), 1)
-            fleet.advance(0)
+            fleet.wait_for_size("gradients", 1)
+            fleet.die_between_pushes(dying, 2, 1)
+        fleet.advance(0)
         with fleet.worker(0) as successor:
             assert successor.start.shards.tolist() == [[2, 100], [1, 100]]
             assert successor.start.global_step == 1

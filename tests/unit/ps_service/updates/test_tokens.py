@@ -12,7 +12,6 @@ from support.graph_fleet import STEP_SECS, graph_fleet
 from ps_service.updates import AsyncUpdates, SyncUpdates, Updates
 from psfleet.job.sections import Stale
 from psfleet.layout import Layout, TensorSpec
-from psfleet.polling import wait_until
 from psfleet.tf import ShardVariables
 
 PREDECESSORS = 3
@@ -58,13 +57,9 @@ def test_what_dead_workers_left_at_the_barrier_lets_nobody_through() -> None:
     """Several predecessors die while they wait for the first update; their successor waits for each of its steps."""
     with graph_fleet(fleet={"workers": 2, "max_workers": 8}) as fleet, fleet.worker(1) as other:
         for number in range(1, PREDECESSORS + 1):
-
-            def are_waiting(seen: int, number: int = number) -> bool:
-                return seen >= number
-
             with fleet.worker(0) as killed:
                 killed.push(1, 0)
-                wait_until(fleet.num_waiting, STEP_SECS, f"{number} at the barrier", done=are_waiting)
+                fleet.wait_for_size("waiting", number)
         with fleet.worker(0) as successor:
             for step in range(PREDECESSORS + 1):
                 waiting = [successor.push(1, step), other.push(1, step)]
