@@ -45,12 +45,15 @@ class PsMetrics:
         readings = [_build_info(), Reading(metrics.WORKERS_ALIVE, alive)]
         if shard is None:
             return readings
+        # Read first: what is pending in counters that were read before the last update is not dropped.
+        is_complete = shard.is_complete
         try:
             counters = shard.counters()
         except (tf.errors.OpError, RuntimeError):
             # The shard was closed meanwhile; a closed session raises RuntimeError.
             return readings
-        return [*readings, *_of_shard(shard), *_of_counters(counters), *gradients.read(shard, counters, known)]
+        counted = gradients.read(shard.plan.generation, is_complete, counters, known)
+        return [*readings, *_of_shard(shard), *_of_counters(counters), *counted]
 
 
 class GradientCounter:
@@ -65,11 +68,11 @@ class GradientCounter:
         self._generation = -1
         self._dropped = np.zeros(0, np.int64)
 
-    def read(self, shard: Shard, counters: Counters, workers: Sequence[int]) -> list[Reading]:
+    def read(self, generation: int, is_complete: bool, counters: Counters, workers: Sequence[int]) -> list[Reading]:
         """Gradients by worker; in each reading pushed = used + dropped + pending."""
-        if shard.plan.generation != self._generation:
-            self._generation, self._dropped = shard.plan.generation, np.zeros_like(counters.pushed)
-        num_pending = 0 if shard.is_complete else 1
+        if generation != self._generation:
+            self._generation, self._dropped = generation, np.zeros_like(counters.pushed)
+        num_pending = 0 if is_complete else 1
         self._dropped = np.maximum(self._dropped, counters.pushed - counters.used - num_pending)
         # A gradient used after `pushed` was read is only in `used`.
         pushed = np.maximum(counters.pushed, counters.used + self._dropped)

@@ -21,6 +21,8 @@ _logger = logging.getLogger("psfleet.ps")
 MIN_STEPS_AHEAD = 2
 """A checkpoint is accepted from this many steps ahead on: the next step has started already."""
 CLOSE_SECS = 5.0
+COUNTERS_SECS = 0.1
+"""Lifetime of a reading of the counters."""
 
 
 class Shard:
@@ -55,6 +57,8 @@ class Shard:
         self.last_update = time.monotonic()
         self._scheduled: set[int] = set()
         self._lock = threading.Lock()
+        self._counters: tuple[float, Counters | None] = (0.0, None)
+        self._counting = threading.Lock()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._loop, name=f"shard-{plan.generation}", daemon=True)
         self._thread.start()
@@ -70,8 +74,17 @@ class Shard:
         return self._graph.slot_names
 
     def counters(self) -> Counters:
-        """Counts since the generation started."""
-        return self._graph.counters()
+        """Counts since the generation started: at most `COUNTERS_SECS` old before the last step, and exact after it.
+
+        Each heartbeat of each worker asks for them, and a run of the session costs as much as a small update.
+        """
+        with self._counting:
+            read_at, counters = self._counters
+            now = time.monotonic()
+            if counters is None or self.is_complete or now - read_at > COUNTERS_SECS:
+                counters = self._graph.counters()
+                self._counters = now, counters
+            return counters
 
     @property
     def model_bytes(self) -> int:

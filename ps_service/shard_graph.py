@@ -16,7 +16,7 @@ from ps_service.updates.interface import slot_values
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.job.job import Job
 from psfleet.layout import Layout
-from psfleet.tf import ShardVariables, container_name
+from psfleet.tf import ShardVariables, container_name, keeps_previous
 from psfleet.tf.own_session import OwnSession
 
 
@@ -65,7 +65,9 @@ class ShardGraph:
         # cond_v2 would build the optimizer in a graph of its own, where it cannot find its slots.
         v1.disable_control_flow_v2()
         with tf.Graph().as_default() as graph:
-            variables = ShardVariables(plan.layout, plan.shard, job.fleet.worker_limit, container, device="")
+            variables = ShardVariables(
+                plan.layout, plan.shard, job.fleet.worker_limit, container, "", keeps_previous(job)
+            )
             self._variables = variables
             self.updates = _updates(job, variables)
             with v1.container(container):
@@ -76,7 +78,8 @@ class ShardGraph:
             self._feeds = {v.name: v1.placeholder(v.dtype, v.shape) for v in everything}
             self._assigns = {v.name: v.assign(self._feeds[v.name], read_value=False) for v in everything}
             self._values = {v.name: v.read_value() for v in everything}
-            self._close_queues = [queue.close(cancel_pending_enqueues=True) for queue in variables.tokens]
+            queues = [variables.gradients, variables.waiting, *variables.tokens]
+            self._close_queues = [queue.close(cancel_pending_enqueues=True) for queue in queues]
             self._reads = self._snapshot_reads()
             self._local_steps = variables.last_local_step.read_value()
             self._counters = self._counter_reads()
@@ -90,7 +93,8 @@ class ShardGraph:
         self._session = OwnSession(session_target, graph=graph, config=config)
         self._session.run(initializer)
         self._restore(plan, content)
-        self._assign(variables.global_step, np.int64(start_step))
+        for variable in (variables.global_step, variables.started_step):
+            self._assign(variable, np.int64(start_step))
         self._assign(variables.last_local_step, np.full(variables.worker_limit, -1, np.int64))
         self.set_final_step(job.train.steps)
         self.updates.start(self._session)
@@ -98,14 +102,9 @@ class ShardGraph:
     def snapshot(self) -> ShardContent:
         """Copies everything that a checkpoint holds. The thread that applies the updates must call it."""
         values = self._session.run(self._reads)
-        units = self._variables.bucket_sizes
-
-        def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-            return np.concatenate([part[:size] for part, size in zip(parts, units, strict=True)])
-
         return ShardContent(
-            parameters=joined(values["buckets"]),
-            slots={name: joined(parts) for name, parts in values["slots"].items()},
+            parameters=np.concatenate(values["buckets"]),
+            slots={name: np.concatenate(parts) for name, parts in values["slots"].items()},
             scalars=values["scalars"],
             state=values["state"],
             frozen=values["frozen"],
@@ -127,7 +126,7 @@ class ShardGraph:
 
     @property
     def model_bytes(self) -> int:
-        """Bytes of the model on this ps: buckets without the contributor mask, state and frozen weights."""
+        """Bytes of the model on this ps: buckets, state and frozen weights."""
         variables = self._variables
         return sum(variables.bucket_sizes) * 4 + int(variables.state.shape[0]) + int(variables.frozen.shape[0])
 
@@ -151,7 +150,9 @@ class ShardGraph:
     def _all_variables(self) -> list[tf.Variable]:
         variables = self._variables
         counters = [
+            *variables.previous,
             variables.global_step,
+            variables.started_step,
             variables.final_step,
             variables.last_local_step,
             variables.pushed,
@@ -194,7 +195,7 @@ class ShardGraph:
             for index, variable in enumerate(variables):
                 chosen = slice(index * size, (index + 1) * size)
                 value = self._session.run(self._values[variable.name]).copy()
-                value[:size][in_use[chosen]] = vector[chosen][in_use[chosen]]
+                value[in_use[chosen]] = vector[chosen][in_use[chosen]]
                 self._assign(variable, value)
         for name, scalar in content.scalars.items():
             if name in self._scalars:

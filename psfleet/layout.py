@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -13,12 +14,6 @@ import numpy as np
 
 ALIGNMENT_BYTES = 64
 """Each tensor starts at a multiple of this: TensorFlow slices such a range without a copy (EIGEN_MAX_ALIGN_BYTES)."""
-
-
-def contributor_mask_size(worker_limit: int) -> int:
-    """Float32 elements of the contributor mask after the first bucket: one for each worker, rounded up to alignment."""
-    aligned = ALIGNMENT_BYTES // 4
-    return math.ceil(worker_limit / aligned) * aligned
 
 
 @dataclass(frozen=True)
@@ -190,5 +185,9 @@ class Layout:
         )
 
     def digest(self) -> str:
-        """Sixteen hex digits of a hash; equal for equal layouts."""
+        """Sixteen hex digits of a hash; equal for equal layouts. Computed once: each heartbeat contains it."""
+        return self._digest
+
+    @functools.cached_property
+    def _digest(self) -> str:
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import psfleet
 from psfleet.checkpoint.manifest import MANIFEST
 from psfleet.job.job import Job
-from psfleet.layout import Layout, contributor_mask_size
+from psfleet.layout import Layout
 from psfleet.service import metrics
 from psfleet.service.metrics import Reading, Readings
 from worker_service.chief.chief import ChiefComponents
@@ -33,13 +33,12 @@ class Payload:
 
     @classmethod
     def of(cls, job: Job, layout: Layout, index: int) -> Payload:
-        """As `worker_service.push_pull` sends them: buckets, contributor mask and steps; the chief also sends state."""
+        """As `worker_service.push_pull` sends them: buckets and steps; the chief also sends state."""
         wire_bytes = WIRE_BYTES[job.update.wire]
         buckets = layout.parameters.size * wire_bytes
-        mask = contributor_mask_size(job.fleet.worker_limit) * wire_bytes
         return cls(
-            push=buckets + layout.num_ps * (mask + STEP_BYTES) + (layout.state.size if index == 0 else 0),
-            pull=buckets + layout.num_ps * (mask + 2 * STEP_BYTES),
+            push=buckets + layout.num_ps * STEP_BYTES + (layout.state.size if index == 0 else 0),
+            pull=buckets + layout.num_ps * 2 * STEP_BYTES,
             attach=layout.state.size + layout.frozen.size,
         )
 

@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as v1
 
 from psfleet.job.job import Job
 from psfleet.layout import FlatLayout, Layout
-from psfleet.tf import STALENESS_BUCKETS, ShardVariables
+from psfleet.tf import STALENESS_BUCKETS, ShardVariables, keeps_previous
 
 SMALL_BYTES = 1 << 20
 """A bucket of at most this size carries the global step: the copy costs less than a second tensor on the network."""
@@ -27,7 +27,7 @@ class Exchange:
 
     def __init__(self, job: Job, layout: Layout, shard: int, index: int, own_device: str, container: str) -> None:
         self.variables = ShardVariables(
-            layout, shard, job.fleet.worker_limit, container, device=f"/job:ps/task:{shard}"
+            layout, shard, job.fleet.worker_limit, container, f"/job:ps/task:{shard}", keeps_previous(job)
         )
         self._is_sync = job.update.mode == "sync"
         self._wire = tf.dtypes.as_dtype(job.update.wire)
@@ -35,7 +35,6 @@ class Exchange:
         self._index = index
         self._own_device = own_device
         self._layout = layout.parameters
-        self._first_size = self._layout.bucket_size + self.variables.contributor_mask_size
         self._is_small = self._layout.bucket_size * 4 <= SMALL_BYTES
 
     def push(
@@ -55,16 +54,19 @@ class Exchange:
             sent = self._buckets(gradients, local_step)
         variables = self.variables
         with tf.device(variables.device):
-            local_step = _number(sent[0][self._first_size :])
-            arrived = [tf.cast(bucket, tf.float32) for bucket in sent]
-            arrived[0] = arrived[0][: self._first_size]
-            before = [variables.pushed.scatter_nd_add([[self._index]], tf.ones([1], tf.int64)).op]
-            if state is not None:
-                before.append(variables.state.assign(state, read_value=False))
+            local_step = _number(sent[0][self._layout.bucket_size :])
+            # Copies on the ps of what arrives there: waiting for `sent` itself would take a message of its own.
+            arrived = [tf.cast(tf.identity(bucket), tf.float32) for bucket in sent]
+            arrived[0] = arrived[0][: self._layout.bucket_size]
+            # Once all buckets are there: a worker that is killed before has pushed nothing.
+            with tf.control_dependencies([*arrived, local_step]):
+                before = [variables.pushed.scatter_nd_add([[self._index]], tf.ones([1], tf.int64)).op]
+                if state is not None:
+                    before.append(variables.state.assign(state, read_value=False))
+            if self._is_sync:
+                before.append(self._count_staleness(local_step))
             with tf.control_dependencies(before):
-                done = self._add(arrived, local_step) if self._is_sync else self._enqueue(arrived, local_step)
-            with tf.control_dependencies(done):
-                return [variables.last_local_step.scatter_nd_update([[self._index]], [local_step])], local_step
+                return [variables.gradients.enqueue([*arrived, local_step, tf.constant(self._index)])], local_step
 
     def await_and_pull(self, after: Sequence[tf.Operation], local_step: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Waits for the ps, then reads its parameters.
@@ -72,8 +74,12 @@ class Exchange:
         Sync: until the shard's global step is above `local_step`. Async: until the ps has applied or dropped this
         worker's gradient. The wait is added to `waited_secs` by the ps's clock.
 
+        The global step is read before the parameters and so never newer than they are: a gradient computed on
+        parameters that were read during an update counts as stale.
+
         Returns:
-            See `pull`.
+            int64 `[2]`, the shard's global step and final step; and its buckets, `[bucket_size]` float32 each, on the
+            worker.
         """
         variables = self.variables
         with tf.device(variables.device):
@@ -88,19 +94,33 @@ class Exchange:
         # Outside of the control dependencies: waiting for the barrier on the worker too would cost one more message.
         return self._receive(*sent)
 
-    def pull(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Reads the shard's parameters, without waiting.
+    def pull(self, at_step: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """Reads the shard's parameters at a step, without waiting.
 
-        The global step is read before the parameters and so never newer than they are: a gradient computed on
-        parameters that were read during an update counts as stale.
+        If the shard is ahead of that step and keeps the parameters before its last update, it returns those.
+
+        Args:
+            at_step: int64 scalar, the lowest global step among the shards.
 
         Returns:
-            int64 `[2]`, the shard's global step and final step; and its buckets, `[bucket_size]` float32 each, on the
-            worker.
+            int64 `[3]`, the shard's global step, its final step, and its started step (see `ShardVariables`) after the
+            read; and its buckets, `[bucket_size]` float32 each, on the worker.
         """
-        with tf.device(self.variables.device):
-            sent = self._read()
-        return self._receive(*sent)
+        variables = self.variables
+        with tf.device(variables.device):
+            global_step, final_step = variables.global_step.read_value(), variables.final_step.read_value()
+            with tf.control_dependencies([global_step, final_step]):
+                buckets = [bucket.read_value() for bucket in variables.buckets]
+                if variables.previous:
+                    before = [bucket.read_value() for bucket in variables.previous]
+                    pairs = zip(before, buckets, strict=True)
+                    buckets = [tf.where(global_step > at_step, previous, bucket) for previous, bucket in pairs]
+            sent = [tf.cast(bucket, self._wire) for bucket in buckets]
+            with tf.control_dependencies(buckets):
+                started_step = variables.started_step.read_value()
+            progress = tf.stack([global_step, final_step, started_step])
+        with tf.device(self._own_device):
+            return tf.identity(progress), [tf.cast(bucket, tf.float32) for bucket in sent]
 
     def shard_steps(self) -> tf.Tensor:
         """int64 `[2]`, without waiting: the shard's global step, and this worker's newest local step."""
@@ -118,61 +138,52 @@ class Exchange:
         return progress, buckets
 
     def _receive(self, progress: tf.Tensor, buckets: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """On the worker: converts what `_read` returns to what `pull` returns."""
+        """On the worker: converts what `_read` returns."""
         with tf.device(self._own_device):
             if self._is_small:
-                progress = _number(tf.reshape(buckets[0][self._first_size :], [2, -1]))
+                progress = _number(tf.reshape(buckets[0][self._layout.bucket_size :], [2, -1]))
             received = [tf.cast(bucket, tf.float32)[: self._layout.bucket_size] for bucket in buckets]
             return tf.identity(progress), received
 
     def _buckets(self, gradients: Sequence[tf.Tensor], local_step: tf.Tensor) -> list[tf.Tensor]:
         """This shard's buckets of the gradients of all tensors, in the wire type.
 
-        Gaps are zeros. The first bucket is followed by the contributor mask and the bits of the local step.
+        Gaps are zeros. The first bucket is followed by the bits of the local step.
         """
         size = self._layout.bucket_size
         shard_size = self._layout.shard_size
         start = self._shard * shard_size
-        contributor_mask = tf.one_hot(self._index, self.variables.contributor_mask_size)
         parts = [_range(self._layout, gradients, low, low + size) for low in range(start, start + shard_size, size)]
-        parts[0].append(contributor_mask)
         sent = [[tf.cast(part, self._wire) for part in bucket] for bucket in parts]
         sent[0].append(_bits(local_step, self._wire))
         return [tf.concat(bucket, 0) for bucket in sent]
 
-    def _add(self, buckets: Sequence[tf.Tensor], local_step: tf.Tensor) -> list[tf.Operation]:
-        """Sync: adds each bucket to its accumulator, at most once for each local step.
-
-        The ps stores each worker's newest local step. A second gradient of that step, from a worker that was killed
-        after its push and restarted, gets the local step -1: the accumulator drops it as stale.
-        """
+    def _count_staleness(self, local_step: tf.Tensor) -> tf.Operation:
+        """Sync: counts by how many updates a gradient is late when it arrives."""
         variables = self.variables
-        newest = variables.last_local_step[self._index]
-        effective = tf.where(local_step > newest, local_step, tf.constant(-1, tf.int64))
         late = tf.clip_by_value(variables.global_step.read_value() - local_step, 0, STALENESS_BUCKETS - 1)
         place = tf.stack([tf.constant(self._index, tf.int64), late])[tf.newaxis]
-        counted = variables.staleness.scatter_nd_add(place, tf.ones([1], tf.int64))
-        added = [
-            variables.accumulator(index).apply_grad(bucket, local_step=effective)
-            for index, bucket in enumerate(buckets)
-        ]
-        return [counted, *added]
-
-    def _enqueue(self, buckets: Sequence[tf.Tensor], local_step: tf.Tensor) -> list[tf.Operation]:
-        """Async: enqueues all buckets as one element."""
-        return [self.variables.gradient_queue().enqueue([*buckets, local_step, tf.constant(self._index)])]
+        return variables.staleness.scatter_nd_add(place, tf.ones([1], tf.int64)).op
 
     def _pass_barrier(self, local_step: tf.Tensor) -> tf.Tensor:
-        """The global step, once it is above `local_step`: a loop on the ps that waits for this worker's token queue."""
-        token = self.variables.tokens[self._index]
+        """The global step, once it is above `local_step`: a loop on the ps that waits for this worker's tokens.
+
+        Before each wait it registers for a token and then reads the global step again, so that it cannot miss an
+        update; see `ps_service.updates.tokens`.
+        """
+        variables = self.variables
+
+        def register() -> tf.Tensor:
+            must_wait = tf.cast(variables.global_step.read_value() <= local_step, tf.int32)
+            with tf.control_dependencies([variables.waiting.enqueue_many(tf.fill([must_wait], self._index))]):
+                return variables.global_step.read_value()
 
         def wait(global_step: tf.Tensor) -> tf.Tensor:
             del global_step
-            with tf.control_dependencies([token.dequeue()]):
-                return self.variables.global_step.read_value()
+            with tf.control_dependencies([variables.tokens[self._index].dequeue()]):
+                return register()
 
-        at_first = self.variables.global_step.read_value()
-        return v1.while_loop(lambda global_step: global_step <= local_step, wait, [at_first], parallel_iterations=1)
+        return v1.while_loop(lambda step: step <= local_step, wait, [register()], parallel_iterations=1)
 
 
 def _range(layout: FlatLayout, tensors: Sequence[tf.Tensor], low: int, high: int) -> list[tf.Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import contextmanager, suppress
@@ -20,10 +21,13 @@ from psfleet.addresses import Address
 from psfleet.errors import LostPeerError, ProgramError
 from psfleet.job.job import Job
 from psfleet.layout import Layout
+from psfleet.tf import keeps_previous
 from psfleet.tf.server import session_config
 from worker_service.step import NAN_LOSS, StepGraph
 
 CLOSE_SECS = 2.0
+NEWEST = np.iinfo(np.int64).max
+"""Pulls the newest parameters: no shard is ahead of this step."""
 HEADING = re.compile(r"=+$|([A-Z_]+: )?From /job:")
 """Lines of TensorFlow's messages before and after the reason."""
 PROGRAM_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError, tf.errors.ResourceExhaustedError)
@@ -92,6 +96,7 @@ class WorkerSession:
         self._step = step
         self._layout = layout
         self._step_secs = job.deadlines.step_secs
+        self._is_exact = keeps_previous(job)
         self._options = v1.RunOptions(timeout_in_ms=int(self._step_secs * 1000))
         self._opened: Future[None] = Future()
         self._session = v1.Session(f"grpc://{own.data}", graph=step.graph, config=config)
@@ -116,12 +121,34 @@ class WorkerSession:
             except (CancelledError, TimeoutError) as error:
                 raise LostPeerError("a ps went away while a session was opened") from error
             self._step.load_state(self._session, self._layout, self._options)
-            local_steps = self._session.run(self._step.shard_steps, options=self._options)[:, 1]
-            shards = self._session.run(self._step.pull, options=self._options)
+            start = self._pull_one_step()
         step = self._step
         self._train = _Call(self._session, step.step, [*step.feeds, step.local_step], self._options)
         self._await = _Call(self._session, [step.await_step], [step.local_step], self._options)
-        return SessionStart(shards, local_steps)
+        return start
+
+    def _pull_one_step(self) -> SessionStart:
+        """Copies the parameters: of the lowest global step if the shards keep that, read again if one was updated.
+
+        A shard can be a step ahead of another whose update waits for this worker's gradient. Shards that go on by more
+        do not wait for it, because the fleet has more workers than its quorum: it then takes the newest parameters.
+        """
+        deadline = time.monotonic() + self._step_secs
+        first = None
+        while True:
+            steps = self._session.run(self._step.shard_steps, options=self._options)
+            lowest = int(steps[:, 0].min())
+            first = lowest if first is None else first
+            is_awaited = self._is_exact and lowest <= first + 1
+            at_step = lowest if is_awaited else NEWEST
+            read = self._session.run(self._step.pull, {self._step.local_step: at_step}, options=self._options)
+            if not is_awaited or _is_of_step(lowest, read):
+                return SessionStart(read[:, :2], steps[:, 1])
+            if time.monotonic() > deadline:
+                raise LostPeerError(
+                    f"the shards' global steps are {read[:, 0].tolist()} with updates to {read[:, 2].tolist()} in "
+                    f"progress after {self._step_secs:g} s, expected at most one step apart and no update"
+                )
 
     def _open(self) -> None:
         """Makes the first call of the session, which opens it.
@@ -190,6 +217,13 @@ class WorkerSession:
         closer = threading.Thread(target=self._session.close, name="close-session", daemon=True)
         closer.start()
         closer.join(wait_secs)
+
+
+def _is_of_step(step: int, read: np.ndarray) -> bool:
+    """Whether parameters are of one step and were not being updated; `read` is that of `StepGraph.pull`."""
+    global_steps, started_steps = read[:, 0], read[:, 2]
+    is_settled = bool((global_steps == started_steps).all())
+    return is_settled and global_steps.min() == step and global_steps.max() <= step + 1
 
 
 @contextmanager

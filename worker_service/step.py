@@ -21,10 +21,12 @@ class StepGraph:
     Attributes:
         graph: The graph; every other attribute is part of it.
         feeds: Placeholders of a batch.
-        local_step: int64 scalar placeholder: the global step of the local parameters.
+        local_step: int64 scalar placeholder: the lowest global step of the local parameters. In async mode each ps
+            gets the global step of its own shard instead, as this worker has pulled it.
         step: Trains: the loss (float32 scalar), and global step and final step of each shard (int64 `[num_ps, 2]`).
         await_step: Replaces `step` if this step's gradient is pushed already: global step and final step.
-        pull: Reads the parameters without waiting: global step and final step.
+        pull: Reads the parameters at `local_step` without waiting: global step, final step and started step of each
+            shard (int64 `[num_ps, 3]`). See `Exchange.pull`.
         summaries: `[]` string, the program's own summaries; None if it has none.
         parameters: float32 `[layout.parameters.size]`, the local copy.
         remote_state: State and frozen weights on the ps, uint8 `[state size]` and uint8 `[frozen size]`.
@@ -38,11 +40,13 @@ class StepGraph:
         self.worker_job = worker_job(run)
         own = f"/job:{self.worker_job}/task:{index}"
         container = container_name(run, generation)
+        is_sync = job.update.mode == "sync"
         with tf.Graph().as_default() as self.graph:
             exchanges = [Exchange(job, layout, shard, index, own, container) for shard in range(layout.num_ps)]
             with tf.device(own):
                 self.local_step = v1.placeholder(tf.int64, [], name="local_step")
                 self.parameters = _local("parameters", [layout.parameters.size], tf.float32)
+                self._local_steps = None if is_sync else _local("local_steps", [layout.num_ps], tf.int64)
                 state = _local_tensors("state", layout.state)
                 frozen = _local_tensors("frozen", layout.frozen)
                 training = front_end.build(
@@ -61,7 +65,7 @@ class StepGraph:
             updates = [*training.updates, *kept]
             self.step = (loss, self._push_and_pull(exchanges, gradients, pushed_state, updates))
             self.await_step = self._gather([exchange.await_and_pull([], self.local_step) for exchange in exchanges])
-            self.pull = self._gather([exchange.pull() for exchange in exchanges])
+            self.pull = self._gather([exchange.pull(self.local_step) for exchange in exchanges])
             with tf.device(own):
                 self.shard_steps = tf.stack([exchange.shard_steps() for exchange in exchanges])
                 self.remote_state = (
@@ -95,20 +99,28 @@ class StepGraph:
         """Pushes to, waits for and pulls from each ps independently."""
         with tf.device(self.parameters.device):
             states = [None] * len(exchanges) if state is None else tf.split(state, len(exchanges))
+            if self._local_steps is None:
+                local_steps = [self.local_step] * len(exchanges)
+            else:
+                local_steps = tf.unstack(self._local_steps.read_value())
         pulled = []
-        for exchange, piece in zip(exchanges, states, strict=True):
-            pushed, local_step = exchange.push(gradients, self.local_step, piece)
+        for exchange, piece, at_step in zip(exchanges, states, local_steps, strict=True):
+            pushed, local_step = exchange.push(gradients, at_step, piece)
             pulled.append(exchange.await_and_pull(pushed, local_step))
         with tf.control_dependencies(updates):
             return self._gather(pulled)
 
     def _gather(self, pulled: Sequence[tuple[tf.Tensor, list[tf.Tensor]]]) -> tf.Tensor:
-        """Assigns the parameters of all shards; returns global step and final step of each, int64 `[num_ps, 2]`."""
+        """Assigns the parameters of all shards; returns global step, final step and so on of each, one row each."""
         with tf.device(self.parameters.device):
             buckets = [bucket for _, shard in pulled for bucket in shard]
             stored = self.parameters.assign(tf.concat(buckets, 0) if len(buckets) > 1 else buckets[0], read_value=False)
-            with tf.control_dependencies([stored]):
-                return tf.stack([progress for progress, _ in pulled])
+            shards = tf.stack([progress for progress, _ in pulled])
+            kept = [stored]
+            if self._local_steps is not None:
+                kept.append(self._local_steps.assign(shards[:, 0], read_value=False))
+            with tf.control_dependencies(kept):
+                return tf.identity(shards)
 
 
 NAN_LOSS = "psfleet: the loss is"

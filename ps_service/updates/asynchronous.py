@@ -7,7 +7,8 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from ps_service.updates.interface import send_tokens, timed
+from ps_service.updates.interface import timed
+from ps_service.updates.tokens import TokenSender
 from psfleet.job.sections import Stale
 from psfleet.tf import STALENESS_BUCKETS, ShardVariables
 
@@ -40,8 +41,7 @@ class AsyncUpdates:
     """
 
     def __init__(self, variables: ShardVariables, make_optimizer: Any, stale: Stale) -> None:
-        queue = variables.gradient_queue()
-        *gradients, local_step, worker = queue.dequeue()
+        *gradients, local_step, worker = variables.gradients.dequeue()
         with tf.control_dependencies([local_step]):
             global_step = variables.global_step.read_value()
         staleness = global_step - local_step
@@ -50,6 +50,7 @@ class AsyncUpdates:
         self.optimizer: v1.train.Optimizer = make_optimizer(policy.rate_factor)
         bucket = tf.minimum(staleness, STALENESS_BUCKETS - 1)
         counted = [
+            variables.last_local_step.scatter_nd_update([[worker]], [local_step]),
             variables.used.scatter_nd_add([[worker]], [tf.cast(is_used, tf.int64)]),
             variables.staleness.scatter_nd_add(
                 tf.stack([worker, tf.cast(bucket, tf.int32)])[tf.newaxis], tf.ones([1], tf.int64)
@@ -70,11 +71,14 @@ class AsyncUpdates:
 
         with tf.control_dependencies(counted):
             after = tf.cond(is_used, apply, lambda: tf.identity(global_step))
-        with tf.control_dependencies([send_tokens(variables, after, chosen=worker)]):
+        sender = TokenSender(variables, max_tokens=1)
+        self._ready = sender.initializer
+        with tf.control_dependencies([sender.send(worker, after)]):
             self._updated = tf.identity(after)
 
     def start(self, session: v1.Session) -> None:
         """See `Updates`."""
+        session.run(self._ready)
         self._advance = session.make_callable(self._updated)
 
     def advance(self, hold: bool) -> int:

@@ -33,35 +33,6 @@ class Updates(Protocol):
         """Sends the tokens that `advance(hold=True)` did not send."""
 
 
-def send_tokens(variables: ShardVariables, global_step: tf.Tensor, chosen: tf.Tensor | None = None) -> tf.Operation:
-    """Enqueues a token for each worker whose queue is empty.
-
-    A token only ends the worker's wait; the worker then reads the global step itself. A token left over is therefore
-    harmless, and one is enough. A queue holds at most one token and only the ps enqueues: this never blocks.
-
-    Args:
-        variables: The shard.
-        global_step: int64 scalar, the value of the token.
-        chosen: int32 scalar, the only worker that gets a token; None: all workers.
-    """
-    puts: list[tf.Operation] = []
-    for worker, queue in enumerate(variables.tokens):
-        # Read after the update: a queue that was full while the ps waited for a gradient may be empty now.
-        with tf.control_dependencies([global_step]):
-            count = 1 - queue.size()
-        if chosen is not None:
-            count *= tf.cast(tf.equal(chosen, worker), tf.int32)
-        puts.append(queue.enqueue_many(tf.fill([count], global_step)))
-    return tf.group(*puts)
-
-
-def contributor_mask(variables: ShardVariables, gradient: tf.Tensor) -> tf.Tensor:
-    """The workers whose gradients are part of an average of the first bucket: int64 `[worker_limit]`, 1 or 0."""
-    start = variables.bucket_sizes[0]
-    tail: tf.Tensor = gradient[start : start + variables.worker_limit]
-    return tf.cast(tail > 0, tf.int64)
-
-
 def timed(variables: ShardVariables, gradients: Sequence[Any], update: Callable[[], tf.Operation]) -> tf.Operation:
     """An update that also adds its duration, from its last gradient to its end, to the shard's `update_secs`.
 

@@ -8,35 +8,60 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from ps_service.updates.interface import contributor_mask, send_tokens, timed
+from ps_service.updates.admission import admit_quorum
+from ps_service.updates.interface import timed
+from ps_service.updates.tokens import TokenSender
 from psfleet.tf import ShardVariables
+
+MAX_TOKENS = 2
+"""Tokens in a worker's queue: for the worker, and for a predecessor whose end TensorFlow has not noticed yet.
+
+A search of all interleavings of a ps, two workers, and a successor of one of them over two steps (718,725 states) found
+none in which a worker waits forever; with one token the predecessor can take that of its successor.
+"""
 
 
 class ContributorCounter(v1.train.Optimizer):
-    """Wraps an optimizer: counts the gradients of each worker in an average, and measures the update."""
+    """Wraps an optimizer: counts the gradients of each worker in an average, and measures the update.
 
-    def __init__(self, optimizer: v1.train.Optimizer, variables: ShardVariables) -> None:
+    Args of the constructor:
+        contributors: int64 `[worker_limit]`, the gradients of each worker in the average.
+    """
+
+    def __init__(self, optimizer: v1.train.Optimizer, variables: ShardVariables, contributors: tf.Tensor) -> None:
         super().__init__(use_locking=False, name="ContributorCounter")
         self._wrapped = optimizer
         self._variables = variables
+        self._contributors = contributors
 
     def apply_gradients(
         self, grads_and_vars: Iterable[Any], global_step: Any = None, name: str | None = None
     ) -> tf.Operation:
-        """See tf.compat.v1.train.Optimizer; the first pair is the first bucket."""
+        """See tf.compat.v1.train.Optimizer."""
         pairs = list(grads_and_vars)
-        counted = self._variables.used.assign_add(contributor_mask(self._variables, pairs[0][0]), read_value=False)
+        counted = self._variables.used.assign_add(self._contributors, read_value=False)
         averages = [average for average, _ in pairs]
-        with tf.control_dependencies([counted]):
+        with tf.control_dependencies([counted, *self._keep_previous()]):
             return timed(self._variables, averages, lambda: self._wrapped.apply_gradients(pairs, global_step, name))
+
+    def _keep_previous(self) -> list[tf.Operation]:
+        """Copies the parameters before the update, once its contributors are known."""
+        variables = self._variables
+        if not variables.previous:
+            return []
+        with tf.control_dependencies([self._contributors]):
+            started = variables.started_step.assign(variables.global_step.read_value() + 1, read_value=False)
+        with tf.control_dependencies([started]):
+            pairs = zip(variables.previous, variables.buckets, strict=True)
+            return [previous.assign(bucket.read_value(), read_value=False) for previous, bucket in pairs]
 
 
 class SyncUpdates:
     """`SyncReplicasOptimizer` over the buckets of one shard; this ps runs its chief's queue runner.
 
     The class has one token queue for all workers. A token that a slow or dead worker left there lets a fast worker
-    through the barrier early, and twice into one average. Here the ps dequeues the class's tokens itself and sends one
-    token to each worker's own queue.
+    through the barrier early, and twice into one average. Here the ps dequeues the class's tokens itself and sends a
+    token to the own queue of each worker that waits.
     """
 
     def __init__(
@@ -44,8 +69,9 @@ class SyncUpdates:
     ) -> None:
         self.optimizer = optimizer
         with v1.container(variables.container):
+            counter = ContributorCounter(optimizer, variables, admit_quorum(variables, quorum))
             sync = v1.train.SyncReplicasOptimizer(
-                ContributorCounter(optimizer, variables), replicas_to_aggregate=quorum, total_num_replicas=num_replicas
+                counter, replicas_to_aggregate=quorum, total_num_replicas=num_replicas
             )
             shapes = [(tf.zeros(bucket.shape), bucket) for bucket in variables.buckets]
             sync.apply_gradients(shapes, global_step=variables.global_step)
@@ -54,16 +80,15 @@ class SyncUpdates:
             with tf.control_dependencies(runner.enqueue_ops):
                 tokens = runner.queue.dequeue_many(max(quorum, num_replicas))
         self._updated = tokens[0]
-        with tf.control_dependencies([tokens]):
-            tokens_sent = send_tokens(variables, tokens[0])
-            with tf.control_dependencies([tokens_sent]):
-                self._updated_and_sent = tf.identity(tokens[0])
-        self._send_tokens = send_tokens(variables, variables.global_step.read_value())
-        self._ready = (v1.local_variables_initializer(), sync.chief_init_op)
+        sender = TokenSender(variables, MAX_TOKENS)
+        with tf.control_dependencies([tokens]), tf.control_dependencies([sender.release(tokens[0])]):
+            self._updated_and_sent = tf.identity(tokens[0])
+        self._send_tokens = sender.release(variables.global_step.read_value())
+        self._ready = (v1.local_variables_initializer(), sync.chief_init_op, sender.initializer)
         self._advance: Callable[[], Any] | None = None
 
     def start(self, session: v1.Session) -> None:
-        """Sets the accumulators to the restored global step and enqueues the first tokens."""
+        """Sets the accumulators to the restored global step."""
         for operation in self._ready:
             session.run(operation)
         self._advance = session.make_callable(self._updated_and_sent)

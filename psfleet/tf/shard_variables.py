@@ -11,7 +11,8 @@ import hashlib
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from psfleet.layout import Layout, contributor_mask_size
+from psfleet.job.job import Job
+from psfleet.layout import Layout
 
 STALENESS_BUCKETS = 65
 """Length of a worker's staleness histogram; the last entry counts gradients of its index or later."""
@@ -34,16 +35,28 @@ def worker_job(run: str) -> str:
     return f"worker_{hashlib.sha256(run.encode()).hexdigest()[:16]}"
 
 
+def keeps_previous(job: Job) -> bool:
+    """Whether each ps keeps the parameters before its last update.
+
+    With several ps a worker can die after one of them has its gradient and before the next has it: one is a step ahead
+    of the other until the worker's successor repeats the gradient, which it computes on the parameters of that step.
+    Where a step does without some of the workers, nobody waits for that gradient.
+    """
+    return job.update.mode == "sync" and job.fleet.ps > 1 and job.quorum == job.fleet.replicas
+
+
 class ShardVariables:
     """Handles of one shard's resources.
 
     Attributes:
-        buckets: One float32 variable `[bucket_size]` each. The first is longer by `contributor_mask_size`: this tail of
-            a gradient is the contributor mask, a 1 at the worker's index; an average's tail shows its contributors.
+        buckets: One float32 variable `[bucket_size]` each.
+        previous: The buckets before the last update, if the constructor's `keeps_previous` is true; else empty.
         global_step: int64 scalar, the number of updates applied.
+        started_step: int64 scalar, the global step after the newest update that has started to change parameters; equal
+            to `global_step` while none is in progress. Only kept together with `previous`.
         final_step: int64 scalar, the global step at which training ends.
-        last_local_step: int64 `[worker_limit]`, the local step of each worker's newest gradient: the global step of the
-            parameters that it was computed on; -1 before the first.
+        last_local_step: int64 `[worker_limit]`, the local step of each worker's newest admitted gradient: the global
+            step of the parameters that it was computed on; -1 before the first.
         pushed: int64 `[worker_limit]`, gradients received from each worker.
         used: int64 `[worker_limit]`, gradients of each worker that are part of an update.
         staleness: int64 `[worker_limit, STALENESS_BUCKETS]`, each worker's gradients by staleness in updates.
@@ -51,12 +64,22 @@ class ShardVariables:
         update_secs: float64 scalar, time of the optimizer's updates.
         state: uint8 `[state shard size]`, tensors that the forward pass changes; the chief writes them.
         frozen: uint8 `[frozen shard size]`, tensors that never change.
-        tokens: One queue for each worker, of at most one token: the worker then reads the global step again.
+        gradients: Gradients to apply. An element is a whole push: each bucket's gradient, the local step (int64) and
+            the worker's index (int32).
+        waiting: Sync mode: indices (int32) of workers that wait for the next update.
+        tokens: One queue for each worker: a token (int64) ends its wait, and it reads the global step again.
     """
 
-    def __init__(self, layout: Layout, shard: int, worker_limit: int, container: str, device: str) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        shard: int,
+        worker_limit: int,
+        container: str,
+        device: str,
+        keeps_previous: bool = False,
+    ) -> None:
         self.worker_limit = worker_limit
-        self.contributor_mask_size = contributor_mask_size(worker_limit)
         self.device = device
         self.container = container
         self._scope = f"shard_{shard}"
@@ -64,10 +87,14 @@ class ShardVariables:
         self.bucket_sizes = [size] * layout.parameters.buckets_per_shard
         with tf.device(device), v1.container(container), v1.variable_scope(self._scope, reuse=v1.AUTO_REUSE):
             self.buckets = [
-                _variable(f"bucket_{index}", [units + (self.contributor_mask_size if index == 0 else 0)], tf.float32)
-                for index, units in enumerate(self.bucket_sizes)
+                _variable(f"bucket_{index}", [units], tf.float32) for index, units in enumerate(self.bucket_sizes)
+            ]
+            self.previous = [
+                _variable(f"previous_{index}", [units], tf.float32)
+                for index, units in enumerate(self.bucket_sizes if keeps_previous else [])
             ]
             self.global_step = _variable("global_step", [], tf.int64)
+            self.started_step = _variable("started_step", [], tf.int64)
             self.final_step = _variable("final_step", [], tf.int64)
             self.last_local_step = _variable("last_local_step", [worker_limit], tf.int64)
             self.pushed = _variable("pushed", [worker_limit], tf.int64)
@@ -77,8 +104,15 @@ class ShardVariables:
             self.update_secs = _variable("update_secs", [], tf.float64)
             self.state = _variable("state", [layout.state.shard_size], tf.uint8)
             self.frozen = _variable("frozen", [layout.frozen.shard_size], tf.uint8)
+            self.gradients = tf.queue.FIFOQueue(
+                worker_limit,
+                [tf.float32] * len(self.buckets) + [tf.int64, tf.int32],
+                shapes=[bucket.shape for bucket in self.buckets] + [(), ()],
+                shared_name=f"{self._scope}/gradients",
+            )
+            self.waiting = tf.queue.FIFOQueue(-1, [tf.int32], shapes=[()], shared_name=f"{self._scope}/waiting")
             self.tokens = [
-                tf.queue.FIFOQueue(1, [tf.int64], shapes=[()], shared_name=f"{self._scope}/token_{worker}")
+                tf.queue.FIFOQueue(-1, [tf.int64], shapes=[()], shared_name=f"{self._scope}/token_{worker}")
                 for worker in range(worker_limit)
             ]
 
@@ -88,16 +122,6 @@ class ShardVariables:
         with tf.device(self.device), v1.container(self.container):
             return v1.ConditionalAccumulator(
                 tf.float32, shape=variable.shape, shared_name=f"{variable.name}/grad_accum"
-            )
-
-    def gradient_queue(self) -> tf.queue.FIFOQueue:
-        """Async mode: gradients to apply; an element is each bucket's gradient, the local step and the worker index."""
-        with tf.device(self.device), v1.container(self.container):
-            return tf.queue.FIFOQueue(
-                self.worker_limit,
-                [tf.float32] * len(self.buckets) + [tf.int64, tf.int32],
-                shapes=[variable.shape for variable in self.buckets] + [(), ()],
-                shared_name=f"{self._scope}/gradients",
             )
 
 

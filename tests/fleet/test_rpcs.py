@@ -67,10 +67,10 @@ def test_the_chief_sends_all_of_its_state_as_one_more_tensor_to_each_ps(num_stat
     assert to_worker(counted, 2) == to_worker(without, 2)
 
 
-def test_a_pull_sends_nothing_to_a_ps() -> None:
+def test_a_pull_sends_its_step_to_a_ps_and_gets_steps_and_buckets() -> None:
     counted = crossings("pull")
-    assert to_ps(counted, 2) == [0, 0]
-    assert to_worker(counted, 2) == [1, 1]
+    assert to_ps(counted, 2) == [1, 1]
+    assert to_worker(counted, 2) == [2, 2]
 
 
 @pytest.mark.parametrize("fetch", ["step", "await_step", "pull", "shard_steps", "remote_state"])
@@ -201,5 +201,5 @@ def worker(
     config.operation_timeout_in_ms = STEP_SECS * 1000
     with v1.Session(target, graph=step.graph, config=config) as session:
         session.run(step.initializer)
-        session.run(step.pull)
+        session.run(step.pull, {step.local_step: 0})
         yield session, step

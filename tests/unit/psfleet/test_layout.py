@@ -126,3 +126,13 @@ def test_unpacked_tensors_are_copies() -> None:
     vector = layout.pack({"kernel": np.ones(16)})
     layout.unpack(vector)["kernel"][:] = 7
     np.testing.assert_array_equal(vector, np.ones(16))
+
+
+def test_the_digest_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in every heartbeat."""
+    layout, same = (Layout.plan([TensorSpec("w", (3,))], [], [], num_ps=1, bucket_bytes=4096) for _ in range(2))
+    digest = layout.digest()
+    assert same.digest() == digest
+    monkeypatch.delattr(Layout, "to_dict")
+    assert layout.digest() == digest
+    assert layout == same

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+from support.graph_fleet import STEP_SECS, graph_fleet
 
 from ps_service.updates.asynchronous import AsyncUpdates, StalePolicy
 from psfleet.job.sections import Stale
-from psfleet.layout import Layout, TensorSpec, contributor_mask_size
+from psfleet.layout import Layout, TensorSpec
 from psfleet.polling import wait_until
 from psfleet.tf import STALENESS_BUCKETS, ShardVariables
 
 SIZE = 16
 MAX_WORKERS = 3
-FIRST_BUCKET = SIZE + contributor_mask_size(MAX_WORKERS)
 TARGET = 100
 RATE = 0.5
 ROUNDS = 20
@@ -79,15 +79,16 @@ class Shard:
             counters = [
                 variables.global_step,
                 variables.final_step,
+                variables.last_local_step,
                 variables.used,
                 variables.staleness,
                 variables.update_secs,
             ]
             initializer = v1.variables_initializer([*counters, *variables.buckets])
-            ready = [variables.final_step.assign(TARGET), variables.buckets[0].assign(tf.ones(FIRST_BUCKET))]
-            self._gradient = [v1.placeholder(tf.float32, [FIRST_BUCKET]), v1.placeholder(tf.int64, [])]
+            ready = [variables.final_step.assign(TARGET), variables.buckets[0].assign(tf.ones(SIZE))]
+            self._gradient = [v1.placeholder(tf.float32, [SIZE]), v1.placeholder(tf.int64, [])]
             self._worker = v1.placeholder(tf.int32, [])
-            self._push = variables.gradient_queue().enqueue([*self._gradient, self._worker])
+            self._push = variables.gradients.enqueue([*self._gradient, self._worker])
             self._global_step = v1.placeholder(tf.int64, [])
             self._set_global_step = variables.global_step.assign(self._global_step)
             self._num_tokens = [queue.size() for queue in variables.tokens]
@@ -99,7 +100,7 @@ class Shard:
 
     def send(self, local_step: int, worker: int) -> None:
         """Sends a gradient of ones with a local step to the shard."""
-        values = dict(zip(self._gradient, [np.ones(FIRST_BUCKET, np.float32), local_step], strict=True))
+        values = dict(zip(self._gradient, [np.ones(SIZE, np.float32), local_step], strict=True))
         self.session.run(self._push, {**values, self._worker: worker})
 
     def push(self, global_step: int, local_step: int, worker: int = 0) -> int:
@@ -192,3 +193,19 @@ def test_a_worker_that_takes_its_token_late_gets_one_for_its_next_gradient_too(s
     finally:
         shard.session.close()
         ps.join()
+
+
+def test_each_shard_counts_staleness_from_the_global_step_that_it_had_when_it_was_read() -> None:
+    """One shard is ahead of the other, because a worker died between its pushes: a fresh gradient is fresh on both."""
+    with graph_fleet(num_ps=2, update={"mode": "async"}, fleet={"workers": 2}) as fleet:
+        with fleet.worker(0) as dying:
+            fleet.die_between_pushes(dying, 1, 0)
+        fleet.advance(0)
+        with fleet.worker(1) as worker:
+            assert worker.start.shards[:, 0].tolist() == [1, 0]
+            for number in (1, 2):
+                step = worker.push(1, 0)
+                fleet.advance()
+                assert step.result(STEP_SECS)[1][:, 0].tolist() == [1 + number, number]
+        for shard in fleet.shards:
+            assert shard.counters().staleness[1, :3].tolist() == [2, 0, 0]

@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -73,15 +72,15 @@ class Shard:
     """What a counter reads of a shard."""
 
     def __init__(self) -> None:
-        self.plan = SimpleNamespace(generation=1)
+        self.generation = 1
         self.is_complete = False
 
     def read(self, counter: GradientCounter, pushed: int, used: int) -> tuple[float, ...]:
         """pushed, used, dropped and pending of worker 0, once it has pushed and the ps used so many."""
         zeros = np.zeros((1, STALENESS_BUCKETS), np.int64)
         counters = Counters(np.array([pushed]), np.array([used]), zeros, np.zeros(1), np.float64(0))
-        shard: Any = self
-        readings = {reading.metric: reading.value for reading in counter.read(shard, counters, [0])}
+        read = counter.read(self.generation, self.is_complete, counters, [0])
+        readings = {reading.metric: reading.value for reading in read}
         found = [readings[metric] for metric in (metrics.PUSHED, metrics.USED, metrics.DROPPED, metrics.PENDING)]
         return tuple(value for value in found if not isinstance(value, Distribution))
 
@@ -115,7 +114,7 @@ def test_once_the_target_is_reached_everything_unused_is_lost() -> None:
 def test_a_new_generation_counts_from_zero() -> None:
     shard, counter = Shard(), GradientCounter()
     assert shard.read(counter, 9, 5) == (9, 5, 3, 1)
-    shard.plan.generation = 2
+    shard.generation = 2
     assert shard.read(counter, 1, 0) == (1, 0, 0, 1)
 
 
@@ -155,13 +154,11 @@ def job(wire: str) -> Job:
 
 
 @pytest.mark.parametrize(("wire", "size"), [("float32", 4), ("bfloat16", 2)])
-def test_payload_is_buckets_contributor_mask_and_steps_for_each_ps_and_the_state_of_the_chief(
-    wire: str, size: int
-) -> None:
-    """Two ps, a contributor mask of 16 for six workers; on each 512 parameters and 64 bytes of state."""
+def test_payload_is_buckets_and_steps_for_each_ps_and_the_state_of_the_chief(wire: str, size: int) -> None:
+    """Two ps; on each 512 parameters and 64 bytes of state."""
     layout = Layout.plan([TensorSpec("w", (1024,))], [TensorSpec("s", (32,))], [TensorSpec("f", (16,))], 2, 1 << 20)
     assert (layout.parameters.size, layout.state.size, layout.frozen.size) == (1024, 128, 128)
-    push, pull = 1024 * size + 2 * (16 * size + 8), 1024 * size + 2 * (16 * size + 16)
+    push, pull = 1024 * size + 2 * 8, 1024 * size + 2 * 16
     assert Payload.of(job(wire), layout, index=1) == Payload(push, pull, attach=256)
     assert Payload.of(job(wire), layout, index=0) == Payload(push + 128, pull, attach=256)
 

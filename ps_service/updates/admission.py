@@ -1,0 +1,46 @@
+"""Admission of gradients in sync mode: which of those that workers pushed enter the average of a step."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from psfleet.tf import ShardVariables
+
+
+def admit_quorum(variables: ShardVariables, quorum: int) -> tf.Tensor:
+    """Takes pushes from the shard's queue until `quorum` gradients are in the accumulators of `SyncReplicasOptimizer`.
+
+    An element of the queue is a whole push, so the buckets of a gradient enter the average together or not at all,
+    whenever its worker dies. A gradient is admitted if its local step is the shard's global step, and if none of the
+    same worker for this step has been admitted: a worker that was killed after its push repeats it. The accumulators
+    drop all others, because those get the local step -1. This loop is a part of the ps's own session, which ends with
+    the ps only.
+
+    Returns:
+        The number of admitted gradients of each worker: int64 `[worker_limit]`, 1 or 0. Their sum is `quorum`.
+    """
+    global_step = variables.global_step.read_value()
+    accumulators = [variables.accumulator(index) for index in range(len(variables.buckets))]
+
+    def admit_next(contributors: tf.Tensor) -> tf.Tensor:
+        *gradients, local_step, worker = variables.gradients.dequeue()
+        with tf.control_dependencies([worker]):
+            newest = variables.last_local_step.read_value()[worker]
+            can_train = global_step < variables.final_step.read_value()
+        is_admitted = tf.equal(local_step, global_step) & (newest < local_step) & can_train
+        effective = tf.where(is_admitted, local_step, tf.constant(-1, tf.int64))
+        done = [
+            accumulator.apply_grad(gradient, local_step=effective)
+            for accumulator, gradient in zip(accumulators, gradients, strict=True)
+        ]
+        done.append(variables.last_local_step.scatter_nd_update([[worker]], [tf.maximum(newest, effective)]).op)
+        with tf.control_dependencies(done):
+            return contributors + tf.one_hot(worker, variables.worker_limit, dtype=tf.int64) * tf.cast(
+                is_admitted, tf.int64
+            )
+
+    none: tf.Tensor = tf.zeros([variables.worker_limit], tf.int64)
+    return v1.while_loop(
+        lambda contributors: tf.reduce_sum(contributors) < quorum, admit_next, [none], parallel_iterations=1
+    )

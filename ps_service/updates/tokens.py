@@ -1,0 +1,70 @@
+"""Tokens: the messages of a ps that end the waits of workers."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from psfleet.tf import ShardVariables
+
+
+class TokenSender:
+    """Sends tokens to the workers' queues.
+
+    A token only ends a wait: the worker then reads the global step itself, so a token that is left over is harmless.
+
+    A variable holds the handles of all queues, from which a worker's is gathered by its index: the cost of a step
+    depends on the workers that wait, not on the number of queues.
+
+    In sync mode a worker that must wait puts its index in `waiting`, reads the global step once more, and waits for a
+    token only if the step has not ended yet. No wake-up is lost:
+
+    - The end of a step changes the global step first, and then reads `waiting`. A worker that saw the old global step
+      after it had registered is therefore in `waiting` when that is read, unless the end of an earlier step has
+      removed it, which then sent it a token.
+    - Each worker has a queue of its own, so no other can take its token. A wait that a token of an earlier step ends
+      too soon starts over, registration included.
+    - A worker that dies leaves a registration or a token. Its successor's first wait takes the token and starts over.
+
+    Args of the constructor:
+        max_tokens: A queue that holds so many gets no more. Nobody else enqueues, so sending never blocks.
+    """
+
+    def __init__(self, variables: ShardVariables, max_tokens: int) -> None:
+        self._variables = variables
+        self._max_tokens = max_tokens
+        self._handles = tf.raw_ops.VarHandleOp(
+            dtype=tf.resource,
+            shape=[variables.worker_limit],
+            container=variables.container,
+            shared_name=f"{variables.global_step.name}/token_queues",
+        )
+        handles = tf.raw_ops.Pack(values=[queue.queue_ref for queue in variables.tokens])
+        self.initializer: tf.Operation = tf.raw_ops.AssignVariableOp(resource=self._handles, value=handles)
+
+    def send(self, worker: tf.Tensor, global_step: tf.Tensor) -> tf.Operation:
+        """Sends a token to one worker, after an update.
+
+        Args:
+            worker: int32 scalar.
+            global_step: int64 scalar after the update, the value of the token.
+        """
+        with tf.control_dependencies([global_step]):
+            handles = tf.raw_ops.ReadVariableOp(resource=self._handles, dtype=tf.resource)
+            queue = tf.raw_ops.GatherV2(params=handles, indices=worker, axis=0)
+            # Read after the update: a queue that was full while the ps waited for a gradient may be empty now.
+            count = tf.clip_by_value(self._max_tokens - tf.raw_ops.QueueSizeV2(handle=queue), 0, 1)
+        return tf.raw_ops.QueueEnqueueManyV2(handle=queue, components=[tf.fill([count], global_step)])
+
+    def release(self, global_step: tf.Tensor) -> tf.Operation:
+        """Sends a token to each registered worker, after an update that led to `global_step`: int64 scalar."""
+        waiting = self._variables.waiting
+        with tf.control_dependencies([global_step]):
+            count = waiting.size()
+        workers = waiting.dequeue_many(count)
+
+        def send(index: tf.Tensor) -> tf.Tensor:
+            with tf.control_dependencies([self.send(workers[index], global_step)]):
+                return index + 1
+
+        return v1.while_loop(lambda index: index < count, send, [tf.constant(0)], parallel_iterations=1).op

@@ -1,0 +1,167 @@
+"""Every ps and worker of a fleet in this process: real servers, shards and worker sessions, no control plane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ps_service.shard_graph import ShardGraph, ShardPlan
+from psfleet.addresses import Address
+from psfleet.checkpoint.parts import ShardContent
+from psfleet.errors import LostPeerError
+from psfleet.job.job import Job, parse_job
+from psfleet.launch.local.ports import free_addresses
+from psfleet.layout import Layout, TensorSpec
+from psfleet.polling import wait_until
+from psfleet.tf import ShardVariables, container_name
+from psfleet.tf.server import boot
+from worker_service.frontends.interface import FrontEnd, TrainingGraph
+from worker_service.session import SessionStart, WorkerSession
+from worker_service.step import StepGraph
+
+RUN = "fleet"
+SIZE = 16
+"""Elements of each tensor: a bucket of its own."""
+BUCKET_BYTES = 4 * SIZE
+STEP_SECS = 30
+DYING_SECS = 4
+"""The step deadline of a worker that never sends its last bucket; its session is opened within it, too."""
+
+
+class TwoTensors:
+    """A front end with two tensors of `[SIZE]`; its batch is (x, blocked).
+
+    The gradient of each is x (1 + the other / 8). With `blocked` 1 that of the second tensor never comes.
+    """
+
+    parameters = (TensorSpec("first", (SIZE,)), TensorSpec("second", (SIZE,)))
+    state: tuple[TensorSpec, ...] = ()
+    frozen: tuple[TensorSpec, ...] = ()
+
+    def build(self, layout: Layout, parameters: tf.Tensor, *_: object) -> TrainingGraph:
+        """See `FrontEnd`."""
+        del layout
+        x, blocked = tf.compat.v1.placeholder(tf.float32, []), tf.compat.v1.placeholder(tf.int32, [])
+        first, second = parameters[:SIZE], parameters[SIZE:]
+        always_empty = tf.queue.FIFOQueue(1, [tf.int32], shapes=[()])
+        with tf.control_dependencies([always_empty.dequeue_many(blocked)]):
+            late = x * (1 + first / 8)
+        return TrainingGraph((x, blocked), tf.zeros([]), (x * (1 + second / 8), late), (), (), None)
+
+    def initial_values(self) -> dict[str, np.ndarray]:
+        """See `FrontEnd`."""
+        return {spec.name: np.zeros(spec.shape, np.float32) for spec in self.parameters}
+
+    def evaluate(self, values: Mapping[str, np.ndarray], run_loss: Any) -> dict[str, float]:
+        """See `FrontEnd`."""
+        del values, run_loss
+        return {}
+
+
+@dataclass(frozen=True)
+class InProcessWorker:
+    """A worker with an open session; `start` is what it read."""
+
+    session: WorkerSession
+    start: SessionStart
+    threads: ThreadPoolExecutor
+
+    def push(self, x: float, local_step: Any) -> Future[tuple[float, np.ndarray]]:
+        """Runs a step in the background."""
+        return self.threads.submit(self.session.train, batch(x), local_step)
+
+
+def batch(x: float, blocked: bool = False) -> Sequence[np.ndarray]:
+    """A batch of `TwoTensors`."""
+    return [np.array(x, np.float32), np.array(blocked, np.int32)]
+
+
+@dataclass
+class GraphFleet:
+    """The shards of a fleet that trains `TwoTensors` by plain descent at rate 1 from zeros."""
+
+    job: Job
+    layout: Layout
+    ps: list[Address]
+    shards: list[ShardGraph]
+    threads: ThreadPoolExecutor
+    front_end: FrontEnd
+
+    @contextmanager
+    def worker(self, index: int, step_secs: float = STEP_SECS) -> Iterator[InProcessWorker]:
+        """Opens a worker's session; on a server of its own, as a process has."""
+        (own,) = free_addresses(1)
+        boot(own, None)
+        step = StepGraph(self.front_end, self.job, self.layout, index, RUN, 1)
+        deadlines = self.job.deadlines.model_copy(update={"step_secs": step_secs})
+        job = self.job.model_copy(update={"deadlines": deadlines})
+        with WorkerSession(step, job, self.layout, self.ps, own, index) as session:
+            yield InProcessWorker(session, session.start(), self.threads)
+
+    def die_between_pushes(self, worker: InProcessWorker, x: float, local_step: int) -> None:
+        """Ends a worker once the first of two ps has its gradient and before the second has it."""
+        before = self.size("gradients")
+        step = self.threads.submit(worker.session.train, batch(x, blocked=True), local_step)
+        self.wait_for_size("gradients", before + 1)
+        worker.session.close(wait_secs=0)
+        with pytest.raises(LostPeerError):
+            step.result(STEP_SECS)
+
+    def wait_for_size(self, queue: str, least: int) -> None:
+        """Waits until a queue of the first shard has so many elements; no update may happen meanwhile."""
+        what = f"{least} elements in the queue {queue}"
+        wait_until(lambda: self.size(queue), STEP_SECS, what, done=lambda size: size >= least, poll_secs=0.02)
+
+    def size(self, queue: str) -> int:
+        """Elements in a queue of the first shard: `gradients` that have arrived, or `waiting` workers."""
+        with tf.Graph().as_default() as graph:
+            container = container_name(RUN, 1)
+            variables = ShardVariables(self.layout, 0, self.job.fleet.worker_limit, container, device="")
+            size = getattr(variables, queue).size()
+        with tf.compat.v1.Session(f"grpc://{self.ps[0].data}", graph=graph) as session:
+            return int(session.run(size))
+
+    def advance(self, *shards: int) -> None:
+        """Makes the next update of some shards, by default of all."""
+        for shard in shards or range(len(self.shards)):
+            update = self.threads.submit(self.shards[shard].updates.advance, hold=False)
+            update.result(STEP_SECS)
+
+    def weights(self) -> list[float]:
+        """One element of each tensor: all of a tensor are equal."""
+        vector = np.concatenate([shard.snapshot().parameters for shard in self.shards])
+        assert all(len(set(vector[at : at + SIZE].tolist())) == 1 for at in (0, SIZE))
+        found: list[float] = vector[::SIZE].tolist()
+        return found
+
+
+@contextmanager
+def graph_fleet(num_ps: int = 1, **sections: Any) -> Iterator[GraphFleet]:
+    """Starts a server with its shard for each ps; `sections` are the job's."""
+    front_end: Any = TwoTensors()
+    fields = {"name": RUN, "program": "program:build", "optimizer": {"name": "sgd", "learning_rate": 1}}
+    fields |= {"train": {"steps": 100, "batch_size": 1}, **sections}
+    fields["fleet"] = {"ps": num_ps, **sections.get("fleet", {})}
+    job = parse_job(fields)
+    layout = Layout.plan(front_end.parameters, (), (), num_ps, BUCKET_BYTES)
+    nothing = np.zeros(0, np.uint8)
+    content = ShardContent(np.zeros(layout.parameters.shard_size, np.float32), {}, {}, nothing, nothing)
+    ps = free_addresses(num_ps)
+    shards = [
+        ShardGraph(boot(address, None), ShardPlan(RUN, 1, shard, job, layout, Path()), 0, content)
+        for shard, address in enumerate(ps)
+    ]
+    with ThreadPoolExecutor() as threads:
+        try:
+            yield GraphFleet(job, layout, ps, shards, threads, front_end)
+        finally:
+            for shard in shards:
+                shard.close()

@@ -1,0 +1,46 @@
+"""How often a ps reads the counters of its shard."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ps_service.shard import COUNTERS_SECS, Shard
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A clock that stands still: `now.secs`."""
+    clock = SimpleNamespace(secs=100.0)
+    monkeypatch.setattr(time, "monotonic", lambda: clock.secs)
+    return clock
+
+
+@pytest.fixture
+def shard() -> Any:
+    """A shard at step 4 of 9; its counters are the number of their readings."""
+    made, readings = Shard.__new__(Shard), iter(range(1, 99))
+    graph: Any = SimpleNamespace(counters=lambda: next(readings))
+    parts: Any = SimpleNamespace(parts=lambda: [SimpleNamespace(step=9)])
+    made._graph, made.writer, made.step, made.final_step = graph, parts, 4, 9
+    made._counters, made._counting = (0.0, None), threading.Lock()
+    return made
+
+
+def test_heartbeats_share_a_reading_of_the_counters(shard: Any, now: SimpleNamespace) -> None:
+    """One for each would cost a ps a run of its session for each worker each second."""
+    assert [shard.counters() for _ in range(5)] == [1] * 5
+    now.secs += COUNTERS_SECS * 1.01
+    assert [shard.counters() for _ in range(5)] == [2] * 5
+
+
+def test_after_the_last_step_each_reading_is_exact(shard: Any, now: SimpleNamespace) -> None:
+    """The report contains it: a late gradient may arrive between two readings."""
+    shard.counters()
+    shard.step = shard.final_step
+    assert [shard.counters() for _ in range(3)] == [2, 3, 4]
+    del now
