@@ -23,6 +23,7 @@ from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
 from psfleet.tf.server import boot
 from psfleet.tls.data_plane import DataPlane, data_plane
+from worker_service.batches import Batches, BatchNumbers
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.chief import Chief, ChiefComponents
 from worker_service.chief.events import Events
@@ -37,7 +38,6 @@ from worker_service.input_pipeline import batches
 from worker_service.metrics import WorkerMetrics
 from worker_service.progress import TrainingProgress
 from worker_service.run_context import RunContext, TaskAddresses
-from worker_service.training_loop import Batches
 from worker_service.worker import Worker
 
 logger = logging.getLogger("psfleet.worker")
@@ -142,7 +142,8 @@ def _train(process: _Process, plane: DataPlane) -> int:
         stop=process.stop,
         out=settings.out,
     )
-    feed = Batches(lambda start: batches(program, job, index % num_shards, num_shards, start))
+    numbers = BatchNumbers(job.update.mode == "sync", num_shards)
+    feed = Batches(lambda start: batches(program, job, index % num_shards, num_shards, start), numbers)
     # All objects so far live as long as the process: the collector need not scan them (5 % of a worker's time).
     gc.freeze()
     if index == 0:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import DeadlineError, LostPeerError, ProgramError
 from psfleet.polling import wait_until
+from worker_service.batches import Batches
 from worker_service.fleet_state import States, generation_of
 from worker_service.frontends.interface import FrontEnd
 from worker_service.heartbeat import Heartbeat
@@ -16,7 +17,7 @@ from worker_service.progress import TrainingProgress
 from worker_service.run_context import RunContext
 from worker_service.session import WorkerSession
 from worker_service.step import StepGraph
-from worker_service.training_loop import Batches, NullObserver, Observer, train
+from worker_service.training_loop import NullObserver, Observer, train
 
 logger = logging.getLogger("psfleet.worker")
 
@@ -100,7 +101,7 @@ class Worker:
             ) as session:
                 self._heartbeat.attach(generation, session.close)
                 start = session.start()
-                self._batches.seek(generation, self._first_batch(start.global_step))
+                self._batches.numbers.start(generation, start)
                 is_sync = context.job.update.mode == "sync"
                 train(session, start, is_sync, self._batches, self._progress, self._observer)
         except LostPeerError as error:
@@ -110,11 +111,6 @@ class Worker:
             self._heartbeat.detach()
         self._last_progress = time.monotonic()
         return True
-
-    def _first_batch(self, global_step: int) -> int:
-        """The worker's first batch at a global step: in async mode the workers share the steps."""
-        job = self._context.job
-        return global_step if job.update.mode == "sync" else global_step // job.fleet.replicas
 
     def _warm_up(self, generation: int) -> None:
         """Async: only the chief trains until the global step is `update.warmup_steps`."""
