@@ -34,10 +34,10 @@ from worker_service.chief.run_finisher import RunFinisher, versions
 from worker_service.evaluation import Evaluator
 from worker_service.frontends import FrontEnd, front_end
 from worker_service.heartbeat import Heartbeat
-from worker_service.input_pipeline import batches
 from worker_service.metrics import WorkerMetrics
 from worker_service.progress import TrainingProgress
 from worker_service.run_context import RunContext, TaskAddresses
+from worker_service.training_data import TrainingData
 from worker_service.worker import Worker
 
 logger = logging.getLogger("psfleet.worker")
@@ -143,7 +143,7 @@ def _train(process: _Process, plane: DataPlane) -> int:
         out=settings.out,
     )
     numbers = BatchNumbers(job.update.mode == "sync", num_shards)
-    feed = Batches(lambda start: batches(program, job, index % num_shards, num_shards, start), numbers)
+    feed = Batches(TrainingData.of_worker(program, job, index).batches, numbers)
     # All objects so far live as long as the process: the collector need not scan them (5 % of a worker's time).
     gc.freeze()
     if index == 0:

@@ -13,7 +13,8 @@ from support.program_samples import sample_job
 from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram
-from worker_service.input_pipeline import batches, evaluation_batches, read
+from worker_service.input_pipeline import evaluation_batches, read
+from worker_service.training_data import TrainingData
 
 
 def known(num_examples: int) -> Callable[[int, int], tf.data.Dataset]:
@@ -36,8 +37,12 @@ def program(train: Callable[[int, int], tf.data.Dataset], evaluate: object = Non
     return GraphProgram(loss=lambda batch: batch, train=train, evaluate=evaluate)
 
 
+def batches(train: object, job: Job, shard: int, shards: int, start: int) -> Iterator[tuple[np.ndarray, ...]]:
+    return TrainingData(program(train), job, shard, shards, rotates=False).batches(start)
+
+
 def first(count: int, train: object, job: Job, shard: int = 0, shards: int = 1, start: int = 0) -> list[list[int]]:
-    found = batches(program(train), job, shard, shards, start)
+    found = batches(train, job, shard, shards, start)
     return [batch.tolist() for (batch,) in itertools.islice(found, count)]
 
 
@@ -94,7 +99,7 @@ def test_batches_are_flattened_in_the_order_of_tf_nest() -> None:
     def examples(shard: int, shards: int) -> tf.data.Dataset:
         return tf.data.Dataset.from_tensor_slices(({"b": np.zeros((8, 2)), "a": np.ones((8, 3))}, np.arange(8)))
 
-    a, b, y = next(batches(program(examples), sample_job(), 0, 1, 0))
+    a, b, y = next(batches(examples, sample_job(), 0, 1, 0))
     assert (a.shape, b.shape, y.tolist()) == ((4, 3), (4, 2), [0, 1, 2, 3])
 
 
@@ -127,14 +132,14 @@ def fails(shard: int, shards: int) -> tf.data.Dataset:
 @pytest.mark.parametrize("shuffle", [0, 5])
 def test_data_without_batches_are_told_in_one_line(train: object, message: str, shuffle: int) -> None:
     with pytest.raises(ProgramError) as caught:
-        next(batches(program(train), sample_job(shuffle=shuffle), 1, 2, 0))
+        next(batches(train, sample_job(shuffle=shuffle), 1, 2, 0))
     assert str(caught.value).startswith(f"program 'program:build': {message}")
     assert "\n" not in str(caught.value)
 
 
 def test_the_traceback_of_a_generator_begins_in_the_generator() -> None:
     with pytest.raises(ProgramError) as caught:
-        next(batches(program(fails), sample_job(), 0, 1, 0))
+        next(batches(fails, sample_job(), 0, 1, 0))
     frames = [line for line in caught.value.details.splitlines() if line.startswith("  File")]
     assert len(frames) == 1
     assert frames[0].endswith("in failing")
