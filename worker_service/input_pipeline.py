@@ -12,6 +12,7 @@ from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram
 from psfleet.job.user_code import user_code
+from psfleet.tf.program_data import read_within_deadline
 
 PREFETCHED_BATCHES = 2
 
@@ -37,19 +38,17 @@ def evaluation_batches(program: KerasProgram | GraphProgram, job: Job) -> tf.dat
 
     Raises:
         ProgramError: `evaluate` raised or returned something else, or the data are empty or endless.
+        DataStallError: The first example did not come in `deadlines.first_batch_secs`.
     """
     if program.evaluate is None:
         return None
-    with user_code(job, "evaluate()"):
-        dataset = program.evaluate()
+    dataset = read_within_deadline(job, "evaluate()", program.evaluate)
     if not isinstance(dataset, tf.data.Dataset):
         got = type(dataset).__name__
         raise ProgramError(f"program {job.program!r}: evaluate() returned {got}, expected tf.data.Dataset")
     if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
         raise ProgramError(f"program {job.program!r}: the evaluation data are endless, expected no repeat()")
-    with user_code(job, "reading the evaluation data"):
-        is_empty = next(iter(dataset), None) is None
-    if is_empty:
+    if read_within_deadline(job, "reading the evaluation data", lambda: next(iter(dataset), None)) is None:
         raise ProgramError(f"program {job.program!r}: the evaluation data are empty, expected examples")
     return dataset.batch(job.evaluate.batch_size or job.train.batch_size).prefetch(PREFETCHED_BATCHES)
 

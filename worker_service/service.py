@@ -11,7 +11,15 @@ from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient
 from psfleet.control.credentials import read_identity
 from psfleet.control.server import serving
-from psfleet.errors import BadJobError, LostPeerError, PermanentError, ProgramError, PsfleetError, StoppedError
+from psfleet.errors import (
+    BadJobError,
+    DataStallError,
+    LostPeerError,
+    PermanentError,
+    ProgramError,
+    PsfleetError,
+    StoppedError,
+)
 from psfleet.job.job import Job
 from psfleet.job.program import load_program
 from psfleet.layout import Layout
@@ -83,7 +91,7 @@ def serve(settings: Settings, stop: Stop) -> int:
             with data_plane(settings, "worker", index, identity) as plane:
                 return _train(process, plane)
         except PsfleetError as error:
-            if isinstance(error, PermanentError) or (index == 0 and not _is_replaced(error, stop)):
+            if _ends_run(error) or (index == 0 and not _is_replaced(error, stop)):
                 details = error.details if isinstance(error, ProgramError) else ""
                 fleet.finish(pb.Outcome(exit_code=error.exit_code, message=str(error), details=details))
             raise
@@ -143,7 +151,7 @@ def _train(process: _Process, plane: DataPlane) -> int:
         out=settings.out,
     )
     numbers = BatchNumbers(job.update.mode == "sync", num_shards)
-    feed = Batches(TrainingData.of_worker(program, job, index).batches, numbers)
+    feed = Batches(TrainingData.of_worker(program, job, index).batches, numbers, job.deadlines, index)
     # All objects so far live as long as the process: the collector need not scan them (5 % of a worker's time).
     gc.freeze()
     if index == 0:
@@ -194,6 +202,11 @@ def _chief_components(settings: Settings, context: RunContext, front: FrontEnd) 
         recorder=recorder,
         events=events,
     )
+
+
+def _ends_run(error: PsfleetError) -> bool:
+    """Whether the fleet cannot train on without the worker that raised."""
+    return isinstance(error, PermanentError) or (isinstance(error, DataStallError) and error.ends_run)
 
 
 def _is_replaced(error: PsfleetError, stop: Stop) -> bool:

@@ -12,7 +12,7 @@ from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram
 from psfleet.job.user_code import user_code
 from psfleet.tf.program_data import training_data
-from worker_service.batches import Batch
+from worker_service.batch_reader import Batch
 from worker_service.input_pipeline import PREFETCHED_BATCHES, batch_spec, read
 
 EPOCH_STRIDE = 0x9E3779B97F4A7C1

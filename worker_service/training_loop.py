@@ -7,7 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
-from worker_service.batches import Batch, Batches
+from worker_service.batch_reader import Batch
+from worker_service.batches import Batches
 from worker_service.progress import TrainingProgress
 from worker_service.session import SessionStart, WorkerSession
 
