@@ -24,17 +24,20 @@ class FleetWait:
         """Waits until `done` is true of the states of all ps, or the run is over.
 
         Raises:
-            DeadlineError: Neither came in `stall_secs`.
+            DeadlineError: Neither came in time: see `stall_secs`.
             StoppedError: A signal came.
         """
         deadlines = self._context.job.deadlines
         try:
             self._wait(what, done, deadlines.stall_secs)
         except DeadlineError:
-            rest = self.stall_secs(self._heartbeat.states) - deadlines.stall_secs
-            if rest <= 0:
+            whole = self.stall_secs(self._heartbeat.states)
+            if whole <= deadlines.stall_secs:
                 raise
-            self._wait(what, done, rest)
+            try:
+                self._wait(what, done, whole - deadlines.stall_secs)
+            except DeadlineError as error:
+                raise DeadlineError(what, whole, error.last_seen) from None
 
     def until_step(self, step: int, what: str, is_replaced: Callable[[States], bool]) -> None:
         """Waits until ps 0 has reached a step: as long as it makes progress.

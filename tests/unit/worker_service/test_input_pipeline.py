@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 import tensorflow as tf
 from support.program_samples import sample_job
 
-from psfleet.errors import ProgramError
+from psfleet.errors import DataStallError, ProgramError
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram
+from psfleet.job.sections import Deadlines
 from worker_service.input_pipeline import evaluation_batches, read
 from worker_service.training_data import TrainingData
 
@@ -156,6 +158,24 @@ def test_an_epoch_that_gives_nothing_after_others_ends_the_run() -> None:
 
     with pytest.raises(ProgramError, match="are empty, expected the same examples in every epoch"):
         first(3, train, sample_job())
+
+
+def test_functions_of_the_program_that_block_are_named_at_the_deadline() -> None:
+    gate = threading.Event()
+
+    def blocks(*shard: int) -> tf.data.Dataset:
+        gate.wait(30.0)
+        return tf.data.Dataset.range(8)
+
+    soon = Deadlines(stall_secs=0.01, first_batch_secs=0.02)
+    job = sample_job().model_copy(update={"deadlines": soon})
+    try:
+        with pytest.raises(DataStallError, match=r"gave up after 0.02 s waiting for program .*: train\(1, 2\)"):
+            next(batches(blocks, job, 1, 2, 0))
+        with pytest.raises(DataStallError, match=r"gave up after 0.02 s waiting for program .*: evaluate\(\)"):
+            evaluation_batches(program(known(8), blocks), job)
+    finally:
+        gate.set()
 
 
 def test_evaluation_data_are_read_whole() -> None:
