@@ -90,7 +90,7 @@ def test_the_chief_may_take_longer_for_its_first_batch(clock: Clock) -> None:
     await_warm_up(Beat(clock, lambda now: state(0, pushed=0) if now < 1700 else state(now)))
     assert clock.now == pytest.approx(1700, abs=10)
     clock.now = 0.0
-    with pytest.raises(DeadlineError, match="after 1800 s waiting for the chief .* it has made 0"):
+    with pytest.raises(DeadlineError, match=r"after 1800 s waiting for the chief .* it has made 0"):
         await_warm_up(Beat(clock, lambda now: state(0, pushed=0)))
     assert clock.now == pytest.approx(FIRST_BATCH_SECS, abs=10)
 
