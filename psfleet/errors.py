@@ -102,6 +102,16 @@ class DeadlineError(TemporaryError):
         self.last_seen = last_seen
 
 
+class DataStallError(DeadlineError):
+    """The training program's data set gave no example in time.
+
+    Attributes:
+        ends_run: Whether the fleet cannot train without it.
+    """
+
+    ends_run = True
+
+
 class StoppedError(PsfleetError):
     """A signal stopped this process."""
 

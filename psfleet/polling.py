@@ -1,9 +1,11 @@
-"""Polling with a timeout."""
+"""Waiting with a timeout: for a condition, or for a call that cannot be interrupted."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TypeVar
 
 from psfleet.errors import DeadlineError
@@ -39,3 +41,22 @@ def wait_until(
         if time.monotonic() >= deadline:
             raise DeadlineError(what, timeout_secs, seen)
         time.sleep(min(poll_secs, max(0.0, deadline - time.monotonic())))
+
+
+def run_within(timeout_secs: float, call: Callable[[], T]) -> T:
+    """Calls a function on a thread of its own, and returns what it returns.
+
+    Raises:
+        TimeoutError: It did not return in time; its thread is abandoned, and ends with the process.
+        Exception: What it raised.
+    """
+    result: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result.set_result(call())
+        except Exception as error:
+            result.set_exception(error)
+
+    threading.Thread(target=run, name="run-within", daemon=True).start()
+    return result.result(timeout_secs)

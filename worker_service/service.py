@@ -11,7 +11,15 @@ from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient
 from psfleet.control.credentials import read_identity
 from psfleet.control.server import serving
-from psfleet.errors import BadJobError, LostPeerError, PermanentError, ProgramError, PsfleetError, StoppedError
+from psfleet.errors import (
+    BadJobError,
+    DataStallError,
+    LostPeerError,
+    PermanentError,
+    ProgramError,
+    PsfleetError,
+    StoppedError,
+)
 from psfleet.job.job import Job
 from psfleet.job.program import load_program
 from psfleet.layout import Layout
@@ -23,6 +31,7 @@ from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
 from psfleet.tf.server import boot
 from psfleet.tls.data_plane import DataPlane, data_plane
+from worker_service.batches import Batches, BatchNumbers
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.chief import Chief, ChiefComponents
 from worker_service.chief.events import Events
@@ -33,11 +42,10 @@ from worker_service.chief.run_finisher import RunFinisher, versions
 from worker_service.evaluation import Evaluator
 from worker_service.frontends import FrontEnd, front_end
 from worker_service.heartbeat import Heartbeat
-from worker_service.input_pipeline import batches
 from worker_service.metrics import WorkerMetrics
 from worker_service.progress import TrainingProgress
 from worker_service.run_context import RunContext, TaskAddresses
-from worker_service.training_loop import Batches
+from worker_service.training_data import TrainingData
 from worker_service.worker import Worker
 
 logger = logging.getLogger("psfleet.worker")
@@ -83,7 +91,7 @@ def serve(settings: Settings, stop: Stop) -> int:
             with data_plane(settings, "worker", index, identity) as plane:
                 return _train(process, plane)
         except PsfleetError as error:
-            if isinstance(error, PermanentError) or (index == 0 and not _is_replaced(error, stop)):
+            if _ends_run(error) or (index == 0 and not _is_replaced(error, stop)):
                 details = error.details if isinstance(error, ProgramError) else ""
                 fleet.finish(pb.Outcome(exit_code=error.exit_code, message=str(error), details=details))
             raise
@@ -142,7 +150,8 @@ def _train(process: _Process, plane: DataPlane) -> int:
         stop=process.stop,
         out=settings.out,
     )
-    feed = Batches(lambda start: batches(program, job, index % num_shards, num_shards, start))
+    numbers = BatchNumbers(job.update.mode == "sync", num_shards)
+    feed = Batches(TrainingData.of_worker(program, job, index).batches, numbers, job.deadlines, index)
     # All objects so far live as long as the process: the collector need not scan them (5 % of a worker's time).
     gc.freeze()
     if index == 0:
@@ -193,6 +202,11 @@ def _chief_components(settings: Settings, context: RunContext, front: FrontEnd) 
         recorder=recorder,
         events=events,
     )
+
+
+def _ends_run(error: PsfleetError) -> bool:
+    """Whether the fleet cannot train on without the worker that raised."""
+    return isinstance(error, PermanentError) or (isinstance(error, DataStallError) and error.ends_run)
 
 
 def _is_replaced(error: PsfleetError, stop: Stop) -> bool:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import numpy as np
 
+from worker_service.batch_reader import Batch
+from worker_service.batches import Batches
 from worker_service.progress import TrainingProgress
 from worker_service.session import SessionStart, WorkerSession
-
-Batch = tuple[np.ndarray, ...]
 
 
 class Observer(Protocol):
@@ -30,39 +29,6 @@ class Observer(Protocol):
             loss: Of the batch, before the update.
             secs: Seconds since the end of the step before.
         """
-
-
-class Batches:
-    """Batches of this worker's shard; the current one is kept until its gradient is known to be pushed.
-
-    Args of the constructor:
-        make: Returns the batches from an index on.
-    """
-
-    def __init__(self, make: Callable[[int], Iterator[Batch]]) -> None:
-        self._make = make
-        self._batches: Iterator[Batch] | None = None
-        self._current: Batch | None = None
-        self._generation = -1
-
-    def seek(self, generation: int, index: int) -> None:
-        """Starts a generation at the batch of an index; does nothing if this generation has been started before."""
-        if self._generation == generation:
-            return
-        self._generation = generation
-        self._batches = self._make(index)
-        self._current = None
-
-    def current(self) -> Batch:
-        """The current batch; reads it if the one before is done."""
-        assert self._batches is not None, "seek() comes first"
-        if self._current is None:
-            self._current = next(self._batches)
-        return self._current
-
-    def done(self) -> None:
-        """The gradient of the current batch is pushed."""
-        self._current = None
 
 
 def train(
@@ -92,9 +58,9 @@ def train(
         local_step = _global_step(shards)
         progress.step_awaited(local_step)
     while not _is_done(shards):
-        batch = batches.current()
+        batch = batches.at(batches.numbers.next(local_step))
         loss, shards = session.train(batch, local_step)
-        batches.done()
+        batches.numbers.pushed()
         local_step = _global_step(shards)
         now = time.perf_counter()
         progress.step_done(local_step, now - before)

@@ -7,16 +7,17 @@ import time
 from collections.abc import Callable
 
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import DeadlineError, LostPeerError, ProgramError
-from psfleet.polling import wait_until
+from psfleet.errors import DataStallError, DeadlineError, LostPeerError, ProgramError
+from worker_service.batches import Batches
 from worker_service.fleet_state import States, generation_of
+from worker_service.fleet_wait import FleetWait
 from worker_service.frontends.interface import FrontEnd
 from worker_service.heartbeat import Heartbeat
 from worker_service.progress import TrainingProgress
 from worker_service.run_context import RunContext
 from worker_service.session import WorkerSession
 from worker_service.step import StepGraph
-from worker_service.training_loop import Batches, NullObserver, Observer, train
+from worker_service.training_loop import NullObserver, Observer, train
 
 logger = logging.getLogger("psfleet.worker")
 
@@ -46,6 +47,7 @@ class Worker:
         self._batches = batches
         self._heartbeat = heartbeat
         self._progress = progress
+        self._fleet = FleetWait(context, heartbeat)
         self._observer = observer or NullObserver()
         self._graph: tuple[int, StepGraph] | None = None
         self._failures = 0
@@ -98,23 +100,36 @@ class Worker:
             with WorkerSession(
                 graph, context.job, context.layout, context.tasks.ps, context.tasks.own, context.index
             ) as session:
-                self._heartbeat.attach(generation, session.close)
+                self._heartbeat.attach(generation, self._interrupt(session))
                 start = session.start()
-                self._batches.seek(generation, self._first_batch(start.global_step))
+                self._batches.numbers.start(generation, start)
                 is_sync = context.job.update.mode == "sync"
                 train(session, start, is_sync, self._batches, self._progress, self._observer)
         except LostPeerError as error:
             self._handle_loss(error, progressed=self._progress.step > before)
             return False
+        except DataStallError as error:
+            error.ends_run = not self._is_left_behind()
+            raise
         finally:
             self._heartbeat.detach()
         self._last_progress = time.monotonic()
         return True
 
-    def _first_batch(self, global_step: int) -> int:
-        """The worker's first batch at a global step: in async mode the workers share the steps."""
-        job = self._context.job
-        return global_step if job.update.mode == "sync" else global_step // job.fleet.replicas
+    def _interrupt(self, session: WorkerSession) -> Callable[[], None]:
+        """A function that ends what the training thread waits for: a batch or a step."""
+        stop_reading = self._batches.interruptible()
+
+        def interrupt() -> None:
+            stop_reading()
+            session.close()
+
+        return interrupt
+
+    def _is_left_behind(self) -> bool:
+        """Whether the fleet has trained on while this worker waited for its data."""
+        states = self._heartbeat.states
+        return all(state is not None and state.step > self._progress.step for state in states)
 
     def _warm_up(self, generation: int) -> None:
         """Async: only the chief trains until the global step is `update.warmup_steps`."""
@@ -122,11 +137,10 @@ class Worker:
         if not steps or self._context.index == 0:
             return
 
-        def is_over(states: States) -> bool:
-            first = states[0]
-            return self._is_replaced(generation) or (first is not None and first.step >= steps)
-
-        self._wait(f"the chief to make {steps} steps alone", is_over)
+        self._fleet.until_step(
+            steps, f"the chief to make {steps} steps alone", lambda states: self._is_replaced(generation)
+        )
+        self._last_progress = time.monotonic()
 
     def _step_graph(self, generation: int) -> StepGraph:
         if self._graph is None or self._graph[0] != generation:
@@ -155,10 +169,11 @@ class Worker:
         if progressed:
             self._last_progress, self._failures = now, 0
         self._failures += 1
-        stall_secs = context.job.deadlines.stall_secs
+        states = context.fleet.describe()
+        stall_secs = self._fleet.stall_secs(states)
         if now - self._last_progress > stall_secs:
             raise DeadlineError(f"a step after step {step}", stall_secs, error) from error
-        is_healthy = all(state is not None and state.generation >= 0 for state in context.fleet.describe())
+        is_healthy = all(state is not None and state.generation >= 0 for state in states)
         if self._failures >= SAME_ERROR_LIMIT and is_healthy and "DeadlineExceeded" not in str(error):
             raise ProgramError(
                 f"step {step + 1} failed {self._failures} times in a row while every ps is healthy: {error}"
@@ -166,19 +181,7 @@ class Worker:
 
     def _wait(self, what: str, done: Callable[[States], bool]) -> None:
         """Waits for the fleet; returns early when the run is over, raises when a signal comes."""
-        context = self._context
-
-        def is_done(states: States) -> bool:
-            if self._heartbeat.outcome is not None:
-                return True
-            if context.stop.must_leave(context.index):
-                raise context.stop.error()
-            return done(states)
-
-        def poll() -> States:
-            return self._heartbeat.states
-
-        wait_until(poll, context.job.deadlines.stall_secs, what, done=is_done, poll_secs=0.05)
+        self._fleet.until(what, done)
 
     def _log_start(self, message: str) -> None:
         """Logs what this worker is doing while it starts: once, not at every rejoin."""

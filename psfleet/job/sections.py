@@ -175,5 +175,19 @@ class Deadlines(Section):
     slow_secs: Positive = Field(
         5, description="A step that waits this long is logged, with the workers that it waits for."
     )
-    stall_secs: Positive = Field(600, description="The run fails if no step completes in the fleet for this long.")
+    stall_secs: Positive = Field(
+        600,
+        description="The run fails if no step completes in the fleet for this long, and names the worker if that is "
+        "because a data set gives no batch.",
+    )
+    first_batch_secs: Positive = Field(
+        1800,
+        description="Replaces `stall_secs`, if it is longer, while a worker that has just started, or starts again at "
+        "another step, waits for its first batch: data sets are built, files opened and shuffle buffers filled.",
+    )
     stop_secs: Positive = Field(60, description="Grace period from Ctrl-C or SIGTERM until the processes are killed.")
+
+    @property
+    def first_secs(self) -> float:
+        """How long a worker's first batch may take."""
+        return max(self.first_batch_secs, self.stall_secs)

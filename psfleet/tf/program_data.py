@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import keras
 import tensorflow as tf
 
-from psfleet.errors import ProgramError
+from psfleet.errors import DataStallError, ProgramError
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram
 from psfleet.job.user_code import user_code
+from psfleet.polling import run_within
+
+T = TypeVar("T")
 
 
 def built_model(program: KerasProgram, job: Job) -> keras.Model:
@@ -20,6 +24,7 @@ def built_model(program: KerasProgram, job: Job) -> keras.Model:
 
     Raises:
         ProgramError: `model()` raised or returned something else, or the model raised on the batch.
+        DataStallError: The batch did not come in `deadlines.first_batch_secs`.
     """
     keras.backend.clear_session()
     keras.utils.set_random_seed(job.train.seed)
@@ -39,20 +44,39 @@ def training_data(program: KerasProgram | GraphProgram, job: Job, shard_index: i
 
     Raises:
         ProgramError: It raised, or returned something other than a `tf.data.Dataset`.
+        DataStallError: It did not return in `deadlines.first_batch_secs`.
     """
     call = f"train({shard_index}, {num_shards})"
-    with user_code(job, call):
-        dataset = program.train(shard_index, num_shards)
+    dataset = read_within_deadline(job, call, lambda: program.train(shard_index, num_shards))
     if not isinstance(dataset, tf.data.Dataset):
         got = type(dataset).__name__
         raise ProgramError(f"program {job.program!r}: {call} returned {got}, expected tf.data.Dataset")
     return dataset
 
 
+def read_within_deadline(job: Job, what: str, read: Callable[[], T]) -> T:
+    """What a function of the user's returns that makes or reads a data set.
+
+    Raises:
+        ProgramError: It raised.
+        DataStallError: It did not return in `deadlines.first_batch_secs`.
+    """
+
+    def call() -> T:
+        with user_code(job, what):
+            return read()
+
+    secs = job.deadlines.first_secs
+    try:
+        return run_within(secs, call)
+    except TimeoutError as error:
+        raise DataStallError(f"program {job.program!r}: {what}", secs) from error
+
+
 def _first_inputs(program: KerasProgram, job: Job) -> Any:
     dataset = training_data(program, job, 0, job.fleet.replicas)
-    with user_code(job, "reading the first training batch"):
-        batch = next(iter(dataset.batch(job.train.batch_size)), None)
+    batches = dataset.batch(job.train.batch_size)
+    batch = read_within_deadline(job, "reading the first training batch", lambda: next(iter(batches), None))
     if batch is None:
         raise ProgramError(f"program {job.program!r}: the training data of shard 0 is empty, expected examples")
     if not isinstance(batch, tuple) or len(batch) != 2:

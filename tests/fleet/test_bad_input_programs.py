@@ -13,6 +13,10 @@ from psfleet.checkpoint import store
 from psfleet.report.schema import Report
 
 FAILED = 70
+LOST_PEERS = 75
+STALL_SECS = 2
+END_SECS = 10.0
+"""Until every process knows that the run is over."""
 TRACEBACK = "Traceback (most recent call last)"
 
 
@@ -181,3 +185,37 @@ def check_traceback(printed: str, folder: Path, case: Case) -> None:
     for text in case.traceback:
         assert text in printed
     assert [file for file in foreign_frames(printed, folder) if "psfleet" in file or "_service" in file] == []
+
+
+BLOCKS = """
+import threading
+
+def blocks(shard, shards):
+    def examples():
+        for number, example in enumerate(x):
+            if shard == 1 and number == 20:
+                threading.Event().wait()
+            yield example
+    return tf.data.Dataset.from_generator(examples, output_signature=tf.TensorSpec([2], tf.float32))
+
+def build():
+    return psfleet.GraphProgram(loss=loss, train=blocks)
+"""
+
+
+def test_a_data_set_that_gives_nothing_ends_the_run_and_its_worker_is_named(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+    (tmp_path / "program.py").write_text(PRELUDE + BLOCKS)
+    settings = ["fleet.workers=2", "deadlines.slow_secs=0.5", f"deadlines.stall_secs={STALL_SECS}"]
+    said = psfleet(
+        tmp_path, "train", "job.yaml", "--out", "out", *[text for each in settings for text in ("--set", each)]
+    )
+    assert said.returncode == LOST_PEERS, said
+    expected = f"gave up after {STALL_SECS} s waiting for the data set of worker 1 to give batch 5"
+    report = Report.read(tmp_path / "out")
+    assert (report.status, report.error) == ("failed", expected)
+    logs = {name: entries(tmp_path / "out" / "logs" / f"{name}.log") for name in ("worker-0", "worker-1")}
+    assert [entry["secs"] for entry in logs["worker-1"] if entry.get("event") == "slow_data"] == [0.5]
+    ends = {name: log[-1]["time"] for name, log in logs.items()}
+    noticed = next(entry["time"] for entry in logs["worker-1"] if entry.get("event") == "failed")
+    assert ends["worker-0"] - noticed < END_SECS, f"{ends}, {noticed}"

@@ -99,7 +99,8 @@ def test_nothing_outlives_a_killed_launcher(tmp_path: Path, step: int, secs: flo
 
 
 def test_with_a_spare_no_step_waits_for_a_worker_that_is_held(tmp_path: Path) -> None:
-    with training(tmp_path, hold=2, fleet={"ps": 2, "spares": 1}, train={"steps": 400}) as fleet:
+    one_epoch = {"fleet": {"ps": 2, "spares": 1}, "train": {"steps": 400}, "options": {"epoch_steps": 400}}
+    with training(tmp_path, hold=2, **one_epoch) as fleet:
         fleet.wait_for_step(20)
         swap(fleet, free=2, held=1)
         fleet.wait_for_step(fleet.last_step() + 100)

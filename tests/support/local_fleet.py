@@ -7,7 +7,7 @@ import re
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -192,7 +192,12 @@ class Fleet:
 
 @contextmanager
 def training(
-    folder: Path, *arguments: str, step_secs: float = 0.02, hold: int | None = None, **sections: Any
+    folder: Path,
+    *arguments: str,
+    step_secs: float = 0.02,
+    hold: int | None = None,
+    programs: Sequence[str] = (PROGRAM.stem,),
+    **sections: Any,
 ) -> Iterator[Fleet]:
     """Starts `psfleet train` on the paced program, and ends everything with the block.
 
@@ -201,6 +206,7 @@ def training(
         arguments: For the command.
         step_secs: The pace until `gates.hurry()`.
         hold: The shard whose data are held from the beginning.
+        programs: The module to train, whose `build` takes `gates` and `step_secs`, and those that it imports.
         sections: Of the job file; where they are mappings, what they lack is as in `JOB`.
     """
     gates = Gates(folder / "gates")
@@ -208,8 +214,10 @@ def training(
     (gates.folder / "pace").touch()
     if hold is not None:
         gates.hold(hold)
-    shutil.copy(PROGRAM, folder)
-    job = {**JOB, "options": {"gates": str(gates.folder), "step_secs": step_secs}}
+    for program in programs:
+        shutil.copy(PROGRAM.with_name(f"{program}.py"), folder)
+    options = {"gates": str(gates.folder), "step_secs": step_secs}
+    job = {**JOB, "program": f"{programs[0]}:build", "options": options}
     job |= {name: {**job.get(name, {}), **section} for name, section in sections.items()}
     (folder / "job.yaml").write_text(yaml.safe_dump(job))
     screen = folder / "screen.txt"

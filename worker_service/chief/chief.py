@@ -8,6 +8,7 @@ from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import DONE, LostPeerError, PsfleetError
 from psfleet.report.schema import Report
+from worker_service.batches import Batches
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.events import Events
 from worker_service.chief.fleet_status import FleetStatusLogger
@@ -19,7 +20,6 @@ from worker_service.frontends.interface import FrontEnd
 from worker_service.heartbeat import Heartbeat
 from worker_service.progress import TrainingProgress
 from worker_service.run_context import RunContext
-from worker_service.training_loop import Batches
 from worker_service.worker import Worker
 
 

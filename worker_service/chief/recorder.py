@@ -14,9 +14,9 @@ import tensorflow as tf
 from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.report.schema import History, Point
+from worker_service.batch_reader import Batch
 from worker_service.evaluation import Evaluator
 from worker_service.session import WorkerSession
-from worker_service.training_loop import Batch
 
 logger = logging.getLogger("psfleet.chief")
 

@@ -23,19 +23,20 @@ FOREVER = threading.Event()
 """Never set: waiting for it paces the data."""
 
 
-def build(gates: str, step_secs: float) -> psfleet.GraphProgram:
+def build(gates: str, step_secs: float, epoch_steps: int = EXAMPLES) -> psfleet.GraphProgram:
     """A perceptron with one hidden layer.
 
     Args:
         gates: A folder. While it has a file `hold-<shard>`, that shard gives no example; while it has a file `pace`,
             every shard takes `step_secs` for each example.
         step_secs: Seconds for an example, which is a batch and so a step.
+        epoch_steps: Examples of a shard. With spares, each worker goes on to another shard after them.
     """
 
     def train(shard_index: int, num_shards: int) -> tf.data.Dataset:
         def examples() -> Iterator[tuple[np.ndarray, np.ndarray]]:
-            x, y = _data(num_shards * EXAMPLES)
-            for at in range(shard_index, num_shards * EXAMPLES, num_shards):
+            x, y = _data(num_shards * epoch_steps)
+            for at in range(shard_index, num_shards * epoch_steps, num_shards):
                 while Path(gates, f"hold-{shard_index}").exists():
                     FOREVER.wait(LOOK_SECS)
                 if Path(gates, "pace").exists():
@@ -44,7 +45,7 @@ def build(gates: str, step_secs: float) -> psfleet.GraphProgram:
 
         signature = (tf.TensorSpec([FEATURES], tf.float32), tf.TensorSpec([1], tf.float32))
         dataset = tf.data.Dataset.from_generator(examples, output_signature=signature)
-        return dataset.apply(tf.data.experimental.assert_cardinality(EXAMPLES))
+        return dataset.apply(tf.data.experimental.assert_cardinality(epoch_steps))
 
     return psfleet.GraphProgram(
         loss=_loss, train=train, evaluate=lambda: tf.data.Dataset.from_tensor_slices(_data(EXAMPLES))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
 
 from psfleet import polling
 from psfleet.errors import DeadlineError, TemporaryError
-from psfleet.polling import wait_until
+from psfleet.polling import run_within, wait_until
 
 
 class Clock:
@@ -90,3 +91,18 @@ def test_an_error_of_the_probe_ends_the_wait(clock: Clock) -> None:
 def test_the_deadline_holds_in_real_time() -> None:
     with pytest.raises(DeadlineError, match=r"gave up after 0\.02 s"):
         wait_until(lambda: False, 0.02, "the end", poll_secs=0.01)
+
+
+def test_a_call_that_returns_in_time_gives_its_result_or_its_error() -> None:
+    assert run_within(30.0, lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        run_within(30.0, lambda: 1 / 0)
+
+
+def test_a_call_that_does_not_return_in_time_is_abandoned() -> None:
+    gate = threading.Event()
+    try:
+        with pytest.raises(TimeoutError):
+            run_within(0.01, lambda: gate.wait(30.0))
+    finally:
+        gate.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -10,10 +11,12 @@ import pytest
 import tensorflow as tf
 from support.program_samples import sample_job
 
-from psfleet.errors import ProgramError
+from psfleet.errors import DataStallError, ProgramError
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram
-from worker_service.input_pipeline import batches, evaluation_batches, read
+from psfleet.job.sections import Deadlines
+from worker_service.input_pipeline import evaluation_batches, read
+from worker_service.training_data import TrainingData
 
 
 def known(num_examples: int) -> Callable[[int, int], tf.data.Dataset]:
@@ -36,8 +39,12 @@ def program(train: Callable[[int, int], tf.data.Dataset], evaluate: object = Non
     return GraphProgram(loss=lambda batch: batch, train=train, evaluate=evaluate)
 
 
+def batches(train: object, job: Job, shard: int, shards: int, start: int) -> Iterator[tuple[np.ndarray, ...]]:
+    return TrainingData(program(train), job, shard, shards, rotates=False).batches(start)
+
+
 def first(count: int, train: object, job: Job, shard: int = 0, shards: int = 1, start: int = 0) -> list[list[int]]:
-    found = batches(program(train), job, shard, shards, start)
+    found = batches(train, job, shard, shards, start)
     return [batch.tolist() for (batch,) in itertools.islice(found, count)]
 
 
@@ -94,7 +101,7 @@ def test_batches_are_flattened_in_the_order_of_tf_nest() -> None:
     def examples(shard: int, shards: int) -> tf.data.Dataset:
         return tf.data.Dataset.from_tensor_slices(({"b": np.zeros((8, 2)), "a": np.ones((8, 3))}, np.arange(8)))
 
-    a, b, y = next(batches(program(examples), sample_job(), 0, 1, 0))
+    a, b, y = next(batches(examples, sample_job(), 0, 1, 0))
     assert (a.shape, b.shape, y.tolist()) == ((4, 3), (4, 2), [0, 1, 2, 3])
 
 
@@ -127,14 +134,14 @@ def fails(shard: int, shards: int) -> tf.data.Dataset:
 @pytest.mark.parametrize("shuffle", [0, 5])
 def test_data_without_batches_are_told_in_one_line(train: object, message: str, shuffle: int) -> None:
     with pytest.raises(ProgramError) as caught:
-        next(batches(program(train), sample_job(shuffle=shuffle), 1, 2, 0))
+        next(batches(train, sample_job(shuffle=shuffle), 1, 2, 0))
     assert str(caught.value).startswith(f"program 'program:build': {message}")
     assert "\n" not in str(caught.value)
 
 
 def test_the_traceback_of_a_generator_begins_in_the_generator() -> None:
     with pytest.raises(ProgramError) as caught:
-        next(batches(program(fails), sample_job(), 0, 1, 0))
+        next(batches(fails, sample_job(), 0, 1, 0))
     frames = [line for line in caught.value.details.splitlines() if line.startswith("  File")]
     assert len(frames) == 1
     assert frames[0].endswith("in failing")
@@ -151,6 +158,24 @@ def test_an_epoch_that_gives_nothing_after_others_ends_the_run() -> None:
 
     with pytest.raises(ProgramError, match="are empty, expected the same examples in every epoch"):
         first(3, train, sample_job())
+
+
+def test_functions_of_the_program_that_block_are_named_at_the_deadline() -> None:
+    gate = threading.Event()
+
+    def blocks(*shard: int) -> tf.data.Dataset:
+        gate.wait(30.0)
+        return tf.data.Dataset.range(8)
+
+    soon = Deadlines(stall_secs=0.01, first_batch_secs=0.02)
+    job = sample_job().model_copy(update={"deadlines": soon})
+    try:
+        with pytest.raises(DataStallError, match=r"gave up after 0.02 s waiting for program .*: train\(1, 2\)"):
+            next(batches(blocks, job, 1, 2, 0))
+        with pytest.raises(DataStallError, match=r"gave up after 0.02 s waiting for program .*: evaluate\(\)"):
+            evaluation_batches(program(known(8), blocks), job)
+    finally:
+        gate.set()
 
 
 def test_evaluation_data_are_read_whole() -> None:

@@ -1,0 +1,108 @@
+"""Sync mode through faults: the weights of a run that lost any of its processes are those of a run without a fault."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.local_fleet import START_SECS, Fleet, training
+from support.numpy_optimizers import rule
+from support.programs import exact_graph_program, exact_keras_program
+from support.replay import KerasReplica, Weights, perceptron_gradient, replay
+
+from psfleet.checkpoint.tensors import read_tensors
+from psfleet.polling import wait_until
+
+WORKERS = 2
+STEPS = 150
+BATCH_SIZE = 4
+PACE_SECS = 0.05
+STEP_SECS = 1.5
+"""`deadlines.step_secs`: a process that is stopped for longer is taken for lost."""
+GAP_STEPS = 8
+"""At most so many steps between a recovery and the next fault."""
+MAX_DIFFERENCE = 1e-5
+OPTIMIZER: dict[str, Any] = {"name": "momentum", "learning_rate": 0.05}
+FAULTS = [
+    (role, index, number)
+    for role, index in (("worker", 0), ("worker", 1), ("ps", 0), ("ps", 1))
+    for number in (signal.SIGKILL, signal.SIGSTOP)
+]
+FAULTS_IN_A_RUN = 3
+
+
+@pytest.mark.parametrize("front_end", ["graph", "keras"])
+def test_whatever_is_killed_or_stopped_the_weights_are_those_of_a_run_without_a_fault(
+    front_end: str, tmp_path: Path
+) -> None:
+    seed = random.SystemRandom().randrange(1000)
+    print(f"random seed {seed}")
+    chance = random.Random(seed)
+    with training(
+        tmp_path,
+        step_secs=PACE_SECS,
+        programs=["paced_exact_program", "exact_graph_program", "exact_keras_program"],
+        options={"front_end": front_end, "batch_size": BATCH_SIZE},
+        fleet={"ps": 2, "workers": WORKERS},
+        optimizer=OPTIMIZER,
+        train={"steps": STEPS, "batch_size": BATCH_SIZE},
+        checkpoint={"every_steps": 5},
+        deadlines={"step_secs": STEP_SECS},
+    ) as fleet:
+        fleet.wait_for_step(5)
+        for role, index, number in chance.sample(FAULTS, FAULTS_IN_A_RUN):
+            fleet.wait_for_step(fleet.last_step() + chance.randint(1, GAP_STEPS))
+            cause(fleet, role, index, number)
+        fleet.gates.hurry()
+        fleet.done()
+        found = read_tensors(fleet.checkpoint())
+    expected = replayed(front_end)
+    differences = {name: float(np.abs(found[name] - value).max()) for name, value in expected.items()}
+    assert max(differences.values()) <= MAX_DIFFERENCE, f"seed {seed}: {differences}"
+
+
+def cause(fleet: Fleet, role: str, index: int, number: signal.Signals) -> None:
+    """Kills a process, or stops it until another process has noticed; returns once the fleet trains again."""
+    before = fleet.last_step()
+    entries = lost(fleet)
+    pid = fleet.pid(role, index)
+    assert pid is not None, f"there is no {role} {index}\n{fleet.tails()}"
+    os.kill(pid, number)
+    if number == signal.SIGSTOP:
+        try:
+            fleet.wait_for(lambda: lost(fleet) > entries, START_SECS, f"the loss of {role} {index} to be noticed")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+    else:
+        wait_until(lambda: fleet.pid(role, index) != pid, START_SECS, f"{role} {index} to be gone")
+    fleet.wait_for(lambda: fleet.pid(role, index), START_SECS, f"{role} {index} to be there again")
+    now = len(fleet.entries("progress"))
+    fleet.wait_for(lambda: len(fleet.entries("progress")) > now, START_SECS, f"progress after step {before}")
+
+
+def lost(fleet: Fleet) -> int:
+    """How often a worker has lost a peer."""
+    return sum(len(fleet.entries("lost_peer", index=worker)) for worker in range(WORKERS))
+
+
+def replayed(front_end: str) -> Weights:
+    """What is trained, after the steps of one process."""
+    options: dict[str, Any] = {"workers": WORKERS, "batch_size": BATCH_SIZE, "steps": STEPS}
+    options |= {"rule": lambda: rule(OPTIMIZER), "rate": lambda step: OPTIMIZER["learning_rate"]}
+    if front_end == "graph":
+        initial = exact_graph_program.initial_weights()
+        return replay(initial, perceptron_gradient, exact_graph_program.data(), **options)
+    program = exact_keras_program.build()
+    replicas: Sequence[KerasReplica] = [KerasReplica(program.model(), program.loss) for _ in range(WORKERS)]
+    return replay(
+        replicas[0].weights(),
+        lambda weights, worker, batch: replicas[worker].gradient(weights, batch),
+        exact_keras_program.data(),
+        **options,
+    )

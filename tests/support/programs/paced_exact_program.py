@@ -1,0 +1,49 @@
+"""The programs of `exact_graph_program` and `exact_keras_program`, at a pace that leaves time to break something."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import exact_graph_program
+import exact_keras_program
+import numpy as np
+import tensorflow as tf
+
+import psfleet
+
+MODULES: dict[str, ModuleType] = {"graph": exact_graph_program, "keras": exact_keras_program}
+FOREVER = threading.Event()
+"""Never set: waiting for it paces the data."""
+
+
+def build(gates: str, step_secs: float, front_end: str, batch_size: int) -> psfleet.GraphProgram | psfleet.KerasProgram:
+    """The program of a front end.
+
+    Args:
+        gates: A folder. While it has a file `pace`, every shard takes `step_secs` for each batch.
+        step_secs: Seconds for a batch.
+        front_end: graph or keras.
+        batch_size: Of the job.
+    """
+    module = MODULES[front_end]
+
+    def train(shard_index: int, num_shards: int) -> tf.data.Dataset:
+        x, y = module.data()
+
+        def examples() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+            for number, at in enumerate(range(shard_index, len(x), num_shards)):
+                if number % batch_size == 0 and Path(gates, "pace").exists():
+                    FOREVER.wait(step_secs)
+                yield x[at], y[at]
+
+        signature: Any = (tf.TensorSpec(x.shape[1:], tf.float32), tf.TensorSpec([], tf.int32))
+        return tf.data.Dataset.from_generator(examples, output_signature=signature)
+
+    if front_end == "graph":
+        return psfleet.GraphProgram(loss=exact_graph_program.loss, train=train)
+    keras_program = exact_keras_program.build()
+    return psfleet.KerasProgram(model=keras_program.model, loss=keras_program.loss, train=train)

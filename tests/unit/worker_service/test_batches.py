@@ -1,0 +1,133 @@
+"""How long a worker waits for a batch, and what ends the wait."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from psfleet.errors import DataStallError, LostPeerError, ProgramError
+from psfleet.job.sections import Deadlines
+from worker_service import batches as batches_module
+from worker_service.batch_reader import Batch
+from worker_service.batches import Batches, BatchNumbers
+
+DEADLINES = Deadlines(slow_secs=5, stall_secs=600, first_batch_secs=1800)
+SECS = 30.0
+"""Far more than any wait takes."""
+
+
+def batches(make: Callable[[int], Iterator[Batch]], deadlines: Deadlines = DEADLINES) -> Batches:
+    return Batches(make, BatchNumbers(is_sync=True, num_workers=1), deadlines, 3)
+
+
+def numbers(start: int) -> Iterator[Batch]:
+    for number in range(start, start + 1000):
+        yield (np.array(number),)
+
+
+class Clock:
+    """Takes the place of the clock and of the readers: a batch takes as long as the test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.takes = 0.0
+        monkeypatch.setattr(batches_module, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(batches_module, "BatchReader", lambda make: self)
+
+    def get(self, timeout_secs: float) -> Batch:
+        """See `BatchReader`."""
+        self.now += min(timeout_secs, self.takes)
+        self.takes -= timeout_secs
+        if self.takes > 0:
+            raise queue.Empty
+        return (np.array(0),)
+
+    def close(self) -> None:
+        """See `BatchReader`."""
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def test_the_first_batch_may_take_longer_than_the_others(clock: Clock) -> None:
+    data = batches(numbers)
+    clock.takes = 1799
+    data.at(0)
+    clock.takes = 599
+    data.at(1)
+    clock.takes = 1e9
+    with pytest.raises(
+        DataStallError, match="gave up after 600 s waiting for the data set of worker 3 to give batch 2"
+    ):
+        data.at(2)
+    assert clock.now == 1799 + 599 + 600
+    with pytest.raises(
+        DataStallError, match="gave up after 1800 s waiting for the data set of worker 3 to give batch 9"
+    ):
+        batches(numbers).at(9)
+
+
+def test_after_a_rollback_the_first_batch_may_take_longer_again(clock: Clock) -> None:
+    data = batches(numbers)
+    data.at(7)
+    clock.takes = 1799
+    data.at(3)
+
+
+def test_slow_data_are_told_once_for_each_batch(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    clock.takes = 100
+    batches(numbers).at(4)
+    [record] = caplog.records
+    assert record.getMessage() == "waiting for the data set of worker 3 to give batch 4 since 5 s"
+
+
+def test_a_data_set_that_blocks_does_not_block_the_training_thread() -> None:
+    gate = threading.Event()
+
+    def blocks(start: int) -> Iterator[Batch]:
+        gate.wait(SECS)
+        yield from numbers(start)
+
+    soon = Deadlines(slow_secs=0.01, stall_secs=0.02, first_batch_secs=0.02)
+    try:
+        with pytest.raises(DataStallError, match="the data set of worker 3"):
+            batches(blocks, soon).at(0)
+    finally:
+        gate.set()
+
+
+def test_a_wait_can_be_interrupted_and_the_next_session_goes_on() -> None:
+    gate = threading.Event()
+
+    def interrupts(start: int) -> Iterator[Batch]:
+        interrupt()
+        gate.wait(SECS)
+        yield from numbers(start)
+
+    data = batches(interrupts)
+    interrupt = data.interruptible()
+    with pytest.raises(LostPeerError, match="the wait for the data set of worker 3 to give batch 5 was interrupted"):
+        data.at(5)
+    gate.set()
+    data.interruptible()
+    interrupt()
+    assert [int(data.at(number)[0]) for number in (5, 6, 6, 9, 2)] == [5, 6, 6, 9, 2]
+
+
+def test_what_reading_raises_is_raised_where_the_batch_is_awaited() -> None:
+    def fails(start: int) -> Iterator[Batch]:
+        yield from list(numbers(start))[:2]
+        raise ProgramError("boom")
+
+    data = batches(fails)
+    data.at(0)
+    data.at(1)
+    with pytest.raises(ProgramError, match="boom"):
+        data.at(2)

@@ -1,0 +1,108 @@
+"""How long a worker waits for the rest of the fleet, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.program_samples import sample_job
+
+from psfleet import polling
+from psfleet.control import control_pb2 as pb
+from psfleet.errors import DeadlineError
+from worker_service.fleet_wait import FleetWait
+
+STALL_SECS, FIRST_BATCH_SECS = 600, 1800
+"""The defaults of the job file."""
+State = Callable[[float], pb.ShardState]
+
+
+class Clock:
+    """Replaces the `time` module of `psfleet.polling`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, secs: float) -> None:
+        # The product polls often: this test skips most of it.
+        self.now += max(secs, 1.0)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(polling, "time", clock)
+    return clock
+
+
+class Beat:
+    """A heartbeat of worker 1, which reads the state of ps 0 from the clock."""
+
+    def __init__(self, clock: Clock, state: State, over_at: float = 1e9) -> None:
+        self._clock, self._state, self._over_at = clock, state, over_at
+
+    @property
+    def states(self) -> list[pb.ShardState]:
+        return [self._state(self._clock.now)]
+
+    @property
+    def outcome(self) -> pb.Outcome | None:
+        return pb.Outcome() if self._clock.now >= self._over_at else None
+
+
+def fleet_wait(beat: Beat) -> FleetWait:
+    stop = SimpleNamespace(must_leave=lambda index: False)
+    context: Any = SimpleNamespace(job=sample_job(), index=1, stop=stop)
+    heartbeat: Any = beat
+    return FleetWait(context, heartbeat)
+
+
+def state(step: float, pushed: int = 1) -> pb.ShardState:
+    """Of ps 0, as the chief, which has pushed gradients, and this worker, which has not, have made it."""
+    workers = [
+        pb.WorkerState(index=0, is_alive=True, pushed=pushed),
+        pb.WorkerState(index=1, is_alive=True, pushed=0),
+    ]
+    return pb.ShardState(step=int(step), generation=1, workers=workers)
+
+
+def await_warm_up(beat: Beat, replaced_at: int = 1 << 60) -> None:
+    fleet_wait(beat).until_step(100, "the chief to make 100 steps alone", lambda states: states[0].step >= replaced_at)
+
+
+def test_a_warm_up_may_take_as_long_as_the_chief_makes_steps(clock: Clock) -> None:
+    await_warm_up(Beat(clock, lambda now: state(now / 500)))
+    assert clock.now == pytest.approx(100 * 500, abs=10)
+
+
+def test_a_chief_that_makes_no_more_steps_ends_the_warm_up(clock: Clock) -> None:
+    with pytest.raises(DeadlineError, match="600 s waiting for the chief to make 100 steps alone; it has made 7"):
+        await_warm_up(Beat(clock, lambda now: state(min(now / 100, 7))))
+    assert clock.now == pytest.approx(700 + STALL_SECS, abs=10)
+
+
+def test_the_chief_may_take_longer_for_its_first_batch(clock: Clock) -> None:
+    await_warm_up(Beat(clock, lambda now: state(0, pushed=0) if now < 1700 else state(now)))
+    assert clock.now == pytest.approx(1700, abs=10)
+    clock.now = 0.0
+    with pytest.raises(DeadlineError, match=r"after 1800 s waiting for the chief .* it has made 0"):
+        await_warm_up(Beat(clock, lambda now: state(0, pushed=0)))
+    assert clock.now == pytest.approx(FIRST_BATCH_SECS, abs=10)
+
+
+def test_the_end_of_the_run_and_a_new_generation_end_the_warm_up(clock: Clock) -> None:
+    await_warm_up(Beat(clock, lambda now: state(now / 500), over_at=1000.0))
+    assert clock.now == pytest.approx(1000, abs=10)
+    await_warm_up(Beat(clock, lambda now: state(now / 500)), replaced_at=10)
+    assert clock.now == pytest.approx(5000, abs=10)
+
+
+def test_a_fleet_may_stand_still_longer_while_another_worker_reads_its_first_batch(clock: Clock) -> None:
+    for pushed, secs in ((0, FIRST_BATCH_SECS), (1, STALL_SECS)):
+        beat = Beat(clock, lambda now, pushed=pushed: state(5, pushed))
+        assert fleet_wait(beat).stall_secs(beat.states) == secs

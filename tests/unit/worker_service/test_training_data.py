@@ -1,0 +1,148 @@
+"""Which worker has which batch at which step: with spares, after a scale-up, and with shards of different lengths."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.program_samples import sample_job
+
+from psfleet.job.program import GraphProgram
+from worker_service.training_data import TrainingData
+
+BATCH_SIZE = 4
+NUM_SHARDS = 4
+"""3 workers and 1 spare."""
+QUORUM = 3
+LENGTHS = {"equal": [5, 5, 5, 5], "different": [3, 7, 4, 6]}
+"""Batches of each shard: 20 in all."""
+ROUND = 20
+Train = Callable[[int, int], tf.data.Dataset]
+
+
+def known(lengths: list[int]) -> Train:
+    """The examples of a shard are numbers that no other shard has."""
+    return lambda shard, shards: tf.data.Dataset.range(1000 * shard, 1000 * shard + BATCH_SIZE * lengths[shard])
+
+
+def unknown(lengths: list[int]) -> Train:
+    """The same examples, of which TensorFlow does not know how many there are."""
+    return lambda shard, shards: known(lengths)(shard, shards).filter(lambda example: True)
+
+
+def data(train: Train, index: int, *, rotates: bool = True, shuffle: int = 0) -> TrainingData:
+    program = GraphProgram(loss=lambda batch: batch, train=train)
+    return TrainingData(program, sample_job(shuffle=shuffle), index, NUM_SHARDS, rotates)
+
+
+def first(count: int, worker: TrainingData, start: int = 0) -> list[tuple[int, ...]]:
+    return [tuple(batch.tolist()) for (batch,) in itertools.islice(worker.batches(start), count)]
+
+
+def used(batches: list[list[tuple[int, ...]]], secs: list[int], steps: int) -> Counter[int]:
+    """How often each example is used if worker i needs `secs[i]` for a step, the first gradients of each step count,
+    and a worker that is late goes on with the newest step."""
+    counts: Counter[int] = Counter()
+    now = 0
+    is_free = [0] * len(secs)
+    trains: dict[int, int] = {}
+    for step in range(steps):
+        for worker in range(len(secs)):
+            if is_free[worker] <= now:
+                trains[worker], is_free[worker] = step, now + secs[worker]
+        arrivals = sorted((is_free[worker], worker) for worker, at in trains.items() if at == step)
+        for _, worker in arrivals[:QUORUM]:
+            counts.update(batches[worker][step])
+        now = arrivals[QUORUM - 1][0]
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("lengths", "make", "shuffle"),
+    [(LENGTHS["equal"], known, 0), (LENGTHS["different"], known, 8), (LENGTHS["different"], unknown, 0)],
+)
+def test_the_data_of_a_worker_that_is_always_slow_are_used_as_well(
+    lengths: list[int], make: Callable[[list[int]], Train], shuffle: int
+) -> None:
+    steps = 20 * ROUND // NUM_SHARDS
+    batches = [first(steps, data(make(lengths), index, shuffle=shuffle)) for index in range(NUM_SHARDS)]
+    for slow in range(NUM_SHARDS):
+        counts = used(batches, [5 if worker == slow else 1 for worker in range(NUM_SHARDS)], steps)
+        assert len(counts) == BATCH_SIZE * ROUND, "every example is used"
+        assert max(counts.values()) <= 2 * min(counts.values()), f"worker {slow} is slow: {counts}"
+
+
+@pytest.mark.parametrize(
+    ("lengths", "make", "rotates"),
+    [(LENGTHS["equal"], known, True), (LENGTHS["different"], known, False), (LENGTHS["different"], unknown, True)],
+)
+def test_no_two_workers_have_the_same_batch_of_a_step(
+    lengths: list[int], make: Callable[[list[int]], Train], rotates: bool
+) -> None:
+    """Two fleets' worth of workers were added to the running fleet: each shard has at least three batches."""
+    workers = [first(ROUND + 10, data(make(lengths), index, rotates=rotates)) for index in range(3 * NUM_SHARDS)]
+    for step, batches in enumerate(zip(*workers, strict=True)):
+        assert len(set(batches)) == len(workers), f"step {step}: {Counter(batches).most_common(2)}"
+
+
+@pytest.mark.parametrize("make", [known, unknown])
+@pytest.mark.parametrize("index", [1, 6])
+def test_a_worker_that_joins_again_finds_the_batch_of_a_step(make: Callable[[list[int]], Train], index: int) -> None:
+    train = make(LENGTHS["different"])
+    stayed = data(train, index, shuffle=8)
+    unbroken = first(2 * ROUND + 8, stayed)
+    for start in (1, 10, ROUND, 2 * ROUND + 5):
+        assert first(3, data(train, index, shuffle=8), start) == unbroken[start : start + 3], f"from {start} on"
+        assert first(3, stayed, start) == unbroken[start : start + 3], f"again from {start} on"
+
+
+def test_without_spares_a_worker_stays_with_its_shard() -> None:
+    lengths = LENGTHS["different"]
+    for index in range(NUM_SHARDS):
+        own = np.arange(1000 * index, 1000 * index + BATCH_SIZE * lengths[index]).reshape(-1, BATCH_SIZE).tolist()
+        expected = [tuple(batch) for batch in itertools.islice(itertools.cycle(own), 30)]
+        assert first(30, data(known(lengths), index, rotates=False)) == expected
+
+
+@pytest.mark.parametrize(
+    ("fleet", "update", "rotates"),
+    [
+        ({"workers": 4}, {}, False),
+        ({"workers": 3, "spares": 1}, {}, True),
+        ({"workers": 4}, {"quorum": 3}, True),
+        ({"workers": 3, "spares": 1}, {"quorum": 4}, False),
+        ({"workers": 4}, {"mode": "async"}, False),
+    ],
+)
+def test_workers_go_on_to_the_next_shard_where_a_step_can_do_without_one(
+    fleet: dict[str, int], update: dict[str, object], rotates: bool
+) -> None:
+    job = sample_job().model_copy()
+    job = type(job).model_validate({**job.model_dump(mode="json"), "fleet": fleet, "update": update})
+    program = GraphProgram(loss=lambda batch: batch, train=known(LENGTHS["equal"]))
+    shards = {batch[0] // 1000 for batch in first(10, TrainingData.of_worker(program, job, 0))}
+    assert shards == ({0, 1} if rotates else {0})
+
+
+def test_a_data_set_is_made_once_and_when_its_shard_is_due() -> None:
+    calls: list[int] = []
+
+    def train(shard: int, shards: int) -> tf.data.Dataset:
+        calls.append(shard)
+        return known(LENGTHS["equal"])(shard, shards)
+
+    worker = data(train, 1)
+    first(5, worker)
+    assert calls == [1]
+    first(2 * ROUND, worker)
+    first(1, worker, 1000)
+    assert calls == [1, 2, 3, 0]
+
+
+def test_far_ahead_no_batch_is_read_where_the_lengths_are_known() -> None:
+    far = first(1, data(known(LENGTHS["different"]), 2), 10**12 * ROUND + 11)
+    assert far == first(1, data(known(LENGTHS["different"]), 2), 11)

@@ -1,0 +1,138 @@
+"""Which batch a worker trains at which step, whatever happened to the session before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+
+from psfleet.errors import LostPeerError
+from psfleet.job.sections import Deadlines
+from worker_service.batch_reader import Batch
+from worker_service.batches import MAX_SKIPPED_BATCHES, Batches, BatchNumbers
+from worker_service.progress import TrainingProgress
+from worker_service.session import SessionStart
+from worker_service.training_loop import NullObserver, train
+
+FINAL_STEP = 1000
+
+
+class Data:
+    """Counts how often the data are read from some batch on, and what is read; batch n is the number n."""
+
+    def __init__(self) -> None:
+        self.starts: list[int] = []
+        self.read: list[int] = []
+
+    def make(self, start: int) -> Iterator[Batch]:
+        """See `Batches`."""
+        self.starts.append(start)
+        for number in range(start, FINAL_STEP):
+            self.read.append(number)
+            yield (np.array(number),)
+
+
+class Session:
+    """A session on one ps that goes to the next step as the test says.
+
+    Args of the constructor:
+        script: By call, the global step after it; None: a peer is lost.
+    """
+
+    def __init__(self, script: list[int | None]) -> None:
+        self._script = script
+        self.trained: list[tuple[int, int]] = []
+        self.awaited: list[int] = []
+
+    def train(self, batch: Batch, local_step: int) -> tuple[float, np.ndarray]:
+        """See `WorkerSession`."""
+        self.trained.append((local_step, int(batch[0])))
+        return 0.0, self._next()
+
+    def await_step(self, local_step: int) -> np.ndarray:
+        """See `WorkerSession`."""
+        self.awaited.append(local_step)
+        return self._next()
+
+    def _next(self) -> np.ndarray:
+        step = self._script.pop(0)
+        if step is None:
+            raise LostPeerError("a ps went away")
+        return np.array([[step, FINAL_STEP if self._script else step]])
+
+
+class Worker:
+    """A worker's batches over several sessions."""
+
+    def __init__(self, mode: str = "sync", num_workers: int = 2) -> None:
+        self.data = Data()
+        self._is_sync = mode == "sync"
+        self._batches = Batches(self.data.make, BatchNumbers(self._is_sync, num_workers), Deadlines(), 0)
+
+    def session(self, at: int, script: list[int | None], newest: int = -1, generation: int = 1) -> Session:
+        """Trains a session that starts at a global step with the worker's newest local step on the ps."""
+        session: Any = Session(script)
+        start = SessionStart(np.array([[at, FINAL_STEP]]), np.array([newest]))
+        self._batches.numbers.start(generation, start)
+        with suppress(LostPeerError):
+            train(session, start, self._is_sync, self._batches, TrainingProgress(), NullObserver())
+        return session
+
+
+def test_a_step_that_was_made_without_this_session_does_not_shift_the_batches() -> None:
+    worker = Worker()
+    assert worker.session(0, [1, 2, 3, None]).trained == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    again = worker.session(3, [4, 5, 6], newest=3)
+    assert (again.awaited, again.trained) == ([3], [(4, 4), (5, 5)])
+    assert worker.data.starts == [0]
+
+
+def test_a_step_is_repeated_with_its_own_batch() -> None:
+    worker = Worker()
+    worker.session(0, [1, 2, None])
+    assert worker.session(2, [3, 4], newest=1).trained == [(2, 2), (3, 3)]
+    assert worker.data.starts == [0]
+
+
+def test_steps_that_others_made_are_skipped_by_reading_on() -> None:
+    worker = Worker()
+    assert worker.session(0, [1, 5, 6, 7]).trained == [(0, 0), (1, 1), (5, 5), (6, 6)]
+    assert worker.data.starts == [0]
+
+
+def test_a_batch_far_ahead_or_behind_is_read_from_there() -> None:
+    worker = Worker()
+    far = 2 + MAX_SKIPPED_BATCHES
+    assert worker.session(0, [1, far + 1, far + 2]).trained == [(0, 0), (1, 1), (far + 1, far + 1)]
+    assert worker.data.starts == [0, far + 1]
+    assert not set(range(10, far)) & set(worker.data.read)
+
+
+@pytest.mark.parametrize("generation", [1, 2])
+def test_a_rollback_repeats_the_batches_of_its_steps(generation: int) -> None:
+    worker = Worker()
+    worker.session(0, [1, 2, 3, None])
+    assert worker.session(1, [2, 3, 4], generation=generation).trained == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_a_process_that_joins_at_a_step_trains_the_batch_of_that_step() -> None:
+    worker = Worker()
+    assert worker.session(7, [8, 9]).trained == [(7, 7), (8, 8)]
+    assert worker.data.starts == [7]
+
+
+def test_async_a_broken_session_neither_repeats_nor_skips_a_batch() -> None:
+    worker = Worker("async")
+    assert worker.session(0, [2, 5, None]).trained == [(0, 0), (2, 1), (5, 2)]
+    assert worker.session(6, [8, None], newest=5).trained == [(6, 3), (8, 4)], "the ps has the gradient of batch 2"
+    assert worker.session(9, [11], newest=6).trained == [(9, 4)], "the gradient of batch 4 never arrived"
+    assert worker.data.starts == [0]
+
+
+def test_async_a_new_generation_starts_where_the_workers_together_are() -> None:
+    worker = Worker("async", num_workers=4)
+    worker.session(0, [2, 5, None])
+    assert worker.session(40, [43, 44], generation=2).trained == [(40, 10), (43, 11)]

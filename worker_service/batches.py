@@ -1,0 +1,135 @@
+"""Which batch a worker trains next, and the batches by their numbers."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from psfleet.errors import DataStallError, LostPeerError
+from psfleet.job.sections import Deadlines
+from worker_service.batch_reader import Batch, BatchReader
+from worker_service.session import SessionStart
+
+logger = logging.getLogger("psfleet.worker")
+
+MAX_SKIPPED_BATCHES = 64
+"""A batch at most so far ahead is reached by reading on; for any other the data are read from its epoch on."""
+
+
+class BatchNumbers:
+    """The numbers of a worker's batches.
+
+    In sync mode the batch of a step is that of its number, whoever trained the steps before. In async mode a worker
+    counts: a generation or a process starts at global step / workers, and each pushed gradient is one batch.
+
+    Args of the constructor:
+        num_workers: Workers and spares.
+    """
+
+    def __init__(self, is_sync: bool, num_workers: int) -> None:
+        self._is_sync = is_sync
+        self._num_workers = num_workers
+        self._generation = -1
+        self._count = 0
+        self._under_way: int | None = None
+
+    def start(self, generation: int, start: SessionStart) -> None:
+        """A session with a generation is open.
+
+        Async: if the session before it had the same generation and broke in a step, that step's batch is repeated
+        unless every ps has its gradient.
+        """
+        if generation != self._generation:
+            self._generation, self._count = generation, start.global_step // self._num_workers
+        elif self._under_way is not None and start.local_steps.min() >= self._under_way:
+            self._count += 1
+        self._under_way = None
+
+    def next(self, local_step: int) -> int:
+        """The number of the batch of a step."""
+        self._under_way = local_step
+        return local_step if self._is_sync else self._count
+
+    def pushed(self) -> None:
+        """The gradient of the last number is pushed."""
+        self._under_way = None
+        self._count += 1
+
+
+class Batches:
+    """The batches of one worker.
+
+    Args of the constructor:
+        make: Returns the batches from a number on.
+        deadlines: Of the job: how long a batch may take.
+        index: Of this worker.
+    """
+
+    def __init__(
+        self, make: Callable[[int], Iterator[Batch]], numbers: BatchNumbers, deadlines: Deadlines, index: int
+    ) -> None:
+        self.numbers = numbers
+        self._make = make
+        self._deadlines = deadlines
+        self._index = index
+        self._reader: BatchReader | None = None
+        self._interrupted = threading.Event()
+        self._number = -1
+        self._current: Batch | None = None
+
+    def at(self, number: int) -> Batch:
+        """The batch of a number; free for the last one, cheap for one of the next `MAX_SKIPPED_BATCHES`.
+
+        Raises:
+            DataStallError: The data set did not give it in time.
+            LostPeerError: The wait was interrupted.
+            ProgramError: Reading failed.
+        """
+        if self._current is None or number != self._number:
+            self._read_to(number)
+        assert self._current is not None
+        return self._current
+
+    def interruptible(self) -> Callable[[], None]:
+        """Starts a session; returns a function that ends its waits for a batch, from any thread."""
+        interrupted = self._interrupted = threading.Event()
+
+        def interrupt() -> None:
+            interrupted.set()
+            if self._reader is not None:
+                self._reader.wake()
+
+        return interrupt
+
+    def _read_to(self, number: int) -> None:
+        stall_secs = self._deadlines.stall_secs
+        if self._reader is None or not 0 < number - self._number <= MAX_SKIPPED_BATCHES:
+            if self._reader is not None:
+                self._reader.close()
+            self._reader, self._number, self._current = BatchReader(partial(self._make, number)), number - 1, None
+            stall_secs = self._deadlines.first_secs
+        while self._number < number:
+            self._current = self._next(self._reader, stall_secs)
+            self._number += 1
+
+    def _next(self, reader: BatchReader, stall_secs: float) -> Batch:
+        """The reader's next batch; says after `deadlines.slow_secs` that the data are slow."""
+        what = f"the data set of worker {self._index} to give batch {self._number + 1}"
+        began = time.monotonic()
+        limits = [min(self._deadlines.slow_secs, stall_secs), stall_secs]
+        while not self._interrupted.is_set():
+            try:
+                batch = reader.get(max(0.0, limits[0] - (time.monotonic() - began)))
+            except queue.Empty:
+                secs = limits.pop(0)
+                if not limits:
+                    raise DataStallError(what, stall_secs) from None
+                logger.warning("waiting for %s since %g s", what, secs, extra={"event": "slow_data", "secs": secs})
+            else:
+                if batch is not None:
+                    return batch
+        raise LostPeerError(f"the wait for {what} was interrupted")

@@ -1,0 +1,91 @@
+"""A worker's waits for the rest of the fleet: each ends at a deadline, with the run, or with a signal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from psfleet.errors import DeadlineError
+from psfleet.polling import wait_until
+from worker_service.fleet_state import States
+from worker_service.heartbeat import Heartbeat
+from worker_service.run_context import RunContext
+
+POLL_SECS = 0.05
+
+
+class FleetWait:
+    """Waits of one worker, by the states that its heartbeat brings."""
+
+    def __init__(self, context: RunContext, heartbeat: Heartbeat) -> None:
+        self._context = context
+        self._heartbeat = heartbeat
+
+    def until(self, what: str, done: Callable[[States], bool]) -> None:
+        """Waits until `done` is true of the states of all ps, or the run is over.
+
+        Raises:
+            DeadlineError: Neither came in time: see `stall_secs`.
+            StoppedError: A signal came.
+        """
+        deadlines = self._context.job.deadlines
+        try:
+            self._wait(what, done, deadlines.stall_secs)
+        except DeadlineError:
+            whole = self.stall_secs(self._heartbeat.states)
+            if whole <= deadlines.stall_secs:
+                raise
+            try:
+                self._wait(what, done, whole - deadlines.stall_secs)
+            except DeadlineError as error:
+                raise DeadlineError(what, whole, error.last_seen) from None
+
+    def until_step(self, step: int, what: str, is_replaced: Callable[[States], bool]) -> None:
+        """Waits until ps 0 has reached a step: as long as it makes progress.
+
+        Args:
+            step: To reach.
+            what: For the message at the deadline.
+            is_replaced: Whether the fleet trains another generation, which ends the wait.
+
+        Raises: As `until`, if no step is made in `stall_secs`.
+        """
+        reached = -1
+
+        def has_moved(states: States) -> bool:
+            return is_replaced(states) or _step(states) > reached
+
+        while reached < step and self._heartbeat.outcome is None:
+            self.until(f"{what}; it has made {max(reached, 0)}", has_moved)
+            if is_replaced(self._heartbeat.states):
+                return
+            reached = max(reached, _step(self._heartbeat.states))
+
+    def stall_secs(self, states: States) -> float:
+        """How long the fleet may stand still: longer while another worker reads the first batch of its process."""
+        deadlines = self._context.job.deadlines
+        others = [
+            worker
+            for state in states[:1]
+            if state is not None
+            for worker in state.workers
+            if worker.index != self._context.index
+        ]
+        is_reading = any(worker.is_alive and not worker.pushed for worker in others)
+        return deadlines.first_secs if is_reading else deadlines.stall_secs
+
+    def _wait(self, what: str, done: Callable[[States], bool], timeout_secs: float) -> None:
+        stop, index = self._context.stop, self._context.index
+
+        def is_done(states: States) -> bool:
+            if self._heartbeat.outcome is not None:
+                return True
+            if stop.must_leave(index):
+                raise stop.error()
+            return done(states)
+
+        wait_until(lambda: self._heartbeat.states, timeout_secs, what, done=is_done, poll_secs=POLL_SECS)
+
+
+def _step(states: States) -> int:
+    """The global step of ps 0; -1 if it cannot be reached."""
+    return -1 if states[0] is None else int(states[0].step)

@@ -1,0 +1,184 @@
+"""A worker's training data: which shard it reads in which epoch, shuffled, batched, from any batch on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import tensorflow as tf
+
+from psfleet.errors import ProgramError
+from psfleet.job.job import Job
+from psfleet.job.program import GraphProgram, KerasProgram
+from psfleet.job.user_code import user_code
+from psfleet.tf.program_data import training_data
+from worker_service.batch_reader import Batch
+from worker_service.input_pipeline import PREFETCHED_BATCHES, batch_spec, read
+
+EPOCH_STRIDE = 0x9E3779B97F4A7C1
+"""Odd, so that each epoch of a shard has another shuffle seed (2^64 / golden ratio, cut to 60 bits)."""
+NUM_GLOBAL_SEEDS = 2**31 - 1
+"""TensorFlow takes its global seed modulo this number."""
+
+
+class TrainingData:
+    """The batches of one worker; batch t is a function of the seed, the worker's index and t.
+
+    With as many workers as the quorum, worker i reads shard i in every epoch. With more, a worker that is always too
+    late would withhold its shard from the model. Then the shards form a circle: worker i starts at shard i, and goes on
+    to the next shard after each epoch. All workers go round at the same pace, a batch at each step, so that they keep
+    their distances, whatever the lengths of the shards are: no two of them have the same batch of the same step, and in
+    each round every worker has every batch once.
+
+    A worker of index `num_shards` or higher was added to the running fleet. It follows the same path as worker
+    `index % num_shards`, `index // num_shards` batches ahead.
+
+    Args of the constructor:
+        num_shards: Workers and spares of the job.
+        rotates: Whether workers go on to the next shard after each epoch.
+    """
+
+    def __init__(
+        self, program: KerasProgram | GraphProgram, job: Job, index: int, num_shards: int, rotates: bool
+    ) -> None:
+        self._program = program
+        self._job = job
+        self._num_shards = num_shards
+        self._first_shard = index % num_shards
+        self._ahead = index // num_shards
+        self._epochs_of_round = num_shards if rotates else 1
+        self._shards: dict[int, _Shard] = {}
+
+    @classmethod
+    def of_worker(cls, program: KerasProgram | GraphProgram, job: Job, index: int) -> TrainingData:
+        """The data of a worker of a job."""
+        replicas = job.fleet.replicas
+        return cls(program, job, index, replicas, rotates=job.quorum < replicas)
+
+    def batches(self, start: int) -> Iterator[Batch]:
+        """Endless batches from batch number `start` on.
+
+        Each epoch has its own order (`job.train.shuffle` > 0); examples at its end that do not fill a batch are
+        dropped. To reach `start`, epochs whose length is known are skipped, and others are read. The length is known
+        from the data set's cardinality, or once an epoch of the shard has been read.
+
+        Yields:
+            The arrays of one batch in `tf.nest.flatten` order, `[batch, ...]` each; read-only.
+
+        Raises:
+            ProgramError: `train` raised or returned something else, a shard is empty or smaller than a batch, the data
+                set raised, or an epoch had no batch.
+        """
+        epoch, num_skipped = self._locate(start + self._ahead)
+        while True:
+            shard = self._shard(epoch)
+            stays = self._epochs_of_round == 1 and shard.is_finite
+            dataset = shard.all_epochs(epoch) if stays else shard.epoch(epoch)
+            num_read = 0
+            for batch in read(dataset, self._job, shard.reading):
+                num_read += 1
+                if num_read > num_skipped:
+                    yield batch
+            if not num_read:
+                raise shard.too_small(shard.count())
+            shard.num_batches = num_read
+            num_skipped = max(0, num_skipped - num_read)
+            epoch += 1
+
+    def _shard(self, epoch: int) -> _Shard:
+        """The shard of an epoch; `train` is called once for each shard, when it is first needed."""
+        index = (self._first_shard + epoch % self._epochs_of_round) % self._num_shards
+        if index not in self._shards:
+            # Random operations of the data set without a seed would otherwise depend on those created before.
+            tf.random.set_seed(_global_seed(self._job.train.seed))
+            self._shards[index] = _Shard(self._program, self._job, index, self._num_shards)
+        return self._shards[index]
+
+    def _locate(self, number: int) -> tuple[int, int]:
+        """The epoch of a batch and its number there; an earlier epoch if the length of that one's shard is unknown."""
+        epoch, rest = self._walk(number)
+        if epoch < self._epochs_of_round:
+            return epoch, rest
+        rounds, rest = divmod(number, number - rest)
+        epoch, rest = self._walk(rest)
+        return rounds * self._epochs_of_round + epoch, rest
+
+    def _walk(self, number: int) -> tuple[int, int]:
+        """As `_locate` in the first round; the number of its epochs and the batches that remain behind the round."""
+        for epoch in range(self._epochs_of_round):
+            length = self._shard(epoch).num_batches
+            if length is None or number < length:
+                return epoch, number
+            number -= length
+        return self._epochs_of_round, number
+
+
+class _Shard:
+    """One shard of the training examples.
+
+    Attributes:
+        reading: What this process is doing when the data set raises.
+        is_finite: Whether the data set's cardinality says how long it is.
+        num_batches: Of an epoch; None as long as it is unknown.
+    """
+
+    def __init__(self, program: KerasProgram | GraphProgram, job: Job, index: int, num_shards: int) -> None:
+        self._job = job
+        self._index = index
+        self._dataset = training_data(program, job, index, num_shards)
+        self.reading = f"reading the training data of shard {index}"
+        self.num_batches: int | None = None
+        batch_spec(self._dataset, job, job.train.batch_size)
+        num_examples = int(self._dataset.cardinality())
+        self.is_finite = num_examples >= 0
+        if self.is_finite:
+            self.num_batches = num_examples // job.train.batch_size
+            if not self.num_batches:
+                raise self.too_small(num_examples)
+        seed = np.random.SeedSequence([job.train.seed, index]).generate_state(1, np.uint64)[0]
+        self._seed = int(seed >> np.uint64(1))
+
+    def epoch(self, epoch: int) -> tf.data.Dataset:
+        """The batches of one epoch."""
+        return _prefetched(self._batches(tf.constant(epoch, tf.int64)))
+
+    def all_epochs(self, first: int) -> tf.data.Dataset:
+        """The batches of all epochs from one on. A shard without a batch would be read forever."""
+        return _prefetched(tf.data.Dataset.range(first, tf.int64.max).flat_map(self._batches))
+
+    def _batches(self, epoch: tf.Tensor) -> tf.data.Dataset:
+        train, examples = self._job.train, self._dataset
+        if train.shuffle:
+            seed = tf.constant(self._seed, tf.int64) + epoch * EPOCH_STRIDE
+            examples = examples.shuffle(train.shuffle, seed, reshuffle_each_iteration=False)
+        return examples.batch(train.batch_size, drop_remainder=True)
+
+    def count(self) -> int:
+        """Number of examples, by reading them all."""
+        with user_code(self._job, self.reading):
+            return int(self._dataset.reduce(np.int64(0), lambda count, _: count + 1))
+
+    def too_small(self, num_examples: int) -> ProgramError:
+        """The error for a shard without a single batch."""
+        data = f"program {self._job.program!r}: the training data of shard {self._index}"
+        if num_examples == 0:
+            return ProgramError(f"{data} are empty, expected the same examples in every epoch")
+        batch_size = self._job.train.batch_size
+        return ProgramError(f"{data} have {num_examples} examples, expected at least train.batch_size = {batch_size}")
+
+
+def _prefetched(batches: tf.data.Dataset) -> tf.data.Dataset:
+    """Read ahead, in a fixed order, without threads that tune themselves."""
+    options = tf.data.Options()
+    options.deterministic = True
+    options.autotune.enabled = False
+    return batches.prefetch(PREFETCHED_BATCHES).with_options(options)
+
+
+def _global_seed(seed: int) -> int:
+    """`train.seed` as a global seed of TensorFlow, which must not be 0 here.
+
+    With a global seed of 0, `tf.random.get_seed` compares the pair (0, seed of the operation) with (0, 0). The seed of
+    the shuffle inside `flat_map` is a symbolic tensor, which has no truth value: OperatorNotAllowedInGraphError.
+    """
+    return seed % NUM_GLOBAL_SEEDS or NUM_GLOBAL_SEEDS - 1
