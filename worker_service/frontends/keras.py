@@ -17,7 +17,7 @@ from psfleet.job.program import KerasProgram
 from psfleet.job.user_code import user_code
 from psfleet.layout import Layout, TensorSpec
 from psfleet.tf.program_data import built_model, training_data
-from worker_service.frontends import flat
+from worker_service.frontends import finite, flat
 from worker_service.frontends.graph_import import split, transplant
 from worker_service.frontends.interface import TrainingGraph
 from worker_service.input_pipeline import batch_spec, evaluation_batches
@@ -61,8 +61,9 @@ class KerasFrontEnd:
 
     def initial_values(self) -> dict[str, np.ndarray]:
         """See `FrontEnd`."""
-        variables = self._trained + self._state + self._frozen
-        return {self._specs[id(variable)].name: variable.numpy() for variable in variables}
+        named = {self._specs[id(variable)].name: variable.numpy() for variable in self._trained + self._state}
+        constants = {self._specs[id(variable)].name: variable.numpy() for variable in self._frozen}
+        return finite.checked_values(self._job.program, named) | constants
 
     def build(
         self, layout: Layout, parameters: tf.Tensor, state: Sequence[tf.Tensor], frozen: Sequence[tf.Tensor]
