@@ -1,8 +1,7 @@
 """Builds the optimizer that a job names, with its learning rate as a function of the step.
 
 The updates are those of `keras.optimizers`; classes of this module replace those of tf.compat.v1.train that differ. No
-optimizer may make NaN of the gaps between tensors, whose gradient is always zero, or of the contributor mask behind the
-first bucket, whose gradient is the same in each step.
+optimizer may make NaN of a weight whose gradient is always zero, as in the gaps between tensors, or always the same.
 """
 
 from __future__ import annotations

@@ -93,8 +93,8 @@ def check_steps(optimizer: dict[str, Any], reference: keras.optimizers.Optimizer
     + [{"name": "adagrad", "initial_accumulator": 0.0}, {"name": "ftrl", "initial_accumulator": 0.0}],
     ids=name_of,
 )
-def test_gaps_and_the_contributor_mask_stay_finite(optimizer: dict[str, Any]) -> None:
-    """A gap's gradient is always 0, and the mask's the same in each step, so that its variance is 0."""
+def test_weights_stay_finite_under_a_gradient_of_zero_or_one_that_is_always_the_same(optimizer: dict[str, Any]) -> None:
+    """The gradient of the gaps between tensors is always 0, and their weights stay 0."""
     gradients = np.tile(np.array([0.0, 1 / 3, 0.5, 1.0], np.float32), (400, 1))
     seen = trained({**optimizer, "learning_rate": RATE}, np.zeros(4, np.float32), gradients)
     assert np.isfinite(seen).all()
