@@ -21,7 +21,7 @@ MESSAGE = re.compile(r"psfleet: (?P<what>.*?) : Tensor had (?P<values>.*?) value
 def checked(training: TrainingGraph, layout: Layout) -> TrainingGraph:
     """The step with a loss, gradients and state that raise InvalidArgumentError where they are not finite.
 
-    The cost is one sum over each tensor: CheckNumerics itself takes about seven times as long. A sum that exceeds
+    The cost is one sum over each tensor: CheckNumerics itself takes ten times as long. A sum that exceeds
     float32 counts as infinite. Each gradient waits only for its own check, and all checks for that of the loss, which
     is the cause if both fail.
     """
