@@ -23,7 +23,7 @@ def ps_addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]
         yield addresses
 
 
-@pytest.mark.parametrize("style", ["several", "two_towers", "nested", "attention"])
+@pytest.mark.parametrize("style", ["several", "two_towers", "attention"])
 def test_a_model_of_any_style_trains_on_a_fleet(style: str, ps_addresses: list[str], tmp_path: Path) -> None:
     job = {
         "name": style.replace("_", "-"),
