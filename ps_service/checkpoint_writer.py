@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
+from ps_service.finite import first_not_finite
 from psfleet.checkpoint.manifest import checkpoint_folder
 from psfleet.checkpoint.parts import PartRecord, ShardContent, write_part
 from psfleet.layout import Layout
@@ -31,15 +31,22 @@ class SavedPart:
 
 
 class CheckpointWriter:
-    """Writes parts one at a time."""
+    """Writes parts one at a time.
 
-    def __init__(self, root: Path, run: str, generation: int, shard: int, layout: Layout) -> None:
+    Args of the constructor:
+        on_not_finite: Called with a message, on the writer's thread, instead of writing a tensor that is not finite.
+    """
+
+    def __init__(
+        self, root: Path, run: str, generation: int, shard: int, layout: Layout, on_not_finite: Callable[[str], None]
+    ) -> None:
         self._root = root
         self._run = run
         self._logger = RunLogger(_logger, run)
         self._generation = generation
         self._shard = shard
         self._layout = layout
+        self._on_not_finite = on_not_finite
         self._thread = ThreadPoolExecutor(1, "checkpoint-writer")
         self._pending: Future[None] | None = None
         self._parts: list[SavedPart] = []
@@ -65,16 +72,19 @@ class CheckpointWriter:
         self._thread.shutdown(wait=True)
 
     def _write(self, step: int, content: ShardContent) -> None:
-        if np.isfinite(content.parameters).all():
-            saved = self._write_finite(step, content)
+        tensor = first_not_finite(self._layout, self._shard, content)
+        if tensor:
+            saved = SavedPart(step, None, f"{tensor} is NaN or infinite at step {step}, expected finite numbers")
         else:
-            saved = SavedPart(step, None, f"weights at step {step} are NaN or infinite")
+            saved = self._write_finite(step, content)
         if saved.error:
             self._logger.error(
                 "cannot write the checkpoint part at step %d: %s", step, saved.error, extra={"step": step}
             )
         with self._lock:
             self._parts = [*self._parts, saved][-REMEMBERED:]
+        if tensor:
+            self._on_not_finite(saved.error)
 
     def _write_finite(self, step: int, content: ShardContent) -> SavedPart:
         folder = checkpoint_folder(self._root, step, self._generation)

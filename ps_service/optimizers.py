@@ -1,8 +1,12 @@
-"""Builds the optimizer that a job names, with its learning rate as a function of the step."""
+"""Builds the optimizer that a job names, with its learning rate as a function of the step.
+
+The updates are those of `keras.optimizers`; classes of this module replace those of tf.compat.v1.train that differ. No
+optimizer may make NaN of a weight whose gradient is always zero, as in the gaps between tensors, or always the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -11,25 +15,80 @@ import tensorflow.compat.v1 as v1
 from psfleet.job import optimizer as schema
 
 
-class AdamWOptimizer(v1.train.AdamOptimizer):
-    """Adam with decoupled weight decay: each weight first loses `learning_rate * weight_decay` of itself.
+class Momentum(v1.train.Optimizer):
+    """Momentum of `keras.optimizers.SGD`: `velocity = momentum * velocity - rate * gradient`; `weights += velocity`.
 
-    Loshchilov and Hutter 2019, algorithm 2, with the schedule's rate as the multiplier of the decay.
+    tf.compat.v1.train.MomentumOptimizer multiplies the velocity by the rate of the current step instead, which differs
+    where the rate changes. The slot has another name than in that class, whose checkpoints have another meaning.
     """
 
-    def __init__(self, learning_rate: tf.Tensor, weight_decay: float, **options: float) -> None:
-        super().__init__(learning_rate, **options)
-        self._keep = 1.0 - learning_rate * weight_decay
+    def __init__(self, rate: tf.Tensor, momentum: float, nesterov: bool) -> None:
+        super().__init__(use_locking=False, name="Momentum")
+        self._rate = rate
+        self._momentum = momentum
+        self._nesterov = nesterov
 
-    def apply_gradients(
-        self, grads_and_vars: Iterable[Any], global_step: Any = None, name: str | None = None
-    ) -> tf.Operation:
-        """Decays the variables, then applies Adam's update; see tf.compat.v1.train.Optimizer."""
-        pairs = list(grads_and_vars)
-        with tf.control_dependencies([gradient for gradient, _ in pairs]):
-            decays = [variable.assign(variable * self._keep, read_value=False) for _, variable in pairs]
-        with tf.control_dependencies(decays):
-            return super().apply_gradients(pairs, global_step, name)
+    def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
+        for variable in var_list:
+            self._zeros_slot(variable, "velocity", self._name)
+
+    def _resource_apply_dense(self, grad: tf.Tensor, handle: tf.Variable) -> tf.Operation:
+        return tf.raw_ops.ResourceApplyKerasMomentum(
+            var=handle.handle,
+            accum=self.get_slot(handle, "velocity").handle,
+            lr=self._rate,
+            grad=grad,
+            momentum=self._momentum,
+            use_nesterov=self._nesterov,
+        )
+
+
+class AdamW(v1.train.AdamOptimizer):
+    """Adam with decoupled weight decay: each weight first loses `rate * weight_decay` of itself.
+
+    Loshchilov and Hutter 2019, algorithm 2, with the scheduled rate as the multiplier of the decay, as Keras has it.
+    """
+
+    def __init__(self, rate: tf.Tensor, weight_decay: float, **options: float) -> None:
+        super().__init__(rate, **options)
+        self._lost = rate * weight_decay
+
+    def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> tf.Operation:
+        with tf.control_dependencies([grad]):
+            # 1 - rate * weight_decay would be rounded to a multiple of 6e-8.
+            decayed = var.assign_sub(var.read_value() * self._lost, read_value=False)
+        with tf.control_dependencies([decayed]):
+            return super()._resource_apply_dense(grad, var)
+
+
+class RmsProp(v1.train.RMSPropOptimizer):
+    """RMSProp whose mean of squared gradients starts at zero, as in Keras; TensorFlow 1 starts at one.
+
+    The slots are those of the base class, and their updates are the same.
+    """
+
+    def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
+        for variable in var_list:
+            for slot in ("rms", "mg", "momentum") if self._centered else ("rms", "momentum"):
+                self._zeros_slot(variable, slot, self._name)
+
+    def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> tf.Operation:
+        return self._apply_centered(grad, var) if self._centered else super()._resource_apply_dense(grad, var)
+
+    def _apply_centered(self, grad: tf.Tensor, var: tf.Variable) -> tf.Operation:
+        """The kernel's formula with a variance that is never below zero.
+
+        The variance of equal gradients is a rounding error, which can be below -epsilon: the root would be NaN, as it
+        is in Keras.
+        """
+        slots = [self.get_slot(var, slot) for slot in ("rms", "mg", "momentum")]
+        rms, mean, move = (slot.read_value() for slot in slots)
+        rms += (tf.square(grad) - rms) * (1.0 - self._decay)
+        mean += (grad - mean) * (1.0 - self._decay)
+        variance = tf.maximum(rms - tf.square(mean), 0.0)
+        move = move * self._momentum + self._learning_rate * grad * tf.math.rsqrt(variance + self._epsilon)
+        stored = [slot.assign(value, read_value=False) for slot, value in zip(slots, (rms, mean, move), strict=True)]
+        return tf.group(*stored, var.assign_sub(move, read_value=False))
 
 
 def learning_rate(optimizer: schema.OptimizerBase, step: tf.Tensor) -> tf.Tensor:
@@ -44,7 +103,7 @@ def learning_rate(optimizer: schema.OptimizerBase, step: tf.Tensor) -> tf.Tensor
                 base, at, float(schedule.decay_steps), schedule.decay_rate, staircase=schedule.staircase
             )
         case schema.Piecewise():
-            passed = tf.reduce_sum(tf.cast(step >= tf.constant(schedule.boundaries, tf.int64), tf.int32))
+            passed = tf.reduce_sum(tf.cast(step > tf.constant(schedule.boundaries, tf.int64), tf.int32))
             rate = base * tf.gather(tf.constant(schedule.factors, tf.float32), passed)
         case schema.Cosine():
             rate = v1.train.cosine_decay(base, at, float(schedule.decay_steps), alpha=schedule.final_factor)
@@ -60,15 +119,18 @@ def build(optimizer: schema.OptimizerBase, rate: tf.Tensor) -> v1.train.Optimize
     return _BUILDERS[type(optimizer)](optimizer, rate)
 
 
+def _adagrad(options: schema.Adagrad, rate: tf.Tensor) -> v1.train.Optimizer:
+    """Keras adds epsilon to the sum of squares at each step; the same number comes of a sum that starts with it."""
+    return v1.train.AdagradOptimizer(rate, options.initial_accumulator + options.epsilon)
+
+
 _BUILDERS: dict[type[schema.OptimizerBase], Callable[[Any, tf.Tensor], v1.train.Optimizer]] = {
     schema.Sgd: lambda _, rate: v1.train.GradientDescentOptimizer(rate),
-    schema.Momentum: lambda o, rate: v1.train.MomentumOptimizer(rate, o.momentum, use_nesterov=o.nesterov),
+    schema.Momentum: lambda o, rate: Momentum(rate, o.momentum, o.nesterov),
     schema.Adam: lambda o, rate: v1.train.AdamOptimizer(rate, o.beta1, o.beta2, o.epsilon),
-    schema.AdamW: lambda o, rate: AdamWOptimizer(rate, o.weight_decay, beta1=o.beta1, beta2=o.beta2, epsilon=o.epsilon),
-    schema.Adagrad: lambda o, rate: v1.train.AdagradOptimizer(rate, o.initial_accumulator),
-    schema.RmsProp: lambda o, rate: v1.train.RMSPropOptimizer(
-        rate, o.decay, o.momentum, o.epsilon, centered=o.centered
-    ),
+    schema.AdamW: lambda o, rate: AdamW(rate, o.weight_decay, beta1=o.beta1, beta2=o.beta2, epsilon=o.epsilon),
+    schema.Adagrad: _adagrad,
+    schema.RmsProp: lambda o, rate: RmsProp(rate, o.decay, o.momentum, o.epsilon, centered=o.centered),
     schema.Ftrl: lambda o, rate: v1.train.FtrlOptimizer(
         rate,
         o.learning_rate_power,

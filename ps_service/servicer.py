@@ -14,7 +14,6 @@ import psfleet
 from ps_service.run_state import Run
 from ps_service.shard import Shard
 from ps_service.shard_graph import ShardPlan
-from psfleet import errors
 from psfleet.checkpoint.manifest import read_manifest
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
@@ -187,7 +186,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             self._server,
             plan,
             read_manifest(Path(request.checkpoint_folder)),
-            lambda message: self._finish(run, pb.Outcome(exit_code=errors.BUG, message=message)),
+            lambda message, exit_code: self._finish(run, pb.Outcome(exit_code=exit_code, message=message)),
         )
         with run.lock:
             run.shard = shard

@@ -14,6 +14,7 @@ from ps_service.checkpoint_writer import CheckpointWriter
 from ps_service.shard_graph import Counters, ShardGraph, ShardPlan
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.tensors import read_shard
+from psfleet.errors import BUG, PROGRAM_FAILED
 from psfleet.service.logs import RunLogger
 
 _logger = logging.getLogger("psfleet.ps")
@@ -31,14 +32,17 @@ class Shard:
     Args of the constructor:
         server: Address of this process's TensorFlow server, `grpc://host:port`.
         checkpoint: To restore.
-        on_failure: Called with a message, on the shard's own thread, if an update cannot be applied.
+        on_failure: Called with a message and an exit code, on a thread of the shard, if an update cannot be applied or
+            a tensor is not finite.
 
     Raises:
         BadJobError: The checkpoint does not match the layout.
         NoCheckpointError: The checkpoint cannot be read.
     """
 
-    def __init__(self, server: str, plan: ShardPlan, checkpoint: Checkpoint, on_failure: Callable[[str], None]) -> None:
+    def __init__(
+        self, server: str, plan: ShardPlan, checkpoint: Checkpoint, on_failure: Callable[[str, int], None]
+    ) -> None:
         self.plan = plan
         self._logger = RunLogger(_logger, plan.run)
         self._on_failure = on_failure
@@ -51,7 +55,14 @@ class Shard:
             )
             content = replace(content, slots={}, scalars={})
         self._graph = ShardGraph(server, plan, checkpoint.step, content)
-        self.writer = CheckpointWriter(plan.checkpoints_root, plan.run, plan.generation, plan.shard, plan.layout)
+        self.writer = CheckpointWriter(
+            plan.checkpoints_root,
+            plan.run,
+            plan.generation,
+            plan.shard,
+            plan.layout,
+            lambda message: on_failure(f"ps {plan.shard}: {message}", PROGRAM_FAILED),
+        )
         self.first_step = self.step = checkpoint.step
         self.final_step = plan.job.train.steps
         self.last_update = time.monotonic()
@@ -136,7 +147,7 @@ class Shard:
             if not self._closing.is_set():
                 self._logger.exception("update %d failed", self.step + 1, extra={"step": self.step})
                 reason = error.message if isinstance(error, tf.errors.OpError) else f"{type(error).__name__}: {error}"
-                self._on_failure(f"ps {self.plan.shard}: update {self.step + 1} failed: {reason}")
+                self._on_failure(f"ps {self.plan.shard}: update {self.step + 1} failed: {reason}", BUG)
 
     def _advance(self) -> None:
         """Waits for one update, or in async mode one dropped gradient."""

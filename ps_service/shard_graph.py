@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from ps_service import optimizers
+from ps_service import optimizer_state, optimizers
 from ps_service.updates import AsyncUpdates, SyncUpdates, Updates
 from ps_service.updates.interface import slot_values
 from psfleet.checkpoint.parts import ShardContent
@@ -187,10 +187,12 @@ class ShardGraph:
         Only elements of tensors are set. The gaps between tensors keep the optimizer's initial values: Adagrad would
         divide by a zero in its accumulator.
         """
+        names = [*self._slots, *self._scalars]
+        content = optimizer_state.restorable(content, plan.job.optimizer.name, plan.run, names)
         size = plan.layout.parameters.bucket_size
         in_use = _in_use(plan.layout, plan.shard)
         vectors = [(self._variables.buckets, content.parameters)]
-        vectors += [(self._slots[name], vector) for name, vector in content.slots.items() if name in self._slots]
+        vectors += [(self._slots[name], vector) for name, vector in content.slots.items()]
         for variables, vector in vectors:
             for index, variable in enumerate(variables):
                 chosen = slice(index * size, (index + 1) * size)
@@ -198,8 +200,7 @@ class ShardGraph:
                 value[in_use[chosen]] = vector[chosen][in_use[chosen]]
                 self._assign(variable, value)
         for name, scalar in content.scalars.items():
-            if name in self._scalars:
-                self._assign(self._scalars[name], scalar)
+            self._assign(self._scalars[name], scalar)
         self._assign(self._variables.state, content.state)
         self._assign(self._variables.frozen, content.frozen)
 

@@ -23,7 +23,8 @@ from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.tf import keeps_previous
 from psfleet.tf.server import session_config
-from worker_service.step import NAN_LOSS, StepGraph
+from worker_service.frontends import finite
+from worker_service.step import StepGraph
 
 CLOSE_SECS = 2.0
 NEWEST = np.iinfo(np.int64).max
@@ -94,6 +95,7 @@ class WorkerSession:
         config.cluster_def.CopyFrom(cluster.as_cluster_def())
         config.experimental.share_session_state_in_clusterspec_propagation = True
         self._step = step
+        self._index = index
         self._layout = layout
         self._step_secs = job.deadlines.step_secs
         self._is_exact = keeps_previous(job)
@@ -175,7 +177,7 @@ class WorkerSession:
         Returns:
             The loss of the batch; global step and final step of each shard after the step, int64 `[num_ps, 2]`.
         """
-        with _translate_errors():
+        with _translate_errors(f"worker {self._index}, step {local_step + 1}: "):
             loss, shards = self._train(*batch, np.int64(local_step))
         return float(loss), shards
 
@@ -227,14 +229,13 @@ def _is_of_step(step: int, read: np.ndarray) -> bool:
 
 
 @contextmanager
-def _translate_errors() -> Iterator[None]:
-    """Raises psfleet's errors in place of TensorFlow's."""
+def _translate_errors(at: str = "") -> Iterator[None]:
+    """Raises psfleet's errors in place of TensorFlow's; `at` begins the message about a tensor that is not finite."""
     try:
         yield
     except PROGRAM_ERRORS as error:
-        if NAN_LOSS in error.message:
-            what = "NaN" if "NaN" in error.message.replace(NAN_LOSS, "") else "infinite"
-            raise ProgramError(f"the loss is {what}, expected a finite number") from error
+        if failure := finite.failure(error.message):
+            raise ProgramError(at + failure) from error
         raise ProgramError(f"the program failed in TensorFlow: {_reason(error)}", error.message) from error
     except tf.errors.OpError as error:
         raise LostPeerError(f"{type(error).__name__}: {_reason(error)}") from error

@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as v1
 from psfleet.job.job import Job
 from psfleet.layout import FlatLayout, Layout
 from psfleet.tf import container_name, worker_job
+from worker_service.frontends import finite
 from worker_service.frontends.interface import FrontEnd
 from worker_service.push_pull import Exchange
 
@@ -56,7 +57,8 @@ class StepGraph:
                     [f.read_value() for f in frozen],
                 )
                 self.feeds, self.summaries = training.feeds, training.summaries
-                loss = tf.debugging.check_numerics(training.loss, NAN_LOSS)
+                training = finite.checked(training, layout)
+                loss = training.loss
                 with tf.control_dependencies([loss]):
                     gradients = _clipped(training.gradients, job.optimizer.clip_norm)
                 pushed_state = _as_bytes(layout.state, training.new_state) if index == 0 and state else None
@@ -121,10 +123,6 @@ class StepGraph:
                 kept.append(self._local_steps.assign(shards[:, 0], read_value=False))
             with tf.control_dependencies(kept):
                 return tf.identity(shards)
-
-
-NAN_LOSS = "psfleet: the loss is"
-"""Start of TensorFlow's message about a loss that is not finite."""
 
 
 def _local(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Variable:

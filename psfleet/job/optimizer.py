@@ -33,11 +33,11 @@ class Exponential(Section):
 
 
 class Piecewise(Section):
-    """learning_rate * factors[i], where i is the number of boundaries that the step has passed."""
+    """learning_rate * factors[i], where i is the number of boundaries below the step, counted from 0."""
 
     kind: Literal["piecewise"]
     boundaries: list[PositiveInt] = Field(
-        min_length=1, description="Steps at which the factor changes, in ascending order."
+        min_length=1, description="Last step of each factor but the last one, in ascending order."
     )
     factors: list[Positive] = Field(description="Factors of the learning rate; one more than `boundaries`.")
     warmup_steps: NonNegativeInt = Field(
@@ -73,18 +73,20 @@ class OptimizerBase(Section):
     learning_rate: Positive = Field(description="Learning rate, before the schedule's factor.")
     schedule: Schedule = Field(default_factory=Constant, description="Learning rate schedule.")
     clip_norm: Positive | None = Field(
-        None, description="Global norm to which a worker clips its gradient before pushing it; null: no clipping."
+        None,
+        description="Global norm, over all tensors, to which a worker clips its gradient before pushing it "
+        "(`global_clipnorm` in Keras); null: no clipping.",
     )
 
 
 class Sgd(OptimizerBase):
-    """w -= lr * g."""
+    """keras.optimizers.SGD without momentum: w -= lr * g."""
 
     name: Literal["sgd"]
 
 
 class Momentum(OptimizerBase):
-    """v = momentum * v + g; w -= lr * v."""
+    """keras.optimizers.SGD with momentum: v = momentum * v - lr * g; w += v."""
 
     name: Literal["momentum"]
     momentum: Fraction = Field(0.9, description="Fraction of the previous velocity that is kept.")
@@ -92,47 +94,56 @@ class Momentum(OptimizerBase):
 
 
 class Adam(OptimizerBase):
-    """Kingma and Ba 2015, the formulation before section 2.1 (epsilon hat), as tf.compat.v1.train.AdamOptimizer."""
+    """keras.optimizers.Adam: Kingma and Ba 2015, the formulation before section 2.1 (epsilon hat)."""
 
     name: Literal["adam"]
     beta1: Fraction = Field(0.9, description="Decay rate of the first moment.")
     beta2: Fraction = Field(0.999, description="Decay rate of the second moment.")
-    epsilon: Positive = Field(1e-8, description="Added to the square root of the second moment.")
+    epsilon: Positive = Field(1e-7, description="Added to the square root of the second moment.")
 
 
 class AdamW(OptimizerBase):
-    """Adam with decoupled weight decay (Loshchilov and Hutter 2019): w -= lr * weight_decay * w before each update."""
+    """keras.optimizers.AdamW: Adam (above), and w -= lr * weight_decay * w before each update.
+
+    Loshchilov and Hutter 2019. All parameters decay.
+    """
 
     name: Literal["adamw"]
     beta1: Fraction = Field(0.9, description="Decay rate of the first moment.")
     beta2: Fraction = Field(0.999, description="Decay rate of the second moment.")
-    epsilon: Positive = Field(1e-8, description="Added to the square root of the second moment.")
+    epsilon: Positive = Field(1e-7, description="Added to the square root of the second moment.")
     weight_decay: NonNegative = Field(
-        0.01, description="Fraction of each weight that is subtracted in a step with learning rate 1."
+        0.004, description="Fraction of each weight that is subtracted in a step with learning rate 1."
     )
 
 
 class Adagrad(OptimizerBase):
-    """Duchi et al. 2011, as tf.compat.v1.train.AdagradOptimizer."""
+    """keras.optimizers.Adagrad: n += g ** 2; w -= lr * g / sqrt(n + epsilon) (Duchi et al. 2011)."""
 
     name: Literal["adagrad"]
-    initial_accumulator: Positive = Field(0.1, description="Initial value of the sum of squared gradients.")
+    initial_accumulator: NonNegative = Field(0.1, description="Initial value of n, the sum of squared gradients.")
+    epsilon: Positive = Field(1e-7, description="Added to n under the square root; stored as a part of n.")
 
 
 class RmsProp(OptimizerBase):
-    """Tieleman and Hinton 2012, as tf.compat.v1.train.RMSPropOptimizer."""
+    """keras.optimizers.RMSprop: n = decay * n + (1 - decay) * g ** 2, from 0; w -= lr * g / sqrt(n + epsilon).
+
+    Tieleman and Hinton 2012.
+    """
 
     name: Literal["rmsprop"]
     decay: Fraction = Field(0.9, description="Decay rate of the moving average of squared gradients.")
     momentum: Fraction = Field(0.0, description="Fraction of the previous update that is kept.")
-    epsilon: Positive = Field(1e-10, description="Added to the moving average of squared gradients.")
+    epsilon: Positive = Field(
+        1e-7, description="Added to the moving average of squared gradients, under the square root."
+    )
     centered: bool = Field(
-        False, description="Whether the squared moving average of the gradients is subtracted (centered RMSProp)."
+        False, description="Whether the squared moving average of the gradients is subtracted from n, down to 0."
     )
 
 
 class Ftrl(OptimizerBase):
-    """McMahan et al. 2013, as tf.compat.v1.train.FtrlOptimizer."""
+    """keras.optimizers.Ftrl: McMahan et al. 2013, algorithm 1."""
 
     name: Literal["ftrl"]
     learning_rate_power: Annotated[Real, Field(le=0)] = Field(

@@ -20,7 +20,8 @@ T = TypeVar("T")
 def built_model(program: KerasProgram, job: Job) -> keras.Model:
     """A fresh, built Keras model whose initial weights are a function of `job.train.seed`.
 
-    An unbuilt model is built by calling it on the first batch of shard 0. Keras' global state is cleared first.
+    An unbuilt model is built by calling it on the first batch of shard 0, and once more as in training. Keras' global
+    state is cleared first.
 
     Raises:
         ProgramError: `model()` raised or returned something else, or the model raised on the batch.
@@ -36,7 +37,20 @@ def built_model(program: KerasProgram, job: Job) -> keras.Model:
         x = _first_inputs(program, job)
         with user_code(job, "building the model on its first batch"):
             model(x)
+            _build_for_training(model, x)
     return model
+
+
+def _build_for_training(model: keras.Model, x: Any) -> None:
+    """Builds layers that the model calls in training only; changes no variable."""
+    if "training" not in model.call_signature_parameters:
+        return
+
+    def forward(x: Any) -> None:
+        with keras.StatelessScope():
+            model(x, training=True)
+
+    tf.function(forward, autograph=False).get_concrete_function(x)
 
 
 def training_data(program: KerasProgram | GraphProgram, job: Job, shard_index: int, num_shards: int) -> tf.data.Dataset:

@@ -6,10 +6,12 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.tiny_job import JOB, PRELUDE, entries, psfleet
 
 from psfleet.checkpoint import store
+from psfleet.checkpoint.tensors import read_tensors
 from psfleet.report.schema import Report
 
 FAILED = 70
@@ -115,7 +117,36 @@ CASES = {
         ("raise OSError('disk 7 is gone')", "OSError: disk 7 is gone"),
         TWO_WORKERS,
     ),
-    "NaN loss of worker 1": Case("x[1::2] = np.nan", "the loss is NaN, expected a finite number", (), TWO_WORKERS),
+    "NaN loss of worker 1": Case("x[1::2] = np.nan", "worker 1, step 1: the loss is NaN, expected", (), TWO_WORKERS),
+    "NaN gradient of worker 1 with a finite loss": Case(
+        "x[17] = 0\n"
+        "def loss(batch):\n"
+        "    return tf.reduce_mean(tf.sqrt(tf.square(tf.linalg.matvec(batch, tf.compat.v1.get_variable('w', [2])))))",
+        "worker 1, step 3: the gradient of w is NaN or infinite, expected finite numbers",
+        (),
+        TWO_WORKERS,
+    ),
+    "NaN gradient of a Keras model with a finite loss": Case(
+        "x[17] = 0\n"
+        "def data(shard, shards):\n"
+        "    return tf.data.Dataset.from_tensor_slices((x, x))\n"
+        "def model():\n"
+        "    import keras\n"
+        "    return keras.Sequential([keras.Input((2,)), keras.layers.Dense(2, use_bias=False)], name='net')\n"
+        "def build():\n"
+        "    root = lambda y, y_pred: tf.sqrt(tf.square(y_pred))\n"
+        "    return psfleet.KerasProgram(model=model, loss=root, train=data)",
+        "worker 0, step 5: the gradient of net/dense/kernel is NaN or infinite, expected finite numbers",
+        (),
+        ("checkpoint.every_steps=1",),
+    ),
+    "optimizer slot that becomes infinite on the ps": Case(
+        "def loss(batch):\n"
+        "    return 1e20 * tf.reduce_mean(tf.compat.v1.get_variable('w', [2]))",
+        "ps 0: optimizer slot accumulator of w is NaN or infinite at step 4, expected finite numbers",
+        (),
+        ("optimizer={name: adagrad, learning_rate: 0.1}", "train.steps=4"),
+    ),
     "failure in TensorFlow": Case(
         "def loss(batch):\n"
         "    return tf.gather(tf.compat.v1.get_variable('w', [2]), tf.cast(batch[0, 0], tf.int32) + 5)",
@@ -176,6 +207,7 @@ def check_folder(out: Path, case: Case) -> None:
         assert not list((out / "checkpoints").glob("*"))
     else:
         assert found is not None
+        assert all(np.isfinite(value).all() for value in read_tensors(found).values())
     assert not [path for path in out.rglob("*") if "tmp" in path.name]
 
 

@@ -14,7 +14,7 @@ from psfleet.job.program import GraphProgram
 from psfleet.job.user_code import user_code
 from psfleet.layout import Layout, TensorSpec
 from psfleet.tf.program_data import training_data
-from worker_service.frontends import flat
+from worker_service.frontends import finite, flat
 from worker_service.frontends.graph_import import split, transplant
 from worker_service.frontends.interface import TrainingGraph
 from worker_service.input_pipeline import batch_spec, evaluation_batches, read
@@ -59,7 +59,7 @@ class GraphFrontEnd:
 
     def initial_values(self) -> dict[str, np.ndarray]:
         """See `FrontEnd`."""
-        return dict(self._initial)
+        return finite.checked_values(self._job.program, self._initial)
 
     def build(
         self, layout: Layout, parameters: tf.Tensor, state: Sequence[tf.Tensor], frozen: Sequence[tf.Tensor]

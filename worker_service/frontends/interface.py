@@ -47,7 +47,11 @@ class FrontEnd(Protocol):
     frozen: tuple[TensorSpec, ...]
 
     def initial_values(self) -> dict[str, np.ndarray]:
-        """Every named tensor's value from the program's initializers: a function of `job.train.seed`."""
+        """Every named tensor's value from the program's initializers: a function of `job.train.seed`.
+
+        Raises:
+            ProgramError: A parameter or a tensor of state is not finite.
+        """
         ...
 
     def build(

@@ -17,7 +17,7 @@ from psfleet.job.program import KerasProgram
 from psfleet.job.user_code import user_code
 from psfleet.layout import Layout, TensorSpec
 from psfleet.tf.program_data import built_model, training_data
-from worker_service.frontends import flat
+from worker_service.frontends import finite, flat
 from worker_service.frontends.graph_import import split, transplant
 from worker_service.frontends.interface import TrainingGraph
 from worker_service.input_pipeline import batch_spec, evaluation_batches
@@ -61,8 +61,9 @@ class KerasFrontEnd:
 
     def initial_values(self) -> dict[str, np.ndarray]:
         """See `FrontEnd`."""
-        variables = self._trained + self._state + self._frozen
-        return {self._specs[id(variable)].name: variable.numpy() for variable in variables}
+        named = {self._specs[id(variable)].name: variable.numpy() for variable in self._trained + self._state}
+        constants = {self._specs[id(variable)].name: variable.numpy() for variable in self._frozen}
+        return finite.checked_values(self._job.program, named) | constants
 
     def build(
         self, layout: Layout, parameters: tf.Tensor, state: Sequence[tf.Tensor], frozen: Sequence[tf.Tensor]
@@ -100,6 +101,12 @@ class KerasFrontEnd:
             raise self._error("the model has no trainable parameters, expected at least one")
         if type(self._model).train_step is not keras.Model.train_step:
             raise self._error("the model overrides train_step, which a worker never calls; expected compute_loss")
+        stateful = [layer.name for layer in self._model._flatten_layers() if getattr(layer, "stateful", False)]
+        if stateful:
+            raise self._error(
+                f"layer {stateful[0]} is stateful: its state is not among the model's variables, which the ps hold; "
+                "expected stateful=False"
+            )
         halves = [layer.name for layer in self._model._flatten_layers() if layer.compute_dtype == "float16"]
         if halves:
             raise self._error(
@@ -122,12 +129,19 @@ class KerasFrontEnd:
             scope, loss, before = self._forward(self._trained + list(others), values, batch)
             # Assigned, not extended: a function whose first trace creates variables (a metric's) is traced twice.
             changed[:] = [
-                variable for variable in others if scope.get_current_value(variable) is not before[id(variable)]
+                variable
+                for variable in self._trained + list(others)
+                if scope.get_current_value(variable) is not before[id(variable)]
             ]
             return loss
 
         variables = self._trained + list(others)
         self._concrete(forward, [tf.TensorSpec(variable.shape, variable.dtype) for variable in variables])
+        for variable in changed:
+            if any(variable is trained for trained in self._trained):
+                raise self._error(
+                    f"the forward pass assigns trainable variable {variable.path}, which only the optimizer may change"
+                )
         return changed, [variable for variable in others if all(variable is not other for other in changed)]
 
     def _trace_step(self, layout: Layout) -> Any:
@@ -160,7 +174,7 @@ class KerasFrontEnd:
         model, (x, y) = self._model, batch
         mapping = list(zip(variables, values, strict=True))
         mapping += [(metric, tf.zeros(metric.shape, metric.dtype)) for metric in model.metrics_variables]
-        with keras.StatelessScope(mapping, collect_losses=True) as scope:
+        with _Scope(mapping, collect_losses=True) as scope:
             before = {id(variable): scope.get_current_value(variable) for variable in variables}
             takes_training = "training" in model.call_signature_parameters
             y_pred = model(x, training=True) if takes_training else model(x)
@@ -198,3 +212,12 @@ class KerasFrontEnd:
 
     def _error(self, message: str) -> ProgramError:
         return ProgramError(f"program {self._job.program!r}: {message}")
+
+
+class _Scope(keras.StatelessScope):
+    """A scope in which no gradient flows through a value that was assigned to a variable, as in an eager model."""
+
+    def add_update(self, update: tuple[Any, tf.Tensor]) -> None:
+        """Is called by `keras.Variable.assign`."""
+        variable, value = update
+        super().add_update((variable, tf.stop_gradient(value)))

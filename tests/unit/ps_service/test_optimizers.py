@@ -1,87 +1,124 @@
-"""Each optimizer takes the steps of its formula, and each schedule gives the rates of its formula."""
+"""Each optimizer of the job file takes the steps of its counterpart in `keras.optimizers`, with the same defaults."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
-from support.numpy_optimizers import rule
+from keras import optimizers as ko
+from pydantic import TypeAdapter
 
 from ps_service import optimizers
-from psfleet.job.job import Job, parse_job
+from psfleet.job.optimizer import Optimizer
 
-STEPS = 6
-SIZE = 7
+STEPS = 50
 RATE = 0.05
-HALVING = {"kind": "exponential", "decay_steps": 1, "decay_rate": 0.5}
-"""The rate halves with each step, so that an optimizer which does not follow the schedule is found out."""
+MAX_DIFFERENCE = 1e-5
+SCALES = np.array([0.0, 1e-8, 1e-7, 1e-6, 1e-4, 1e-2, 1.0, 10.0], np.float32)
+"""Size of each element's gradient: none, near each epsilon, and larger."""
+
+Build = Callable[[Any], keras.optimizers.Optimizer]
+CASES: list[tuple[dict[str, Any], Build]] = [
+    ({"name": "sgd"}, ko.SGD),
+    ({"name": "momentum"}, lambda rate: ko.SGD(rate, momentum=0.9)),
+    ({"name": "momentum", "momentum": 0.5}, lambda rate: ko.SGD(rate, momentum=0.5)),
+    ({"name": "momentum", "nesterov": True}, lambda rate: ko.SGD(rate, momentum=0.9, nesterov=True)),
+    ({"name": "adam"}, ko.Adam),
+    ({"name": "adam", "beta1": 0.5}, lambda rate: ko.Adam(rate, beta_1=0.5)),
+    ({"name": "adam", "beta2": 0.75}, lambda rate: ko.Adam(rate, beta_2=0.75)),
+    ({"name": "adam", "epsilon": 0.1}, lambda rate: ko.Adam(rate, epsilon=0.1)),
+    ({"name": "adamw"}, ko.AdamW),
+    ({"name": "adamw", "weight_decay": 2.0}, lambda rate: ko.AdamW(rate, weight_decay=2.0)),
+    (
+        {"name": "adamw", "beta1": 0.5, "beta2": 0.75, "epsilon": 0.1},
+        lambda rate: ko.AdamW(rate, beta_1=0.5, beta_2=0.75, epsilon=0.1),
+    ),
+    ({"name": "adagrad"}, ko.Adagrad),
+    ({"name": "adagrad", "initial_accumulator": 2.0}, lambda rate: ko.Adagrad(rate, initial_accumulator_value=2.0)),
+    ({"name": "adagrad", "initial_accumulator": 0.0}, lambda rate: ko.Adagrad(rate, initial_accumulator_value=0.0)),
+    ({"name": "adagrad", "epsilon": 0.1}, lambda rate: ko.Adagrad(rate, epsilon=0.1)),
+    ({"name": "rmsprop"}, ko.RMSprop),
+    ({"name": "rmsprop", "decay": 0.5}, lambda rate: ko.RMSprop(rate, rho=0.5)),
+    ({"name": "rmsprop", "momentum": 0.75}, lambda rate: ko.RMSprop(rate, momentum=0.75)),
+    ({"name": "rmsprop", "epsilon": 0.1}, lambda rate: ko.RMSprop(rate, epsilon=0.1)),
+    ({"name": "rmsprop", "centered": True}, lambda rate: ko.RMSprop(rate, centered=True)),
+    (
+        {"name": "rmsprop", "centered": True, "momentum": 0.5},
+        lambda rate: ko.RMSprop(rate, centered=True, momentum=0.5),
+    ),
+    ({"name": "ftrl"}, ko.Ftrl),
+    ({"name": "ftrl", "learning_rate_power": -0.75}, lambda rate: ko.Ftrl(rate, learning_rate_power=-0.75)),
+    ({"name": "ftrl", "initial_accumulator": 0.5}, lambda rate: ko.Ftrl(rate, initial_accumulator_value=0.5)),
+    ({"name": "ftrl", "l1": 0.3}, lambda rate: ko.Ftrl(rate, l1_regularization_strength=0.3)),
+    ({"name": "ftrl", "l2": 0.2}, lambda rate: ko.Ftrl(rate, l2_regularization_strength=0.2)),
+]
+WITH_SCHEDULE = [case for case in CASES if len(case[0]) == 1 or "nesterov" in case[0]]
+FALLING = {"kind": "exponential", "decay_steps": 5, "decay_rate": 0.7}
 
 
-def job_of(optimizer: dict[str, Any]) -> Job:
-    """A job with an optimizer as the job file writes it."""
-    return parse_job(
-        {
-            "name": "sample",
-            "program": "program:build",
-            "optimizer": {"learning_rate": RATE, **optimizer},
-            "train": {"steps": STEPS, "batch_size": 1},
-        }
-    )
+def name_of(value: Any) -> str:
+    return "-".join(map(str, value.values())) if isinstance(value, dict) else "keras"
+
+
+@pytest.mark.parametrize(("optimizer", "build"), CASES, ids=name_of)
+def test_fifty_steps_are_those_of_keras(optimizer: dict[str, Any], build: Build) -> None:
+    check_steps({**optimizer, "learning_rate": RATE}, build(RATE))
+
+
+@pytest.mark.parametrize(("optimizer", "build"), WITH_SCHEDULE, ids=name_of)
+def test_fifty_steps_with_a_falling_rate_are_those_of_keras(optimizer: dict[str, Any], build: Build) -> None:
+    scheduled = {**optimizer, "learning_rate": RATE, "schedule": FALLING}
+    check_steps(scheduled, build(keras.optimizers.schedules.ExponentialDecay(RATE, 5, 0.7)))
+
+
+def check_steps(optimizer: dict[str, Any], reference: keras.optimizers.Optimizer) -> None:
+    """Compares the weights after each step."""
+    generator = np.random.default_rng(3)
+    gradients = (generator.normal(size=(STEPS, SCALES.size)) * SCALES).astype(np.float32)
+    start = generator.normal(size=SCALES.size).astype(np.float32)
+    expected = trained_by_keras(reference, start, gradients)
+    assert np.abs(expected[-1] - start).max() > 1000 * MAX_DIFFERENCE, "hardly trained"
+    for step, (weights, wanted) in enumerate(zip(trained(optimizer, start, gradients), expected, strict=True)):
+        np.testing.assert_allclose(weights, wanted, rtol=0, atol=MAX_DIFFERENCE, err_msg=f"after step {step + 1}")
 
 
 @pytest.mark.parametrize(
     "optimizer",
-    [
-        {"name": "sgd"},
-        {"name": "momentum"},
-        {"name": "momentum", "momentum": 0.5},
-        {"name": "momentum", "nesterov": True},
-        {"name": "adam"},
-        {"name": "adam", "beta1": 0.5, "beta2": 0.75, "epsilon": 0.1},
-        {"name": "adamw", "weight_decay": 0.01},
-        {"name": "adamw", "weight_decay": 2.0, "beta1": 0.5, "beta2": 0.75, "epsilon": 0.1},
-        {"name": "adagrad"},
-        {"name": "adagrad", "initial_accumulator": 2.0},
-        {"name": "rmsprop"},
-        {"name": "rmsprop", "decay": 0.5, "momentum": 0.75, "epsilon": 0.1},
-        {"name": "rmsprop", "centered": True},
-        {"name": "ftrl"},
-        {"name": "ftrl", "learning_rate_power": -0.75, "initial_accumulator": 0.5},
-        {"name": "ftrl", "l1": 0.3, "l2": 0.2},
-    ],
-    ids=lambda optimizer: "-".join(map(str, optimizer.values())),
+    [case[0] for case in CASES if len(case[0]) == 1 or "centered" in case[0]]
+    + [{"name": "adagrad", "initial_accumulator": 0.0}, {"name": "ftrl", "initial_accumulator": 0.0}],
+    ids=name_of,
 )
-def test_an_optimizer_takes_the_steps_of_its_formula(optimizer: dict[str, Any]) -> None:
-    gradients = np.random.default_rng(3).normal(size=(STEPS, SIZE)).astype(np.float32)
-    start = np.linspace(-1, 1, SIZE, dtype=np.float32)
-    expected, step_of = start.astype(np.float64), rule(optimizer)
-    for step, weights in enumerate(trained({**optimizer, "schedule": HALVING}, start, gradients)):
-        expected = step_of(expected, gradients[step].astype(np.float64), RATE * 0.5**step)
-        np.testing.assert_allclose(weights, expected, rtol=0, atol=2e-6, err_msg=f"after step {step + 1}")
+def test_weights_stay_finite_under_a_gradient_of_zero_or_one_that_is_always_the_same(optimizer: dict[str, Any]) -> None:
+    """The gradient of the gaps between tensors is always 0, and their weights stay 0."""
+    gradients = np.tile(np.array([0.0, 1 / 3, 0.5, 1.0], np.float32), (400, 1))
+    seen = trained({**optimizer, "learning_rate": RATE}, np.zeros(4, np.float32), gradients)
+    assert np.isfinite(seen).all()
+    assert not np.array(seen)[:, 0].any(), "the weights of a gap moved"
 
 
-def test_the_decay_of_adamw_is_decoupled_from_the_gradient() -> None:
-    """Where the gradient is zero Adam stands still, and AdamW takes its part of the weights all the same."""
-    start, still = np.array([1.0, -2.0], np.float32), np.zeros((1, 2), np.float32)
-    np.testing.assert_array_equal(trained({"name": "adam"}, start, still)[-1], start)
-    np.testing.assert_allclose(
-        trained({"name": "adamw", "weight_decay": 0.5}, start, still)[-1], start * (1 - RATE / 2)
-    )
+def test_centered_rmsprop_stays_finite_where_the_variance_is_a_rounding_error() -> None:
+    """Keras takes the root of a negative number here."""
+    gradients = np.repeat(np.array([[10.0], [3.0]], np.float32), 200, axis=0)
+    start = np.zeros(1, np.float32)
+    assert np.isnan(trained_by_keras(ko.RMSprop(RATE, centered=True), start, gradients)[-1])
+    seen = trained({"name": "rmsprop", "centered": True, "learning_rate": RATE}, start, gradients)
+    assert np.isfinite(seen).all()
 
 
 def test_a_strong_l1_penalty_of_ftrl_makes_weights_exactly_zero() -> None:
     start = np.array([0.1, -0.1], np.float32)
-    weights = trained({"name": "ftrl", "l1": 10.0}, start, np.full((1, 2), 0.01, np.float32))[-1]
-    assert weights.tolist() == [0.0, 0.0]
+    optimizer = {"name": "ftrl", "learning_rate": RATE, "l1": 10.0}
+    assert trained(optimizer, start, np.full((1, 2), 0.01, np.float32))[-1].tolist() == [0.0, 0.0]
 
 
 def trained(optimizer: dict[str, Any], start: np.ndarray, gradients: np.ndarray) -> list[np.ndarray]:
     """The weights after each step of `ps_service`'s optimizer; `start` is `[size]`, `gradients` are `[steps, size]`."""
-    fields = job_of(optimizer).optimizer
+    fields = TypeAdapter(Optimizer).validate_python(optimizer)
     with tf.Graph().as_default() as graph:
         variable = v1.get_variable("weights", initializer=start, use_resource=True)
         global_step = v1.get_variable("global_step", initializer=np.int64(0), use_resource=True, trainable=False)
@@ -98,58 +135,14 @@ def trained(optimizer: dict[str, Any], start: np.ndarray, gradients: np.ndarray)
         return seen
 
 
-def exponential(step: int) -> float:
-    return 0.9 ** (step / 4)
-
-
-def staircase(step: int) -> float:
-    return 0.9 ** (step // 4)
-
-
-def piecewise(step: int) -> float:
-    return [1.0, 0.5, 0.25][(step >= 3) + (step >= 8)]
-
-
-def cosine(step: int) -> float:
-    return 0.2 + 0.8 * (1 + math.cos(math.pi * min(step, 10) / 10)) / 2
-
-
-SCHEDULES = [
-    ({"kind": "constant"}, lambda step: 1.0),
-    ({"kind": "exponential", "decay_steps": 4, "decay_rate": 0.9}, exponential),
-    ({"kind": "exponential", "decay_steps": 4, "decay_rate": 0.9, "staircase": True}, staircase),
-    ({"kind": "piecewise", "boundaries": [3, 8], "factors": [1.0, 0.5, 0.25]}, piecewise),
-    ({"kind": "cosine", "decay_steps": 10, "final_factor": 0.2}, cosine),
-]
-IDS = ["constant", "exponential", "staircase", "piecewise", "cosine"]
-
-
-@pytest.mark.parametrize(("schedule", "factor"), SCHEDULES, ids=IDS)
-@pytest.mark.parametrize("warmup_steps", [0, 1, 5])
-def test_a_schedule_gives_the_rates_of_its_formula(schedule: dict[str, Any], factor: Any, warmup_steps: int) -> None:
-    steps = range(14)
-    expected = [RATE * factor(step) * (min(1, (step + 1) / warmup_steps) if warmup_steps else 1) for step in steps]
-    np.testing.assert_allclose(rates({**schedule, "warmup_steps": warmup_steps}, steps), expected, rtol=1e-5)
-
-
-def test_a_warm_up_begins_above_zero_and_reaches_the_full_rate_at_its_last_step() -> None:
-    assert rates({"kind": "constant", "warmup_steps": 4}, range(6)) == pytest.approx(
-        [RATE / 4, RATE / 2, RATE * 3 / 4, RATE, RATE, RATE]
-    )
-
-
-def test_a_rate_stays_exact_at_steps_beyond_the_whole_numbers_of_float32() -> None:
-    """2^24 + 1 is no float32: a boundary there is compared as a whole number."""
-    boundary = 2**24 + 1
-    schedule = {"kind": "piecewise", "boundaries": [boundary], "factors": [1.0, 0.5]}
-    assert rates(schedule, [boundary - 1, boundary]) == pytest.approx([RATE, RATE / 2])
-
-
-def rates(schedule: dict[str, Any], steps: Any) -> list[float]:
-    """The scheduled rate at each of the steps."""
-    fields = job_of({"name": "sgd", "schedule": schedule}).optimizer
-    with tf.Graph().as_default() as graph:
-        step = v1.placeholder(tf.int64, [])
-        rate = optimizers.learning_rate(fields, step)
-    with v1.Session(graph=graph) as session:
-        return [float(session.run(rate, {step: at})) for at in steps]
+def trained_by_keras(
+    optimizer: keras.optimizers.Optimizer, start: np.ndarray, gradients: np.ndarray
+) -> list[np.ndarray]:
+    """The same by `keras.optimizers`."""
+    variable = keras.Variable(start)
+    optimizer.build([variable])
+    seen = []
+    for row in gradients:
+        optimizer.apply([tf.constant(row)])
+        seen.append(variable.numpy())
+    return seen

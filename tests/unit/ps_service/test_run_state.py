@@ -16,6 +16,7 @@ from ps_service import run_state
 from ps_service.run_state import Run, WorkerRecord
 from ps_service.shard import Shard
 from psfleet.control import control_pb2 as pb
+from psfleet.errors import BUG
 
 
 @dataclass
@@ -83,9 +84,10 @@ def test_whatever_stops_the_updates_of_a_shard_ends_the_run(
         raise error
 
     monkeypatch.setattr(Shard, "_advance", fail)
-    shard, messages = Shard.__new__(Shard), list[str]()
+    shard, failures = Shard.__new__(Shard), list[tuple[str, int]]()
     plan: Any = SimpleNamespace(run="name", shard=1)
-    shard.plan, shard.step, shard._closing, shard._on_failure = plan, 6, threading.Event(), messages.append
+    shard.plan, shard.step, shard._closing = plan, 6, threading.Event()
+    shard._on_failure = lambda message, exit_code: failures.append((message, exit_code))
     shard._logger = Run("name", "").logger
     shard._loop()
-    assert messages == [f"ps 1: update 7 failed: {reason}"]
+    assert failures == [(f"ps 1: update 7 failed: {reason}", BUG)]

@@ -133,7 +133,7 @@ def test_a_number_may_have_a_notation_that_yaml_1_1_reads_as_text(tmp_path: Path
         ("momentum", {"momentum": 0.8, "nesterov": True}),
         ("adam", {"beta1": 0.8, "beta2": 0.99, "epsilon": "1e-7"}),
         ("adamw", {"beta1": 0.8, "beta2": 0.99, "epsilon": 1e-7, "weight_decay": 0.1}),
-        ("adagrad", {"initial_accumulator": 0.2}),
+        ("adagrad", {"initial_accumulator": 0, "epsilon": 1e-6}),
         ("rmsprop", {"decay": 0.8, "momentum": 0.1, "epsilon": 1e-5, "centered": True}),
         ("ftrl", {"learning_rate_power": -1, "initial_accumulator": 0, "l1": 1, "l2": 2}),
     ],

@@ -174,6 +174,10 @@ class OwnStep(keras.Sequential):
         return {}
 
 
+def stateful() -> keras.Model:
+    return keras.Sequential([keras.Input((5, 1), batch_size=4), layers.GRU(3, stateful=True), layers.Dense(1)])
+
+
 class Raising(layers.Layer):
     def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
         if training:
@@ -191,6 +195,11 @@ class Raising(layers.Layer):
         ({"model": lambda: followed_by(TableLookup())()}, "a resource in .*Lookup.* lookup tables in the"),
         ({"model": lambda: OwnStep([keras.Input((5,)), layers.Dense(1)])}, "overrides train_step"),
         ({"model": lambda: followed_by(Raising())()}, "the model's forward pass or loss raised ValueError"),
+        (
+            {"model": lambda: followed_by(layers.SpectralNormalization(layers.Dense(1)))()},
+            "assigns trainable variable .*kernel, which only the optimizer may change",
+        ),
+        ({"model": stateful}, "layer gru is stateful"),
         ({"loss": "no_such_loss"}, "raised ValueError: Could not interpret loss"),
         ({"model": followed_by(layers.Flatten()), "loss": None}, "raised ValueError: No loss to compute"),
         (

@@ -1,0 +1,36 @@
+"""Decides whether an optimizer can continue from the slots and scalars of a checkpoint."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+
+from psfleet.checkpoint.parts import ShardContent
+from psfleet.service.logs import RunLogger
+
+_logger = logging.getLogger("psfleet.ps")
+
+
+def restorable(content: ShardContent, optimizer: str, run: str, names: Iterable[str]) -> ShardContent:
+    """The content of a checkpoint; without slots and scalars if they are not the optimizer's.
+
+    Another psfleet, or another option such as `centered`, may keep other slots under the same optimizer's name. To
+    restore some of them would mix state with initial values; the optimizer then starts anew, and a warning says so.
+
+    Args:
+        content: Of one shard. A checkpoint of step 0 has no slots and scalars.
+        optimizer: Its name in the job file.
+        run: For the log.
+        names: Of all slots and scalars that the optimizer has.
+    """
+    found, expected = {*content.slots, *content.scalars}, set(names)
+    if not found or found == expected:
+        return content
+    RunLogger(_logger, run).warning(
+        "optimizer %s starts without state: the checkpoint has %s, expected %s",
+        optimizer,
+        ", ".join(sorted(found)),
+        ", ".join(sorted(expected)) or "none",
+    )
+    return replace(content, slots={}, scalars={})
