@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import gc
 import logging
-import secrets
 from dataclasses import dataclass
 
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient
 from psfleet.control.credentials import read_identity
 from psfleet.control.server import serving
-from psfleet.errors import BadJobError, LostPeerError, PermanentError, ProgramError, PsfleetError, StoppedError
+from psfleet.errors import BadJobError, PermanentError, ProgramError, PsfleetError, ReplacedError, StoppedError
 from psfleet.job.job import Job
 from psfleet.job.program import load_program
 from psfleet.layout import Layout
-from psfleet.polling import wait_until
 from psfleet.report import html
 from psfleet.service.logs import log_json
 from psfleet.service.metrics_server import exposing
@@ -31,9 +29,11 @@ from worker_service.chief.recovery import Recovery
 from worker_service.chief.run_attempt import begin
 from worker_service.chief.run_finisher import RunFinisher, versions
 from worker_service.evaluation import Evaluator
+from worker_service.fleet_state import check_chief
 from worker_service.frontends import FrontEnd, front_end
 from worker_service.heartbeat import Heartbeat
 from worker_service.input_pipeline import batches
+from worker_service.joining import join
 from worker_service.metrics import WorkerMetrics
 from worker_service.progress import TrainingProgress
 from worker_service.run_context import RunContext, TaskAddresses
@@ -54,6 +54,7 @@ class _Process:
     progress: TrainingProgress
     heartbeat: Heartbeat
     metrics: WorkerMetrics
+    incarnation: int
 
 
 def serve(settings: Settings, stop: Stop) -> int:
@@ -72,13 +73,14 @@ def serve(settings: Settings, stop: Stop) -> int:
         serving(settings.address, identity=identity, stopping=stop.event),
         exposing(settings, metrics.read),
     ):
-        index = _join(fleet, settings, job, stop)
+        membership = join(fleet, settings, job, stop)
+        index, incarnation = membership.member.index, membership.member.incarnation
         log_json(run=settings.run, role="worker", index=index)
-        logger.info("joined as worker %d", index)
-        heartbeat = Heartbeat(fleet, index, settings.address, stop, progress)
+        logger.info("joined as worker %d", index, extra={"incarnation": incarnation})
+        heartbeat = Heartbeat(fleet, index, settings.address, stop, progress, membership.joins)
         metrics.add_heartbeat(heartbeat)
         heartbeat.start()
-        process = _Process(settings, job, fleet, stop, progress, heartbeat, metrics)
+        process = _Process(settings, job, fleet, stop, progress, heartbeat, metrics, incarnation)
         try:
             with data_plane(settings, "worker", index, identity) as plane:
                 return _train(process, plane)
@@ -89,36 +91,6 @@ def serve(settings: Settings, stop: Stop) -> int:
             raise
         finally:
             heartbeat.close()
-
-
-def _join(fleet: FleetClient, settings: Settings, job: Job, stop: Stop) -> int:
-    """Leases an index from ps 0, and registers it with the other ps."""
-    process = secrets.token_hex(8)
-
-    def join() -> int | LostPeerError:
-        if stop.event.is_set():
-            raise stop.error()
-        index = settings.index
-        try:
-            for client in fleet.ps:
-                request = pb.JoinRequest(
-                    index=index,
-                    worker_limit=job.fleet.worker_limit,
-                    cause=settings.cause,
-                    process=process,
-                    address=settings.address.data,
-                )
-                index = client.join(request).index
-        except LostPeerError as error:
-            return error
-        return index
-
-    number = len(fleet.ps)
-    logger.info("waiting for %d parameter server%s", number, "s" if number > 1 else "", extra={"event": "starting"})
-    what = f"{number} parameter servers to answer"
-    index = wait_until(join, job.deadlines.start_secs, what, done=lambda reply: isinstance(reply, int), poll_secs=0.2)
-    assert isinstance(index, int), "wait_until checked it"
-    return index
 
 
 def _train(process: _Process, plane: DataPlane) -> int:
@@ -135,6 +107,7 @@ def _train(process: _Process, plane: DataPlane) -> int:
     context = RunContext(
         run=settings.run,
         index=index,
+        incarnation=process.incarnation,
         job=job,
         layout=layout,
         tasks=TaskAddresses(plane.own, plane.ps),
@@ -169,6 +142,7 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, feed: Batches
         return outcome.exit_code
     except PsfleetError as error:
         if chief.error is None and not _is_replaced(error, process.stop):
+            check_chief(context.fleet.describe(), context.incarnation)
             html.publish(chief.report(error), context.out)
         raise
     finally:
@@ -181,6 +155,7 @@ def _chief_components(settings: Settings, context: RunContext, front: FrontEnd) 
         "job": context.job.model_dump(mode="json"),
         "program_folder": str(settings.program_folder),
         "versions": versions(),
+        "incarnation": context.incarnation,
     }
     events = Events(context.out, context.job)
     evaluator = Evaluator(front, context.layout, context.job.device)
@@ -196,8 +171,8 @@ def _chief_components(settings: Settings, context: RunContext, front: FrontEnd) 
 
 
 def _is_replaced(error: PsfleetError, stop: Stop) -> bool:
-    """Whether the chief ends to make room for another chief process, which resumes the run."""
-    return isinstance(error, StoppedError) and stop.must_leave(0)
+    """Whether this chief ends and another chief process resumes the run, and reports."""
+    return isinstance(error, ReplacedError) or (isinstance(error, StoppedError) and stop.must_leave(0))
 
 
 def _worker_error(outcome: pb.Outcome) -> PsfleetError:
