@@ -35,6 +35,7 @@ class FleetView:
         workers: By index.
         generation: Newest one that was configured; never falls.
         quorum: Of that generation.
+        stop_signal: The signal by which that generation ends before the final step of the job; 0: it does not.
         outcome: How the run ended; never changes once it is set.
         finished_at: When it ended.
     """
@@ -44,6 +45,7 @@ class FleetView:
     workers: dict[int, WorkerRecord] = field(default_factory=dict)
     generation: int = 0
     quorum: int = 0
+    stop_signal: int = 0
     outcome: pb.Outcome | None = None
     finished_at: float = NEVER
     _granted: dict[str, pb.JoinReply] = field(default_factory=dict)
@@ -143,6 +145,8 @@ class FleetView:
 
     def configured(self, generation: int, quorum: int) -> None:
         """Stores the generation that this ps has started."""
+        if generation > self.generation:
+            self.stop_signal = 0
         self.generation, self.quorum = max(self.generation, generation), quorum
 
     def finish(self, outcome: pb.Outcome, now: float) -> bool:

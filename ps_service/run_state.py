@@ -99,6 +99,11 @@ class Run:
         with self.lock:
             return self.view.finish(outcome, self._clock())
 
+    def stops(self, signal_number: int) -> None:
+        """Stores the signal by which the present generation ends before the final step."""
+        with self.lock:
+            self.view.stop_signal = signal_number
+
     def is_over(self) -> bool:
         """See `FleetView.is_over`."""
         with self.lock:
@@ -158,7 +163,7 @@ class Run:
                 state.outcome.CopyFrom(view.outcome)
             if shard is None:
                 return state
-            state.layout_digest, state.quorum = self._digest, view.quorum
+            state.layout_digest, state.quorum, state.stop_signal = self._digest, view.quorum, view.stop_signal
         _describe_shard(state, shard, self._clock())
         if with_counters:
             self._add_counters(state, shard)

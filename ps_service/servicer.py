@@ -94,9 +94,10 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         shard = run.shard
         if shard is None or shard.plan.generation != request.generation:
             return pb.ScheduleCheckpointReply(accepted=False, step=shard.step if shard else 0)
-        return pb.ScheduleCheckpointReply(
-            accepted=shard.schedule_checkpoint(request.step, request.stop), step=shard.step
-        )
+        accepted = shard.schedule_checkpoint(request.step, request.stop)
+        if accepted and request.stop:
+            run.stops(request.signal)
+        return pb.ScheduleCheckpointReply(accepted=accepted, step=shard.step)
 
     def Finish(self, request: pb.FinishRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""

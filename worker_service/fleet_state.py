@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from signal import SIGTERM
 
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import BadJobError, ReplacedError
+from psfleet.errors import BadJobError, ReplacedError, StoppedError
 
 TRAINING = (pb.RUNNING, pb.COMPLETE)
 
@@ -40,3 +41,12 @@ def check_chief(states: States, incarnation: int) -> None:
                     f"this chief with incarnation {incarnation} was replaced by the process at {worker.address} "
                     f"with incarnation {worker.incarnation}: it writes no manifest and no report"
                 )
+
+
+def stop_error(own: int, states: States) -> StoppedError:
+    """The error of a run that a signal ended before its final step.
+
+    Args:
+        own: The signal that this chief received; 0: the chief before it did, and the ps know which.
+    """
+    return StoppedError(own or max([state.stop_signal for state in states if state is not None], default=0) or SIGTERM)

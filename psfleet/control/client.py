@@ -97,12 +97,14 @@ class PsClient:
         request.caller.CopyFrom(self._caller)
         return self._call(self._stub.Heartbeat, request)
 
-    def schedule_checkpoint(self, generation: int, step: int, stop: bool) -> pb.ScheduleCheckpointReply:
-        """Schedules a checkpoint at a future step, and with `stop` the end of the run there."""
-        return self._call(
-            self._stub.ScheduleCheckpoint,
-            pb.ScheduleCheckpointRequest(caller=self._caller, generation=generation, step=step, stop=stop),
+    def schedule_checkpoint(
+        self, generation: int, step: int, stop: bool, signal_number: int = 0
+    ) -> pb.ScheduleCheckpointReply:
+        """Schedules a checkpoint at a future step, and with `stop` the end of the run there, because of a signal."""
+        request = pb.ScheduleCheckpointRequest(
+            caller=self._caller, generation=generation, step=step, stop=stop, signal=signal_number
         )
+        return self._call(self._stub.ScheduleCheckpoint, request)
 
     def finish(self, outcome: pb.Outcome) -> pb.ShardState:
         """Ends the run with an outcome."""

@@ -110,9 +110,11 @@ class SimulatedFleet:
         member = self._member(process)
         shard %= len(self.views)
         process.beat += 1
+        sender = pb.Member(index=member.index, incarnation=member.incarnation, process=member.process)
         request = pb.HeartbeatRequest(
-            caller=caller(member), beat=process.beat, joins=process.joins, address=process.address, leaving=leaving
-        )
+            caller=pb.Caller(member=sender), beat=process.beat, joins=process.joins, address=process.address,
+            leaving=leaving,
+        )  # fmt: skip
         try:
             self._send(shard, lambda view, now: view.heartbeat(request, now))
         except ReplacedError:
@@ -266,11 +268,6 @@ class SimulatedFleet:
 
     def _name(self) -> str:
         return f"process {next(self._names)}"
-
-
-def caller(member: Member) -> pb.Caller:
-    """The caller of a member's requests."""
-    return pb.Caller(member=pb.Member(index=member.index, incarnation=member.incarnation, process=member.process))
 
 
 Admission = tuple[int, dict[int, Member], int, pb.Outcome | None]

@@ -117,7 +117,10 @@ class CheckpointCommitter:
         accepted = True
         for client in self._context.fleet.ps:
             try:
-                accepted = client.schedule_checkpoint(states[0].generation, step, stop).accepted and accepted
+                reply = client.schedule_checkpoint(
+                    states[0].generation, step, stop, self._context.stop.signal_number if stop else 0
+                )
+                accepted = reply.accepted and accepted
             except LostPeerError:
                 return False
         if accepted:
