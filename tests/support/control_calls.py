@@ -69,4 +69,5 @@ def join(
 
 def beat(client: PsClient, **report: Any) -> pb.ShardState:
     """Sends a heartbeat of the worker that joined last, with a number above those before."""
-    return client.heartbeat(pb.HeartbeatRequest(beat=next(_BEATS), **{"generation": -1} | report))
+    fields: dict[str, Any] = {"beat": next(_BEATS), "generation": -1}
+    return client.heartbeat(pb.HeartbeatRequest(**fields | report))

@@ -18,7 +18,8 @@ LATE = NOW + LEASE_SECS
 
 def join(view: FleetView, process: str, index: int = -1, now: float = NOW, **more: Any) -> Member:
     """A worker joins ps 0 and gets an index."""
-    request = pb.JoinRequest(index=index, process=process, **{"worker_limit": 3, "address": f"{process}:2222"} | more)
+    fields: dict[str, Any] = {"worker_limit": 3, "address": f"{process}:2222"}
+    request = pb.JoinRequest(index=index, process=process, **fields | more)
     reply = view.join(request, now)
     return Member(reply.index, reply.incarnation, process)
 
@@ -26,7 +27,8 @@ def join(view: FleetView, process: str, index: int = -1, now: float = NOW, **mor
 def message(member: Member, **report: Any) -> pb.HeartbeatRequest:
     """A heartbeat of a worker, the first one unless a number is given."""
     caller = pb.Caller(member=pb.Member(index=member.index, incarnation=member.incarnation, process=member.process))
-    return pb.HeartbeatRequest(caller=caller, **{"beat": 1, "generation": -1} | report)
+    fields: dict[str, Any] = {"beat": 1, "generation": -1}
+    return pb.HeartbeatRequest(caller=caller, **fields | report)
 
 
 def owners(view: FleetView) -> dict[int, str]:
