@@ -8,15 +8,21 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
+import pytest
+from support.control_calls import beat, join
 from support.local_fleet import JOB, PROGRAM
 from support.service_process import START_SECS, Service, running
 
 from psfleet import errors
 from psfleet.control import control_pb2 as pb
+from psfleet.errors import LostPeerError
 from psfleet.job.job import parse_job
 from psfleet.polling import wait_until
 from psfleet.report.schema import Report
+
+T = TypeVar("T")
 
 RUN = "fenced"
 STEPS = 200
@@ -40,13 +46,41 @@ def test_a_frozen_worker_and_an_older_chief_end_and_the_run_is_done(tmp_path: Pa
         after = await_state(ps, "the newcomer to join", lambda state: state.workers[1].joins == 2)
         assert [(worker.index, worker.incarnation) for worker in after.workers] == [(0, 3), (1, 4)]
         frozen.process.send_signal(signal.SIGCONT)
-        (tmp_path / "gates" / "pace").unlink()
         assert frozen.exit_code(START_SECS) == errors.LOST_PEERS
-        assert "worker 1 with incarnation 2 was replaced" in frozen.failures()[0]["message"]
+        assert "was replaced by the process at" in frozen.failures()[0]["message"]
+        (tmp_path / "gates" / "pace").unlink()
         assert [each.exit_code(START_SECS) for each in (newer_chief, newcomer, ps)] == [0, 0, 0]
         report = Report.read(tmp_path)
         assert (report.status, report.final_step, report.generation) == ("done", STEPS, 1)
-        assert sum("lost a peer" in entry["message"] for entry in newcomer.entries()) <= 1
+        lost = [entry for entry in newcomer.entries() if entry.get("event") == "lost_peer"]
+        assert len(lost) <= 1, "the two evicted each other"
+
+
+def test_a_ps_that_was_killed_learns_who_has_which_index_before_it_leases_one(tmp_path: Path) -> None:
+    with running("ps", tmp_path, RUN=RUN, INDEX="0") as killed, killed.serving().client(RUN) as owner:
+        assert join(owner, "owner") == (1, 1)
+        killed.process.send_signal(signal.SIGKILL)
+        killed.process.wait()
+        with (
+            running("ps", tmp_path, killed.address, RUN=RUN, INDEX="0", CAUSE="killed by SIGKILL") as ps,
+            ps.serving().client(RUN) as newcomer,
+        ):
+            with pytest.raises(LostPeerError, match="this ps was restarted and leases no worker index for another"):
+                join(newcomer, "newcomer")
+            found = wait_until(partial(attempt, beat, owner), START_SECS, "the owner to be known")
+            assert found is not None
+            assert [(worker.index, worker.process, worker.joins) for worker in found.workers] == [(1, "owner", 1)]
+            wait_until(partial(attempt, join, newcomer, "newcomer"), START_SECS, "an index to be leased")
+            states = newcomer.describe().workers
+            assert [(worker.index, worker.incarnation) for worker in states] == [(1, 1), (2, 2)]
+
+
+def attempt(call: Callable[..., T], *arguments: Any) -> T | None:
+    """What a call of a ps returns; None if it cannot reply now."""
+    try:
+        return call(*arguments)
+    except LostPeerError:
+        return None
 
 
 def starter(stack: ExitStack, folder: Path) -> Callable[..., Service]:
