@@ -148,17 +148,18 @@ class Run:
         extra = {"event": "slow_step", "step": shard.step, "secs": round(waited, 1)}
         self.logger.warning("step %d waits for %s", shard.step, ", ".join(missing) or "workers to join", extra=extra)
 
-    def state(self, with_counters: bool = False) -> pb.ShardState:
+    def state(self, with_workers: bool = True, with_counters: bool = False) -> pb.ShardState:
         """The run's state as the control plane returns it.
 
         Args:
+            with_workers: Whether it lists the workers: 0.5 ms for 128.
             with_counters: Whether it holds the counts of gradients, which takes a call of TensorFlow.
         """
         with self.lock:
             view, shard = self.view, self._shard
-            state = pb.ShardState(
-                run=self.name, phase=self._phase(), workers=self.workers(), cause=self._cause, epoch=view.epoch
-            )
+            state = pb.ShardState(run=self.name, phase=self._phase(), cause=self._cause, epoch=view.epoch)
+            if with_workers:
+                state.workers.extend(self.workers())
             if view.outcome is not None:
                 state.outcome.CopyFrom(view.outcome)
             if shard is None:

@@ -17,6 +17,7 @@ import psfleet
 from ps_service.run_state import Run
 from ps_service.shard import Shard
 from ps_service.shard_graph import ShardPlan
+from ps_service.worker_record import CHIEF
 from psfleet import errors
 from psfleet.checkpoint.manifest import read_manifest
 from psfleet.control import control_pb2 as pb
@@ -72,7 +73,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             if not request.leaving and run.outcome is None:
                 # Before the reply: a worker may open a session as soon as it has one.
                 self._plane.meet(request.caller.member.index, request.address)
-        return run.state()
+        return run.state(with_workers=request.caller.member.index == CHIEF)
 
     def Configure(self, request: pb.ConfigureRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""

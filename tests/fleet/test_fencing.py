@@ -64,9 +64,9 @@ def test_a_ps_that_was_killed_learns_who_has_which_index_before_it_leases_one(tm
             running("ps", tmp_path, killed.address, RUN=RUN, INDEX="0", CAUSE="killed by SIGKILL") as ps,
             ps.serving().client(RUN) as newcomer,
         ):
-            found = wait_until(partial(attempt, beat, owner), START_SECS, "the owner to be known")
-            assert found is not None
-            assert [(worker.index, worker.process, worker.joins) for worker in found.workers] == [(1, "owner", 1)]
+            wait_until(partial(attempt, beat, owner), START_SECS, "the owner to be known")
+            known = owner.describe().workers
+            assert [(worker.index, worker.process, worker.joins) for worker in known] == [(1, "owner", 1)]
             wait_until(partial(attempt, join, newcomer, "newcomer"), START_SECS, "an index to be leased")
             states = newcomer.describe().workers
             assert [(worker.index, worker.incarnation) for worker in states] == [(1, 1), (2, 2)]

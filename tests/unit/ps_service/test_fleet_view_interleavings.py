@@ -49,7 +49,7 @@ class Interleavings(RuleBasedStateMachine):
         for wants, address in ((0, "chief"), (-1, "a"), (-1, "b")):
             self.fleet.start(wants, address)
 
-    @rule(events=st.tuples(*[EVENT] * 6))
+    @rule(events=st.tuples(*[EVENT] * 5))
     def happen(self, events: tuple[Event, ...]) -> None:
         for name, *arguments in events:
             getattr(self, name)(*arguments)

@@ -121,6 +121,8 @@ def test_a_heartbeat_neither_calls_tensorflow_nor_computes_the_digest_of_the_lay
         state = beat(servicer, caller, number)
     assert (state.step, state.layout_digest, state.quorum) == (4, "digest of the layout", 2)
     assert shard.calls == ["digest"]
+    assert not state.workers, "their number would make it slower"
+    assert [worker.index for worker in beat(servicer, joined(servicer, "chief", 0)).workers] == [0, 1]
 
 
 def test_the_state_of_a_shard_that_is_closed_meanwhile_has_no_counts(servicer: ControlServicer) -> None:
