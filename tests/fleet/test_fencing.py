@@ -67,7 +67,12 @@ def test_a_ps_that_was_killed_learns_who_has_which_index_before_it_leases_one(tm
             wait_until(partial(attempt, beat, owner), START_SECS, "the owner to be known")
             known = owner.describe().workers
             assert [(worker.index, worker.process, worker.joins) for worker in known] == [(1, "owner", 1)]
-            wait_until(partial(attempt, join, newcomer, "newcomer"), START_SECS, "an index to be leased")
+
+            def lease() -> tuple[int, int] | None:
+                beat(owner)
+                return attempt(join, newcomer, "newcomer")
+
+            assert wait_until(lease, START_SECS, "an index to be leased") == (2, 1)
             states = newcomer.describe().workers
             assert [(worker.index, worker.incarnation) for worker in states] == [(1, 1), (2, 2)]
 
