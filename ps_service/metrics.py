@@ -38,10 +38,9 @@ class PsMetrics:
             yield Readings(NO_RUN, "ps", self._index, [_build_info()])
 
     def _of(self, run: Run, gradients: GradientCounter) -> list[Reading]:
-        with run.lock:
-            alive = sum(worker.is_alive() for worker in run.workers.values())
-            known = sorted(run.workers)
-            shard = run.shard
+        workers, shard = run.workers(), run.shard
+        alive = sum(worker.is_alive for worker in workers)
+        known = [worker.index for worker in workers]
         readings = [_build_info(), Reading(metrics.WORKERS_ALIVE, alive)]
         if shard is None:
             return readings

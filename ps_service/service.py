@@ -6,8 +6,9 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from ps_service.fleet_view import LINGER_SECS
 from ps_service.metrics import PsMetrics
-from ps_service.run_state import LINGER_SECS, Run
+from ps_service.run_state import Run
 from ps_service.servicer import ControlServicer
 from psfleet.control.credentials import read_identity
 from psfleet.control.server import serving
@@ -74,5 +75,6 @@ def _wait_for_workers(run: Run) -> int:
         wait_until(run.all_workers_notified, LINGER_SECS, "every worker to receive the outcome")
     except DeadlineError as error:
         logger.info("%s", error)
-    assert run.outcome is not None
-    return run.outcome.exit_code
+    outcome = run.outcome
+    assert outcome is not None
+    return outcome.exit_code

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,10 +17,11 @@ import psfleet
 from ps_service.run_state import Run
 from ps_service.shard import Shard
 from ps_service.shard_graph import ShardPlan
+from ps_service.worker_record import CHIEF
 from psfleet.checkpoint.manifest import read_manifest
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
-from psfleet.errors import LostPeerError, PsfleetError
+from psfleet.errors import LostPeerError, PsfleetError, ReplacedError
 from psfleet.job.job import parse_job
 from psfleet.layout import Layout
 from psfleet.tls.data_plane import DataPlane
@@ -38,11 +42,12 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         self._plane = plane
         self._cause = cause
         self._only_run = only_run
+        self._started = time.monotonic()
         self._runs: dict[str, Run] = {}
         self._lock = threading.Lock()
         self.finished = threading.Event()
         if only_run:
-            self._runs[only_run] = Run(only_run, cause)
+            self._runs[only_run] = self._new_run(only_run)
 
     def runs(self) -> list[Run]:
         """All runs on this ps."""
@@ -51,54 +56,54 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
 
     def Describe(self, request: pb.DescribeRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""
-        return self._run(request.caller, context).state()
+        return self._run(request.caller, context).state(with_counters=True)
 
     def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinReply:
         """See control.proto."""
         run = self._run(request.caller, context)
-        lease = run.lease(request)
-        if lease is None:
-            message = (
-                f"worker index {request.index} requested, all {request.worker_limit} of fleet.max_workers are taken"
-            )
-            _refuse(context, message)
-        index, joins = lease
-        return pb.JoinReply(index=index, joins=joins)
+        with _refusals(context):
+            return run.join(request)
 
     def Heartbeat(self, request: pb.HeartbeatRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""
         run = self._run(request.caller, context)
-        if not request.leaving:
-            self._connect_worker(request, context)
-        run.record_heartbeat(request)
-        return run.state()
+        with _refusals(context):
+            run.record_heartbeat(request)
+            if not request.leaving and run.outcome is None:
+                # Before the reply: a worker may open a session as soon as it has one.
+                self._plane.meet(request.caller.member.index, request.address)
+        return run.state(with_workers=request.caller.member.index == CHIEF)
 
     def Configure(self, request: pb.ConfigureRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""
         run = self._run(request.caller, context)
-        with run.building:
+        with _refusals(context), run.building:
             if not self._is_current(run):
-                context.abort(grpc.StatusCode.ABORTED, f"run {run.name} was reset while its shard was configured")
-            try:
-                self._configure(run, request)
-            except PsfleetError as error:
-                _refuse(context, str(error))
-        return run.state()
+                raise LostPeerError(f"run {run.name} was reset while its shard was configured")
+            run.admit_chief(request.caller.member)
+            self._configure(run, request)
+        return run.state(with_counters=True)
 
     def ScheduleCheckpoint(
         self, request: pb.ScheduleCheckpointRequest, context: grpc.ServicerContext
     ) -> pb.ScheduleCheckpointReply:
         """See control.proto."""
-        shard = self._run(request.caller, context).shard
+        run = self._run(request.caller, context)
+        with _refusals(context):
+            run.admit_chief(request.caller.member)
+        shard = run.shard
         if shard is None or shard.plan.generation != request.generation:
             return pb.ScheduleCheckpointReply(accepted=False, step=shard.step if shard else 0)
-        return pb.ScheduleCheckpointReply(
-            accepted=shard.schedule_checkpoint(request.step, request.stop), step=shard.step
-        )
+        accepted = shard.schedule_checkpoint(request.step, request.stop)
+        if accepted and request.stop:
+            run.stops(request.signal)
+        return pb.ScheduleCheckpointReply(accepted=accepted, step=shard.step)
 
     def Finish(self, request: pb.FinishRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""
         run = self._run(request.caller, context)
+        with _refusals(context):
+            run.admit(request.caller.member)
         self._finish(run, request.outcome)
         return run.state()
 
@@ -110,9 +115,8 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
                 with self._lock:
                     del self._runs[run.name]
                     if self._only_run:
-                        self._runs[self._only_run] = Run(self._only_run, self._cause)
-            with run.lock:
-                shard, run.shard = run.shard, None
+                        self._runs[self._only_run] = self._new_run(self._only_run)
+            shard = run.take_shard()
             if shard is not None:
                 shard.close()
         return pb.ResetReply(found=shard is not None)
@@ -132,15 +136,6 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
                 run.shard.close()
             except tf.errors.OpError as error:
                 run.logger.error("cannot release all of the shard's resources: %s", error.message)
-
-    def _connect_worker(self, request: pb.HeartbeatRequest, context: grpc.ServicerContext) -> None:
-        """Before the reply: a worker may open a session as soon as it has one."""
-        try:
-            self._plane.meet(request.index, request.address)
-        except LostPeerError as error:
-            context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-        except PsfleetError as error:
-            _refuse(context, str(error))
 
     def _is_current(self, run: Run) -> bool:
         """Whether a run has not been reset or dropped since the call started."""
@@ -162,7 +157,12 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             message = f"caller's run is {caller.run!r}, expected {self._only_run or 'a name'!r}"
             _refuse(context, message)
         with self._lock:
-            return self._runs.setdefault(caller.run, Run(caller.run, self._cause))
+            if caller.run not in self._runs:
+                self._runs[caller.run] = self._new_run(caller.run)
+            return self._runs[caller.run]
+
+    def _new_run(self, name: str) -> Run:
+        return Run(name, self._cause, self._started)
 
     def _configure(self, run: Run, request: pb.ConfigureRequest) -> None:
         plan = ShardPlan(
@@ -173,14 +173,15 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             layout=Layout.from_dict(json.loads(request.layout_json)),
             checkpoints_root=Path(request.checkpoints_root),
         )
+        with run.lock:
+            run.view.check_generation(plan.generation)
         old = run.shard
         if old is not None:
             if old.plan == plan:
                 return
             if old.plan.generation >= plan.generation:
                 raise _conflict(old.plan, plan)
-            with run.lock:
-                run.shard = None
+            run.take_shard()
             old.close()
         shard = Shard(
             self._server,
@@ -188,14 +189,26 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             read_manifest(Path(request.checkpoint_folder)),
             lambda message, exit_code: self._finish(run, pb.Outcome(exit_code=exit_code, message=message)),
         )
-        with run.lock:
-            run.shard = shard
+        run.install(shard)
         run.logger.info(
             "shard %d starts at step %d",
             plan.shard,
             shard.step,
             extra={"step": shard.step, "generation": plan.generation},
         )
+
+
+@contextmanager
+def _refusals(context: grpc.ServicerContext) -> Iterator[None]:
+    """Aborts a call with the status that `psfleet.control.client` turns into the same error at the caller."""
+    try:
+        yield
+    except ReplacedError as error:
+        context.abort(grpc.StatusCode.ABORTED, str(error))
+    except LostPeerError as error:
+        context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+    except PsfleetError as error:
+        _refuse(context, str(error))
 
 
 def _refuse(context: grpc.ServicerContext, message: str) -> NoReturn:

@@ -77,6 +77,15 @@ class LostPeerError(TemporaryError):
     exit_code = LOST_PEERS
 
 
+class ReplacedError(TemporaryError):
+    """Another process has this worker's index: the fleet admits this one no more.
+
+    It ends without a report and without ending the run. A process that its platform starts in its place joins again.
+    """
+
+    exit_code = LOST_PEERS
+
+
 class StorageError(TemporaryError):
     """A file cannot be written: the disk is full or unavailable."""
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from psfleet.polling import wait_until
@@ -19,6 +20,9 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 # A shell that runs the tests in the background has them ignore SIGINT, and so their children, whose Ctrl-C is tested.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+hypothesis.settings.register_profile("interleavings", max_examples=10_000, deadline=None)
+"""For tests/unit/ps_service/test_fleet_view_interleavings.py: `--hypothesis-profile=interleavings`."""
 
 TESTS = Path(__file__).parent
 TIME_LIMIT_SECS = {"unit": 60, "fleet": 180, "compose": 240, "kind": 600}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from signal import SIGTERM
 
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import BadJobError
+from psfleet.errors import BadJobError, ReplacedError, StoppedError
 
 TRAINING = (pb.RUNNING, pb.COMPLETE)
 
@@ -25,3 +26,27 @@ def generation_of(states: States, digest: str) -> int | None:
             raise BadJobError(f"ps {shard} has layout {state.layout_digest}, expected {digest} of this program")
     generations = {state.generation for state in known}
     return generations.pop() if len(known) == len(states) and len(generations) == 1 else None
+
+
+def check_chief(states: States, incarnation: int) -> None:
+    """Checks, before the chief writes what only one chief may write, that no ps knows of a newer one.
+
+    Raises:
+        ReplacedError: A ps knows one.
+    """
+    for state in states:
+        for worker in state.workers if state is not None else ():
+            if worker.index == 0 and worker.incarnation > incarnation:
+                raise ReplacedError(
+                    f"this chief with incarnation {incarnation} was replaced by the process at {worker.address} "
+                    f"with incarnation {worker.incarnation}: it writes no manifest and no report"
+                )
+
+
+def stop_error(own: int, states: States) -> StoppedError:
+    """The error of a run that a signal ended before its final step.
+
+    Args:
+        own: The signal that this chief received; 0: the chief before it did, and the ps know which.
+    """
+    return StoppedError(own or max([state.stop_signal for state in states if state is not None], default=0) or SIGTERM)

@@ -1,8 +1,9 @@
-"""Sends heartbeats to every ps, each second; caches their replies."""
+"""Sends heartbeats to every ps, each second, and so renews this worker's lease; caches their replies."""
 
 from __future__ import annotations
 
 import faulthandler
+import itertools
 import logging
 import math
 import os
@@ -14,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import CALL_SECS, FleetClient
-from psfleet.errors import BadJobError, LostPeerError, PsfleetError
+from psfleet.errors import LOST_PEERS, BadJobError, LostPeerError, PsfleetError, ReplacedError
 from psfleet.service.process import Stop
 from worker_service.fleet_state import States
 from worker_service.progress import TrainingProgress
@@ -41,10 +42,13 @@ class Heartbeat:
 
     Every method and property may be used from any thread: one lock guards all that changes. The training thread calls
     `attach`, `detach` and `finish`; the heartbeat thread stores replies, and calls the listener and the interrupt.
+
+    Args of the constructor:
+        joins: Number of processes that have had the index.
     """
 
     def __init__(
-        self, fleet: FleetClient, index: int, address: Address, stop: Stop, progress: TrainingProgress
+        self, fleet: FleetClient, index: int, address: Address, stop: Stop, progress: TrainingProgress, joins: int = 1
     ) -> None:
         self.index = index
         self._fleet = fleet
@@ -54,6 +58,9 @@ class Heartbeat:
         self._lock = threading.Lock()
         self._states: States = [None] * len(fleet.ps)
         self._outcome: pb.Outcome | None = None
+        self._replaced = ""
+        self._joins = joins
+        self._beats = itertools.count(1)
         self._generation = -1
         self._interrupt: Callable[[], None] = _no_step
         self._listener: Callable[[States], None] = _ignore
@@ -71,8 +78,14 @@ class Heartbeat:
 
     @property
     def outcome(self) -> pb.Outcome | None:
-        """How the run ended; None while it runs."""
+        """How the run ended; None while it runs.
+
+        Raises:
+            ReplacedError: Another process has this worker's index; this one must end, and not open a session again.
+        """
         with self._lock:
+            if self._replaced:
+                raise ReplacedError(self._replaced)
             return self._outcome
 
     @property
@@ -92,7 +105,7 @@ class Heartbeat:
         Args:
             generation: Of the session.
             interrupt: Ends the running step. The heartbeat thread calls it when the step is useless: the run is over,
-                this worker must leave, or a ps has another generation.
+                this worker must leave or is replaced, or a ps has another generation.
         """
         with self._lock:
             self._generation, self._interrupt = generation, interrupt
@@ -131,11 +144,13 @@ class Heartbeat:
             began = time.monotonic()
             self._beat_now.clear()
             self._beat()
-            self._notify_listener()
+            with self._lock:
+                outcome, is_replaced = self._outcome, bool(self._replaced)
+            if not is_replaced:
+                self._notify_listener()
             self._interrupt_useless_step()
-            outcome = self.outcome
-            if outcome is not None:
-                self._exit_if_stuck(outcome.exit_code)
+            if is_replaced or outcome is not None:
+                self._exit_if_stuck(LOST_PEERS if is_replaced or outcome is None else outcome.exit_code, is_replaced)
                 return
             self._beat_now.wait(max(0.0, BEAT_SECS - (time.monotonic() - began)))
 
@@ -148,23 +163,26 @@ class Heartbeat:
                 if shard not in calls:
                     calls[shard] = self._pool.submit(client.heartbeat, request)
         done, _ = wait(calls.values(), BEAT_SECS)
+        refusals = [str(error) for call in done if isinstance(error := call.exception(), ReplacedError)]
         replies = {shard: _reply(call) for shard, call in calls.items() if call in done}
         with self._lock:
             if calls is self._calls:
                 self._calls = {shard: call for shard, call in calls.items() if shard not in replies}
                 self._states = [replies.get(shard, state) for shard, state in enumerate(self._states)]
+            self._replaced = self._replaced or (refusals[0] if refusals else "")
             if self._outcome is None:
                 over = [state for state in replies.values() if state is not None and state.phase == pb.FINISHED]
                 self._outcome = over[0].outcome if over else None
 
     def _request(self, leaving: bool) -> pb.HeartbeatRequest:
         return pb.HeartbeatRequest(
-            index=self.index,
             step=self._progress.step,
             pushed=self._progress.pushed,
             leaving=leaving,
             generation=self.generation,
             address=self._address,
+            joins=self._joins,
+            beat=next(self._beats),
         )
 
     def _notify_listener(self) -> None:
@@ -179,21 +197,22 @@ class Heartbeat:
         """Outside of the lock: closing a session takes seconds."""
         with self._lock:
             own, states, interrupt = self._generation, self._states, self._interrupt
-            is_over = self._outcome is not None
-        is_replaced = own >= 0 and any(state is not None and state.generation != own for state in states)
-        if is_over or is_replaced or self._stop.must_leave(self.index):
+            is_over = self._outcome is not None or bool(self._replaced)
+        is_outdated = own >= 0 and any(state is not None and state.generation != own for state in states)
+        if is_over or is_outdated or self._stop.must_leave(self.index):
             interrupt()
 
-    def _exit_if_stuck(self, exit_code: int) -> None:
-        """Exits if the training program does not return in time; the chief never does, because it reports."""
+    def _exit_if_stuck(self, exit_code: int, is_replaced: bool) -> None:
+        """Exits if the training program does not return in time; the chief only if it is replaced: it reports."""
         deadline = time.monotonic() + UNWIND_SECS
         while time.monotonic() < deadline:
             if self._closing:
                 return
             self._beat_now.wait(0.1)
             self._beat_now.clear()
-        if self.index != 0:
-            logger.warning("the training program did not return within %g s of the run's end: exiting", UNWIND_SECS)
+        if self.index != 0 or is_replaced:
+            end = "this worker's replacement" if is_replaced else "the run's end"
+            logger.warning("the training program did not return within %g s of %s: exiting", UNWIND_SECS, end)
             faulthandler.dump_traceback()
             os._exit(exit_code)
 
@@ -203,7 +222,7 @@ def _reply(call: Future[pb.ShardState]) -> pb.ShardState | None:
     error = call.exception()
     if error is None:
         return call.result()
-    if not isinstance(error, LostPeerError | BadJobError):
+    if not isinstance(error, LostPeerError | BadJobError | ReplacedError):
         raise error
     logger.debug("heartbeat failed: %s", error)
     return None

@@ -27,6 +27,7 @@ class RunContext:
     Attributes:
         run: Name of the run.
         index: Of this worker; 0 is the chief.
+        incarnation: Of this process as the owner of the index: the highest one wins.
         job: The resolved job.
         layout: Of the program's tensors.
         tasks: Addresses of the data plane.
@@ -37,6 +38,7 @@ class RunContext:
 
     run: str
     index: int
+    incarnation: int
     job: Job
     layout: Layout
     tasks: TaskAddresses

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import secrets
 from dataclasses import dataclass
 
 from psfleet.control import control_pb2 as pb
@@ -14,16 +13,15 @@ from psfleet.control.server import serving
 from psfleet.errors import (
     BadJobError,
     DataStallError,
-    LostPeerError,
     PermanentError,
     ProgramError,
     PsfleetError,
+    ReplacedError,
     StoppedError,
 )
 from psfleet.job.job import Job
 from psfleet.job.program import load_program
 from psfleet.layout import Layout
-from psfleet.polling import wait_until
 from psfleet.report import html
 from psfleet.service.logs import log_json
 from psfleet.service.metrics_server import exposing
@@ -40,8 +38,10 @@ from worker_service.chief.recovery import Recovery
 from worker_service.chief.run_attempt import begin
 from worker_service.chief.run_finisher import RunFinisher, versions
 from worker_service.evaluation import Evaluator
+from worker_service.fleet_state import check_chief
 from worker_service.frontends import FrontEnd, front_end
 from worker_service.heartbeat import Heartbeat
+from worker_service.joining import join
 from worker_service.metrics import WorkerMetrics
 from worker_service.progress import TrainingProgress
 from worker_service.run_context import RunContext, TaskAddresses
@@ -62,6 +62,7 @@ class _Process:
     progress: TrainingProgress
     heartbeat: Heartbeat
     metrics: WorkerMetrics
+    incarnation: int
 
 
 def serve(settings: Settings, stop: Stop) -> int:
@@ -80,13 +81,14 @@ def serve(settings: Settings, stop: Stop) -> int:
         serving(settings.address, identity=identity, stopping=stop.event),
         exposing(settings, metrics.read),
     ):
-        index = _join(fleet, settings, job, stop)
+        membership = join(fleet, settings, job, stop)
+        index, incarnation = membership.member.index, membership.member.incarnation
         log_json(run=settings.run, role="worker", index=index)
-        logger.info("joined as worker %d", index)
-        heartbeat = Heartbeat(fleet, index, settings.address, stop, progress)
+        logger.info("joined as worker %d", index, extra={"incarnation": incarnation})
+        heartbeat = Heartbeat(fleet, index, settings.address, stop, progress, membership.joins)
         metrics.add_heartbeat(heartbeat)
         heartbeat.start()
-        process = _Process(settings, job, fleet, stop, progress, heartbeat, metrics)
+        process = _Process(settings, job, fleet, stop, progress, heartbeat, metrics, incarnation)
         try:
             with data_plane(settings, "worker", index, identity) as plane:
                 return _train(process, plane)
@@ -97,36 +99,6 @@ def serve(settings: Settings, stop: Stop) -> int:
             raise
         finally:
             heartbeat.close()
-
-
-def _join(fleet: FleetClient, settings: Settings, job: Job, stop: Stop) -> int:
-    """Leases an index from ps 0, and registers it with the other ps."""
-    process = secrets.token_hex(8)
-
-    def join() -> int | LostPeerError:
-        if stop.event.is_set():
-            raise stop.error()
-        index = settings.index
-        try:
-            for client in fleet.ps:
-                request = pb.JoinRequest(
-                    index=index,
-                    worker_limit=job.fleet.worker_limit,
-                    cause=settings.cause,
-                    process=process,
-                    address=settings.address.data,
-                )
-                index = client.join(request).index
-        except LostPeerError as error:
-            return error
-        return index
-
-    number = len(fleet.ps)
-    logger.info("waiting for %d parameter server%s", number, "s" if number > 1 else "", extra={"event": "starting"})
-    what = f"{number} parameter servers to answer"
-    index = wait_until(join, job.deadlines.start_secs, what, done=lambda reply: isinstance(reply, int), poll_secs=0.2)
-    assert isinstance(index, int), "wait_until checked it"
-    return index
 
 
 def _train(process: _Process, plane: DataPlane) -> int:
@@ -143,6 +115,7 @@ def _train(process: _Process, plane: DataPlane) -> int:
     context = RunContext(
         run=settings.run,
         index=index,
+        incarnation=process.incarnation,
         job=job,
         layout=layout,
         tasks=TaskAddresses(plane.own, plane.ps),
@@ -178,6 +151,7 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, feed: Batches
         return outcome.exit_code
     except PsfleetError as error:
         if chief.error is None and not _is_replaced(error, process.stop):
+            check_chief(context.fleet.describe(), context.incarnation)
             html.publish(chief.report(error), context.out)
         raise
     finally:
@@ -190,6 +164,7 @@ def _chief_components(settings: Settings, context: RunContext, front: FrontEnd) 
         "job": context.job.model_dump(mode="json"),
         "program_folder": str(settings.program_folder),
         "versions": versions(),
+        "incarnation": context.incarnation,
     }
     events = Events(context.out, context.job)
     evaluator = Evaluator(front, context.layout, context.job.device)
@@ -210,8 +185,8 @@ def _ends_run(error: PsfleetError) -> bool:
 
 
 def _is_replaced(error: PsfleetError, stop: Stop) -> bool:
-    """Whether the chief ends to make room for another chief process, which resumes the run."""
-    return isinstance(error, StoppedError) and stop.must_leave(0)
+    """Whether this chief ends and another chief process resumes the run, and reports."""
+    return isinstance(error, ReplacedError) or (isinstance(error, StoppedError) and stop.must_leave(0))
 
 
 def _worker_error(outcome: pb.Outcome) -> PsfleetError:

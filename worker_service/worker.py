@@ -9,7 +9,7 @@ from collections.abc import Callable
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import DataStallError, DeadlineError, LostPeerError, ProgramError
 from worker_service.batches import Batches
-from worker_service.fleet_state import States, generation_of
+from worker_service.fleet_state import TRAINING, States, generation_of
 from worker_service.fleet_wait import FleetWait
 from worker_service.frontends.interface import FrontEnd
 from worker_service.heartbeat import Heartbeat
@@ -173,7 +173,7 @@ class Worker:
         stall_secs = self._fleet.stall_secs(states)
         if now - self._last_progress > stall_secs:
             raise DeadlineError(f"a step after step {step}", stall_secs, error) from error
-        is_healthy = all(state is not None and state.generation >= 0 for state in states)
+        is_healthy = all(state is not None and state.phase in TRAINING for state in states)
         if self._failures >= SAME_ERROR_LIMIT and is_healthy and "DeadlineExceeded" not in str(error):
             raise ProgramError(
                 f"step {step + 1} failed {self._failures} times in a row while every ps is healthy: {error}"

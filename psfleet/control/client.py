@@ -16,7 +16,7 @@ from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
 from psfleet.control.credentials import channel
-from psfleet.errors import BadJobError, DeadlineError, LostPeerError
+from psfleet.errors import BadJobError, DeadlineError, LostPeerError, ReplacedError
 from psfleet.layout import Layout
 from psfleet.polling import wait_until
 
@@ -40,7 +40,8 @@ REFUSALS = (
 class PsClient:
     """The control plane of one ps, with an identity under mutual TLS.
 
-    Every method raises `LostPeerError` if the ps does not reply in time and `BadJobError` if it refuses.
+    Every method raises `LostPeerError` if the ps does not reply in time, `BadJobError` if it refuses, and
+    `ReplacedError` if another process has the worker index of this one.
     """
 
     def __init__(self, address: Address, run: str, identity: Identity | None = None) -> None:
@@ -54,8 +55,12 @@ class PsClient:
         self._channel = channel(self.address.control, "ps", self._identity)
         self._stub = control_pb2_grpc.ShardControlStub(self._channel)
 
+    def identify(self, member: pb.Member) -> None:
+        """Makes all further calls those of a member of the run: a ps refuses them once it is replaced."""
+        self._caller = pb.Caller(run=self._caller.run, version=self._caller.version, member=member)
+
     def describe(self) -> pb.ShardState:
-        """The state of the ps for the run."""
+        """The state of the ps for the run, with the counts of gradients."""
         return self._call(self._stub.Describe, pb.DescribeRequest(caller=self._caller))
 
     def configure(
@@ -83,7 +88,7 @@ class PsClient:
         return self._call(self._stub.Configure, request, timeout_secs)
 
     def join(self, request: pb.JoinRequest) -> pb.JoinReply:
-        """Leases a worker index; -1 requests any. `caller` is filled in."""
+        """Asks for a worker index (-1: any), or registers the one that ps 0 granted. `caller` is filled in."""
         request.caller.CopyFrom(self._caller)
         return self._call(self._stub.Join, request)
 
@@ -92,12 +97,14 @@ class PsClient:
         request.caller.CopyFrom(self._caller)
         return self._call(self._stub.Heartbeat, request)
 
-    def schedule_checkpoint(self, generation: int, step: int, stop: bool) -> pb.ScheduleCheckpointReply:
-        """Schedules a checkpoint at a future step, and with `stop` the end of the run there."""
-        return self._call(
-            self._stub.ScheduleCheckpoint,
-            pb.ScheduleCheckpointRequest(caller=self._caller, generation=generation, step=step, stop=stop),
+    def schedule_checkpoint(
+        self, generation: int, step: int, stop: bool, signal_number: int = 0
+    ) -> pb.ScheduleCheckpointReply:
+        """Schedules a checkpoint at a future step, and with `stop` the end of the run there, because of a signal."""
+        request = pb.ScheduleCheckpointRequest(
+            caller=self._caller, generation=generation, step=step, stop=stop, signal=signal_number
         )
+        return self._call(self._stub.ScheduleCheckpoint, request)
 
     def finish(self, outcome: pb.Outcome) -> pb.ShardState:
         """Ends the run with an outcome."""
@@ -119,6 +126,8 @@ class PsClient:
             details = f"ps at {self.address.control}: {error.details()}"
             if error.code() in REFUSALS:
                 raise BadJobError(details) from error
+            if error.code() == grpc.StatusCode.ABORTED:
+                raise ReplacedError(details) from error
             self._renew()
             raise LostPeerError(f"{details} ({error.code().name.lower()})") from error
         except ValueError as error:
@@ -146,6 +155,11 @@ class FleetClient:
         for client in self.ps:
             client.close()
 
+    def identify(self, member: pb.Member) -> None:
+        """Makes all further calls those of a member of the run."""
+        for client in self.ps:
+            client.identify(member)
+
     def describe(self) -> list[pb.ShardState | None]:
         """The state of each ps; None where it cannot be reached."""
         states: list[pb.ShardState | None] = []
@@ -157,7 +171,11 @@ class FleetClient:
         return states
 
     def finish(self, outcome: pb.Outcome) -> int:
-        """Ends the run on every ps, with retries for `FINISH_SECS`; returns the number of ps that have the outcome."""
+        """Ends the run on every ps, with retries for `FINISH_SECS`; returns the number of ps that have the outcome.
+
+        Raises:
+            ReplacedError: Another process has this worker's index.
+        """
         pending = list(self.ps)
 
         def notify() -> list[str]:

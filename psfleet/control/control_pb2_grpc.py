@@ -89,7 +89,7 @@ class ShardControlServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Join(self, request, context):
-        """Leases a worker index.
+        """Grants a worker index, or registers one that ps 0 has granted.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -7,7 +7,7 @@ from typing import Any
 
 import grpc
 import pytest
-from support.control_calls import LAYOUT, configure, layout
+from support.control_calls import LAYOUT, beat, configure, join, layout
 from support.service_process import END_SECS, Service
 
 import psfleet
@@ -121,12 +121,12 @@ def test_a_run_that_is_over_is_dropped_once_its_worker_knows_and_leaves_the_shar
     shared: Service, client: PsClient, tmp_path: Path
 ) -> None:
     configure(client, tmp_path)
-    client.join(pb.JoinRequest(index=0, worker_limit=4, process="a"))
+    join(client, "a", index=0)
     with shared.client("neighbour") as neighbour:
         configure(neighbour, tmp_path)
         client.finish(pb.Outcome(exit_code=0, message="done"))
         assert client.describe().phase == pb.FINISHED
-        client.heartbeat(pb.HeartbeatRequest(index=0, step=1, pushed=1, leaving=True, generation=-1))
+        beat(client, step=1, pushed=1, leaving=True)
         wait_until(lambda: client.describe().phase == pb.EMPTY, END_SECS, "the run that is over to be dropped")
         assert neighbour.describe().phase == pb.RUNNING
         assert neighbour.reset() is True

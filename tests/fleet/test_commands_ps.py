@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from grpc_health.v1 import health_pb2
-from support.control_calls import join
+from support.control_calls import beat, join
 from support.service_process import END_SECS, Service, running
 
 from psfleet.control import control_pb2 as pb
@@ -50,7 +50,8 @@ def test_a_worker_beyond_the_slots_is_refused(client: PsClient) -> None:
 def test_the_index_of_a_worker_that_left_is_given_again(client: PsClient) -> None:
     for process in "abc":
         join(client, process)
-    client.heartbeat(pb.HeartbeatRequest(index=1, step=4, pushed=4, leaving=True, generation=-1))
+    join(client, "a")
+    beat(client, step=4, pushed=4, leaving=True)
     assert not client.describe().workers[0].is_alive
     assert join(client, "d") == (1, 2)
     with pytest.raises(BadJobError, match="are taken"):
@@ -66,7 +67,7 @@ def test_a_worker_that_was_started_again_has_its_index_back_and_its_cause_is_tol
 
 def test_a_sign_of_life_is_what_others_are_told(client: PsClient) -> None:
     join(client, "a", index=0)
-    state = client.heartbeat(pb.HeartbeatRequest(index=0, step=12, pushed=13, leaving=False, generation=1))
+    state = beat(client, step=12, pushed=13, generation=1)
     [worker] = state.workers
     assert (worker.step, worker.pushed) == (12, 13)
     assert worker.is_alive
@@ -77,7 +78,7 @@ def test_the_first_word_about_the_end_of_a_run_stays_and_every_worker_hears_it(c
     join(client, "a", index=0)
     client.finish(pb.Outcome(exit_code=70, message="the loss is NaN", details="a traceback"))
     client.finish(pb.Outcome(exit_code=0, message="done"))
-    state = client.heartbeat(pb.HeartbeatRequest(index=0, step=1, pushed=1, leaving=False, generation=-1))
+    state = beat(client, step=1, pushed=1)
     assert state.phase == pb.FINISHED
     assert (state.outcome.exit_code, state.outcome.message) == (70, "the loss is NaN")
     assert state.outcome.details == "a traceback"
@@ -124,7 +125,7 @@ def test_a_ps_stays_until_its_worker_has_heard_of_the_end_and_ends_at_once_on_si
             join(client, "a", index=0)
             client.finish(pb.Outcome(exit_code=0, message="done"))
             assert client.describe().phase == pb.FINISHED, "nobody has told the worker yet"
-            client.heartbeat(pb.HeartbeatRequest(index=0, step=1, pushed=1, leaving=False, generation=-1))
+            beat(client, step=1, pushed=1)
         assert polite.exit_code(END_SECS) == 0
         stopped.serving().process.send_signal(signal.SIGTERM)
         assert stopped.exit_code(END_SECS) == 128 + signal.SIGTERM

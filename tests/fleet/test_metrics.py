@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from support.control_calls import beat, join
 from support.local_fleet import PROGRAM, Gates
 from support.service_process import END_SECS, START_SECS, Service, running
 
 from psfleet import errors
 from psfleet.addresses import Address
-from psfleet.control import control_pb2 as pb
 from psfleet.control.client import PsClient
 from psfleet.job.job import Job, parse_job
 from psfleet.launch.local.ports import free_addresses
@@ -145,13 +145,14 @@ def test_the_counters_of_a_run_equal_its_report_and_never_fall(tmp_path: Path) -
     with ExitStack() as stack, fleet(tmp_path, stack, spares=1, **sections) as measured:
         stayer = PsClient(measured.places["ps-0"].address, RUN)
         stack.callback(stayer.close)
+        join(stayer, "stayer", index=5, worker_limit=6)
         measured.wait_for("ps-0", "step", 1)
         seen: dict[str, list[Samples]] = {name: [] for name in measured.places}
         chief = measured.services["worker-0"].process
         while chief.poll() is None:
             for name, place in measured.places.items():
                 seen[name].append(place.scrape())
-            stayer.heartbeat(pb.HeartbeatRequest(index=5, step=300, generation=1))
+            beat(stayer, step=300, generation=1)
         assert chief.returncode == errors.DONE
     told = {name: [samples for samples in scrapes if samples] for name, scrapes in seen.items()}
     report = Report.read(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from psfleet.job.job import parse_job
 from psfleet.layout import Layout, TensorSpec
 
 BUILD_SECS = 30.0
+_BEATS = itertools.count(1)
 JOB: dict[str, Any] = {
     "name": "configured",
     "program": "program:build",
@@ -58,7 +60,14 @@ def configure(client: PsClient, root: Path, **changes: Any) -> pb.ShardState:
 def join(
     client: PsClient, process: str, index: int = -1, worker_limit: int = 4, cause: str = "", address: str = ""
 ) -> tuple[int, int]:
-    """The index that a worker gets, and how many processes have had it."""
+    """The index that a worker gets, and how many processes have had it; further calls are those of this worker."""
     request = pb.JoinRequest(index=index, worker_limit=worker_limit, cause=cause, process=process, address=address)
     reply = client.join(request)
+    client.identify(pb.Member(index=reply.index, incarnation=reply.incarnation, process=process))
     return reply.index, reply.joins
+
+
+def beat(client: PsClient, **report: Any) -> pb.ShardState:
+    """Sends a heartbeat of the worker that joined last, with a number above those before."""
+    fields: dict[str, Any] = {"beat": next(_BEATS), "generation": -1}
+    return client.heartbeat(pb.HeartbeatRequest(**fields | report))

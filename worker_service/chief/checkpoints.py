@@ -13,7 +13,7 @@ from psfleet.checkpoint.parts import PartRecord
 from psfleet.checkpoint.store import newest, prune
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import LostPeerError, NoCheckpointError
-from worker_service.fleet_state import TRAINING, States
+from worker_service.fleet_state import TRAINING, States, check_chief
 from worker_service.run_context import RunContext
 
 logger = logging.getLogger("psfleet.chief")
@@ -47,7 +47,12 @@ class CheckpointCommitter:
         return self._newest
 
     def update(self, states: States) -> None:
-        """Commits checkpoints that are complete, and schedules one if it is due; from any thread."""
+        """Commits checkpoints that are complete, and schedules one if it is due; from any thread.
+
+        Raises:
+            ReplacedError: There is a newer chief.
+        """
+        check_chief(states, self._context.incarnation)
         with self._lock:
             self._update(states)
 
@@ -112,7 +117,10 @@ class CheckpointCommitter:
         accepted = True
         for client in self._context.fleet.ps:
             try:
-                accepted = client.schedule_checkpoint(states[0].generation, step, stop).accepted and accepted
+                reply = client.schedule_checkpoint(
+                    states[0].generation, step, stop, self._context.stop.signal_number if stop else 0
+                )
+                accepted = reply.accepted and accepted
             except LostPeerError:
                 return False
         if accepted:

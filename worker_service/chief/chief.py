@@ -15,7 +15,7 @@ from worker_service.chief.fleet_status import FleetStatusLogger
 from worker_service.chief.recorder import Recorder
 from worker_service.chief.recovery import Recovery
 from worker_service.chief.run_finisher import RunFinisher
-from worker_service.fleet_state import States
+from worker_service.fleet_state import States, stop_error
 from worker_service.frontends.interface import FrontEnd
 from worker_service.heartbeat import Heartbeat
 from worker_service.progress import TrainingProgress
@@ -105,7 +105,7 @@ class Chief(Worker):
     def _end(self, checkpoint: Checkpoint, states: States) -> None:
         self._checkpoint, self._final_states = checkpoint, states
         if checkpoint.step < self._context.job.train.steps:
-            self.error = self._context.stop.error()
+            self.error = stop_error(self._context.stop.signal_number, states)
         code = DONE if self.error is None else self.error.exit_code
         outcome = pb.Outcome(exit_code=code, message=f"step {checkpoint.step} is saved and verified")
         self._context.fleet.finish(outcome)

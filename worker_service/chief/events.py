@@ -35,6 +35,7 @@ class Events:
         for event in self._log.read():
             self._count(event)
         self._joins = {index: 1 + self.restarts[self.role(index), index] for index in range(job.fleet.worker_limit)}
+        self._processes: dict[int, str] = {}
 
     def add(self, role: str, index: int, kind: str, cause: str, steps_lost: int = 0) -> None:
         """Logs and stores one event.
@@ -61,8 +62,10 @@ class Events:
             return
         for worker in states[0].workers:
             seen = self._joins[worker.index]
-            self._joins[worker.index] = max(seen, worker.joins)
-            if worker.joins > seen:
+            # A restarted ps 0 may have lost count, and a restarted chief has not seen the process before.
+            is_new = self._processes.get(worker.index, worker.process) != worker.process
+            self._joins[worker.index], self._processes[worker.index] = max(seen, worker.joins), worker.process
+            if worker.joins > seen or is_new:
                 self.add(self.role(worker.index), worker.index, "restarted", worker.cause or "joined again")
 
     def role(self, index: int) -> str:

@@ -13,10 +13,17 @@ import pytest
 import tensorflow as tf
 
 from ps_service import run_state
-from ps_service.run_state import Run, WorkerRecord
+from ps_service.run_state import Run
 from ps_service.shard import Shard
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BUG
+
+
+def plan() -> Any:
+    """Of generation 1, with a quorum of 2."""
+    return SimpleNamespace(
+        generation=1, job=SimpleNamespace(quorum=2), layout=SimpleNamespace(digest=lambda: "digest of the layout")
+    )
 
 
 @dataclass
@@ -27,6 +34,7 @@ class WaitingShard:
     step: int = 4
     final_step: int = 9
     last_update: float = field(default_factory=lambda: time.monotonic() - 10)
+    plan: Any = field(default_factory=plan)
 
     def local_steps(self) -> list[int]:
         if isinstance(self.answer, Exception):
@@ -36,9 +44,12 @@ class WaitingShard:
 
 def run_with(answer: list[int] | Exception) -> Run:
     run = Run("name", "")
-    run.workers = {0: WorkerRecord(), 1: WorkerRecord(), 2: WorkerRecord(has_left=True)}
+    for index in range(3):
+        join = pb.JoinRequest(index=index, worker_limit=3, process=str(index))
+        member = pb.Member(index=index, incarnation=run.join(join).incarnation, process=str(index))
+        run.record_heartbeat(pb.HeartbeatRequest(caller=pb.Caller(member=member), beat=1, leaving=index == 2))
     shard: Any = WaitingShard(answer)
-    run.shard = shard
+    run.install(shard)
     return run
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import LostPeerError
+from psfleet.errors import LostPeerError, ReplacedError
 from psfleet.polling import wait_until
 from worker_service import heartbeat as heartbeat_module
 from worker_service.fleet_state import States
@@ -148,6 +148,31 @@ def test_a_heartbeat_reports_step_gradients_and_generation() -> None:
         ps.next_call().answer.put(pb.ShardState())
         request = ps.next_call().request
         assert (request.step, request.pushed, request.generation, request.address) == (8, 1, 2, "worker:2222")
+
+
+def test_heartbeats_are_numbered() -> None:
+    ps = Ps()
+    with beating(ps):
+        numbers = []
+        for _ in range(3):
+            call = ps.next_call()
+            numbers.append(call.request.beat)
+            call.answer.put(pb.ShardState())
+        assert numbers == [1, 2, 3]
+
+
+def test_a_replaced_worker_leaves_its_step_and_neither_listens_nor_calls_again() -> None:
+    """Whatever it does next asks for the outcome first, and so it opens no session."""
+    first, other = Ps(), Ps()
+    interrupted = threading.Event()
+    with beating(first, other) as (heartbeat, seen):
+        heartbeat.attach(2, interrupted.set)
+        first.next_call().answer.put(pb.ShardState(generation=2))
+        other.next_call().answer.put(ReplacedError("worker 0 with incarnation 1 was replaced"))
+        assert interrupted.wait(SECS)
+        with pytest.raises(ReplacedError, match="worker 0 with incarnation 1 was replaced"):
+            _ = heartbeat.outcome
+        assert seen == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,224 @@
+"""Who belongs to a run and how it ended, as one versioned state machine: no threads, no clock, no I/O.
+
+Every call takes a message and the time, and returns a decision or raises the error that the caller gets:
+`ReplacedError` if another process has the caller's index, `LostPeerError` if it shall try again, `BadJobError` if it
+would be refused again.
+
+An index belongs to one *incarnation*, a number that ps 0 grants and that grows with each process that joins; the
+*epoch* is the highest one known. Of two processes with one index the one with the higher incarnation owns it, on every
+ps: a process that did not answer for a while, and whose index was granted to another, is refused from then on.
+A restarted ps 0 starts with an empty view. It learns leases and epoch again from the heartbeats of their owners, and
+from what joining workers have read from the other ps; for `RELEARN_SECS` it grants no index that may have an owner.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ps_service.worker_record import CHIEF, LEASE_SECS, NEVER, Member, WorkerRecord
+from psfleet.control import control_pb2 as pb
+from psfleet.errors import BadJobError, LostPeerError, ReplacedError
+
+RELEARN_SECS = LEASE_SECS
+"""How long a restarted ps leases no index: until every lease from before has been renewed or has expired."""
+LINGER_SECS = 5.0
+"""How long a ps keeps a run that is over, so that each worker receives the outcome."""
+
+
+@dataclass
+class FleetView:
+    """One run as one ps sees it.
+
+    Attributes:
+        relearn_until: Until then no index is leased, because this ps was restarted and may not know its owner.
+        epoch: Highest incarnation that this ps knows; never falls.
+        workers: By index.
+        generation: Newest one that was configured; never falls.
+        quorum: Of that generation.
+        stop_signal: The signal by which that generation ends before the final step of the job; 0: it does not.
+        outcome: How the run ended; never changes once it is set.
+        finished_at: When it ended.
+    """
+
+    relearn_until: float = NEVER
+    epoch: int = 0
+    workers: dict[int, WorkerRecord] = field(default_factory=dict)
+    generation: int = 0
+    quorum: int = 0
+    stop_signal: int = 0
+    outcome: pb.Outcome | None = None
+    finished_at: float = NEVER
+    _granted: dict[str, pb.JoinReply] = field(default_factory=dict)
+
+    def join(self, request: pb.JoinRequest, now: float) -> pb.JoinReply:
+        """Grants an index, or registers the one that another ps has granted; a repeated request changes nothing.
+
+        A requested index is granted at once: its platform started the process in place of the one before. For -1 it is
+        the index that the address or the process had, or the lowest without a live worker.
+
+        Raises:
+            ReplacedError: The process had an index that another process has now.
+            LostPeerError: This ps was restarted and relearns the leases.
+            BadJobError: All indices are taken.
+        """
+        for known in request.known:
+            self._learn(known, now)
+        if request.incarnation:
+            return self._register(request, now)
+        granted = self._granted.get(request.process)
+        if granted is None:
+            granted = self._grant(request, now)
+        else:
+            member = Member(granted.index, granted.incarnation, request.process)
+            self.admit(member, now)
+            self.workers[member.index].last_heartbeat = now
+        return granted
+
+    def admit(self, caller: Member, now: float) -> None:
+        """Admits a call of the owner of an index, or of a process that was granted the index elsewhere or before.
+
+        Raises:
+            ReplacedError: The index has an owner with a higher incarnation.
+        """
+        worker = self.workers.get(caller.index)
+        if worker is not None and worker.owner.rank > caller.rank:
+            raise ReplacedError(
+                f"worker {caller.index} with incarnation {caller.incarnation} was replaced by the process at "
+                f"{worker.address or 'another address'} with incarnation {worker.owner.incarnation}"
+            )
+        if caller.incarnation and (worker is None or worker.owner != caller):
+            self._own(caller, now)
+
+    def admit_chief(self, caller: Member, now: float) -> None:
+        """Admits a call that only the chief may make, and only while the run is not over.
+
+        Raises:
+            ReplacedError: Another process is the chief.
+            LostPeerError: The run is over; the caller's next heartbeat tells how.
+            BadJobError: The caller is not the chief.
+        """
+        if caller.index != CHIEF:
+            raise BadJobError(f"called by worker {caller.index}, expected the chief")
+        self.admit(caller, now)
+        if self.outcome is not None:
+            raise LostPeerError(f"the run is over: {self.outcome.message}")
+
+    def heartbeat(self, request: pb.HeartbeatRequest, now: float) -> bool:
+        """Renews a lease and stores what a worker reports of itself.
+
+        Returns:
+            False for a repeated or late heartbeat, which changes nothing, and for that of a replaced worker once the
+            run is over: it needs the outcome only. A replaced chief is refused, because it would write a report.
+
+        Raises:
+            ReplacedError: Another process has the caller's index.
+            BadJobError: The caller has not joined.
+        """
+        caller = Member.of(request.caller.member)
+        if not caller.incarnation:
+            raise BadJobError(f"heartbeat of worker {caller.index} without an incarnation, expected that of its join")
+        try:
+            self.admit(caller, now)
+        except ReplacedError:
+            if self.outcome is None or caller.index == CHIEF:
+                raise
+            return False
+        worker = self.workers[caller.index]
+        if request.beat <= worker.beat:
+            return False
+        worker.beat, worker.last_heartbeat = request.beat, now
+        worker.step, worker.pushed = request.step, request.pushed
+        worker.joins = max(worker.joins, request.joins)
+        worker.address = request.address or worker.address
+        worker.has_left, worker.has_session = request.leaving, request.generation >= 0
+        worker.has_outcome = self.outcome is not None
+        return True
+
+    def check_generation(self, generation: int) -> None:
+        """Refuses to configure an older generation than the newest.
+
+        Raises:
+            BadJobError: It is older.
+        """
+        if generation < self.generation:
+            raise BadJobError(f"generation {generation} requested, expected one above {self.generation}")
+
+    def configured(self, generation: int, quorum: int) -> None:
+        """Stores the generation that this ps has started."""
+        if generation > self.generation:
+            self.stop_signal = 0
+        self.generation, self.quorum = max(self.generation, generation), quorum
+
+    def finish(self, outcome: pb.Outcome, now: float) -> bool:
+        """Stores how the run ended; returns False if that was known already, and keeps the first outcome."""
+        if self.outcome is not None:
+            return False
+        self.outcome, self.finished_at = outcome, now
+        return True
+
+    def is_over(self, now: float) -> bool:
+        """Whether the run has ended and every live worker has received the outcome, or `LINGER_SECS` have passed."""
+        if self.outcome is None:
+            return False
+        return self.all_workers_notified(now) or now - self.finished_at > LINGER_SECS
+
+    def all_workers_notified(self, now: float) -> bool:
+        """Whether each live worker has received the outcome, and closed its session.
+
+        A TensorFlow session that is closed after its peer has exited waits for that peer without limit.
+        """
+        alive = [worker for worker in self.workers.values() if worker.is_alive(now)]
+        return all(worker.has_outcome and not worker.has_session for worker in alive)
+
+    def _register(self, request: pb.JoinRequest, now: float) -> pb.JoinReply:
+        member = Member(request.index, request.incarnation, request.process)
+        self.admit(member, now)
+        worker = self.workers[member.index]
+        worker.joins = max(worker.joins, request.joins)
+        worker.address, worker.cause = request.address, request.cause
+        return pb.JoinReply(index=member.index, joins=worker.joins, incarnation=member.incarnation)
+
+    def _grant(self, request: pb.JoinRequest, now: float) -> pb.JoinReply:
+        index = request.index if request.index >= 0 else self._free_index(request, now)
+        if index >= request.worker_limit:
+            raise BadJobError(
+                f"worker index {request.index} requested, all {request.worker_limit} of fleet.max_workers are taken"
+            )
+        worker = self._own(Member(index, self.epoch + 1, request.process), now)
+        worker.address, worker.cause = request.address, request.cause
+        reply = pb.JoinReply(index=index, joins=worker.joins, incarnation=worker.owner.incarnation)
+        self._granted[request.process] = reply
+        return reply
+
+    def _free_index(self, request: pb.JoinRequest, now: float) -> int:
+        for index, worker in self.workers.items():
+            has_its_address = request.address and worker.address == request.address
+            if index != CHIEF and (has_its_address or worker.owner.process == request.process):
+                return index
+        if now < self.relearn_until:
+            raise LostPeerError(
+                f"this ps was restarted and leases no worker index for another {self.relearn_until - now:.1f} s, "
+                "in which the present owners report theirs"
+            )
+        taken = {index for index, worker in self.workers.items() if worker.is_alive(now)}
+        free = (index for index in range(CHIEF + 1, request.worker_limit) if index not in taken)
+        return next(free, request.worker_limit)
+
+    def _learn(self, known: pb.WorkerState, now: float) -> None:
+        """Stores what another ps knows of an index, unless this ps knows a newer owner."""
+        member = Member(known.index, known.incarnation, known.process)
+        worker = self.workers.get(member.index)
+        if not member.incarnation or (worker is not None and worker.owner.rank >= member.rank):
+            return
+        worker = self._own(member, now if known.is_alive else NEVER)
+        worker.address, worker.joins = known.address, max(worker.joins, known.joins)
+
+    def _own(self, member: Member, now: float) -> WorkerRecord:
+        """Makes a member the owner of its index."""
+        before = self.workers.get(member.index)
+        joins = 1
+        if before is not None:
+            joins = before.joins + (before.owner.process != member.process)
+        self.epoch = max(self.epoch, member.incarnation)
+        worker = self.workers[member.index] = WorkerRecord(member, now, joins=joins)
+        return worker

@@ -1,0 +1,84 @@
+"""One process as the owner of a worker index, and what a ps knows of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psfleet.control import control_pb2 as pb
+
+CHIEF = 0
+"""Index of the chief, which is set by the platform and never leased."""
+LEASE_SECS = 5.0
+"""A worker whose last heartbeat is older is not alive, and its index can be leased; it sends one each second."""
+NEVER = float("-inf")
+
+
+@dataclass(frozen=True)
+class Member:
+    """A process as the owner of a worker index; see control.proto. Incarnation 0: it has not joined."""
+
+    index: int = CHIEF
+    incarnation: int = 0
+    process: str = ""
+
+    @classmethod
+    def of(cls, member: pb.Member) -> Member:
+        """The caller of a request."""
+        return cls(member.index, member.incarnation, member.process)
+
+    @property
+    def rank(self) -> tuple[int, str]:
+        """The owner of an index is the member with the highest rank.
+
+        Two processes can have one incarnation if ps 0 was restarted before any other process had seen the first one.
+        """
+        return self.incarnation, self.process
+
+
+@dataclass
+class WorkerRecord:
+    """What this ps knows of one worker index.
+
+    Attributes:
+        owner: The process that has the index.
+        last_heartbeat: When its lease was renewed.
+        address: host:port of its TensorFlow server.
+        joins: Number of processes that have had the index.
+        cause: Why the present one was restarted; empty if it was not.
+        step: Global step of its local parameters.
+        pushed: Gradients that the present process has pushed.
+        beat: Number of its newest heartbeat.
+        has_left: Whether it reported that it leaves.
+        has_session: Whether it has a TensorFlow session with the fleet.
+        has_outcome: Whether it has received the run's outcome.
+    """
+
+    owner: Member
+    last_heartbeat: float
+    address: str = ""
+    joins: int = 1
+    cause: str = ""
+    step: int = 0
+    pushed: int = 0
+    beat: int = 0
+    has_left: bool = False
+    has_session: bool = False
+    has_outcome: bool = False
+
+    def is_alive(self, now: float) -> bool:
+        """Whether its last heartbeat is recent and did not say that it leaves."""
+        return not self.has_left and now - self.last_heartbeat < LEASE_SECS
+
+    def state(self, now: float) -> pb.WorkerState:
+        """As the control plane returns it."""
+        return pb.WorkerState(
+            index=self.owner.index,
+            step=self.step,
+            is_alive=self.is_alive(now),
+            pushed=self.pushed,
+            joins=self.joins,
+            cause=self.cause,
+            address=self.address,
+            incarnation=self.owner.incarnation,
+            process=self.owner.process,
+        )

@@ -1,0 +1,116 @@
+"""Joins, losses, restarts, freezes, and late and repeated calls in any order: what must hold always holds.
+
+`make test` tries 200 orders. With ARGS='--hypothesis-profile=interleavings' pytest tries ten thousand, in about a
+minute: see tests/conftest.py.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from support.simulated_fleet import Process, SimulatedFleet
+
+from psfleet.errors import BadJobError
+
+Event = tuple[Any, ...]
+"""Name of a method of `Interleavings`, and its arguments."""
+SHARDS = range(2)
+"""Modulo the number of ps."""
+WHICH = range(6)
+"""Of the processes that can do what an event says, modulo their number."""
+EVENTS: dict[int, list[Event]] = {
+    7: [("wait", secs) for secs in (0.5, 1.0, 3.0, 6.0)],
+    3: [("start", *event) for event in product((-1, -1, 0, 1), "abcdef")],
+    8: [("join", *event) for event in product(WHICH, (1, 2, 3))],
+    10: [("beat", *event) for event in product(WHICH, SHARDS, (False, False, False, True))],
+    1: [("configure", *event) for event in product(WHICH, SHARDS, (1, 2))],
+    2: [("finish", *event) for event in product(WHICH, SHARDS, (0, 70))],
+    6: [("disturb", *event) for event in product(WHICH, ("kill", "freeze", "freeze", "thaw", "thaw"))],
+    4: [("restart_ps", shard) for shard in SHARDS],
+    5: [("deliver_again", *event) for event in product(SHARDS, range(24))],
+}
+"""By weight. One choice for each event, and several in each step: hypothesis takes longer for both than a ps does."""
+WEIGHTED = [event for weight, events in EVENTS.items() for event in events * (weight * 48 // len(events))]
+EVENT = st.integers(0, len(WEIGHTED) - 1).map(lambda number: WEIGHTED[number])
+pytestmark = pytest.mark.timeout(600)
+
+
+class Interleavings(RuleBasedStateMachine):
+    """One order of events."""
+
+    @initialize(num_ps=st.integers(1, 2), knows_restarts=st.booleans())
+    def begin(self, num_ps: int, knows_restarts: bool) -> None:
+        self.fleet = SimulatedFleet(num_ps, knows_restarts)
+        for wants, address in ((0, "chief"), (-1, "a"), (-1, "b")):
+            self.fleet.start(wants, address)
+
+    @rule(events=st.tuples(*[EVENT] * 5))
+    def happen(self, events: tuple[Event, ...]) -> None:
+        for name, *arguments in events:
+            getattr(self, name)(*arguments)
+
+    def start(self, wants: int, address: str) -> None:
+        self.fleet.start(wants, address)
+
+    def join(self, which: int, calls: int) -> None:
+        process = self.pick(which, joined=False)
+        for _ in range(calls):
+            if process is not None and process.acts and not process.has_joined:
+                try:
+                    self.fleet.call_join(process)
+                except BadJobError:
+                    process.is_dead = True
+
+    def beat(self, which: int, shard: int, leaving: bool) -> None:
+        process = self.pick(which, joined=True)
+        if process is not None:
+            self.fleet.beat(process, shard, leaving)
+
+    def configure(self, which: int, shard: int, generation: int) -> None:
+        process = self.pick(which, joined=True)
+        if process is not None:
+            self.fleet.configure(process, shard, generation)
+
+    def finish(self, which: int, shard: int, exit_code: int) -> None:
+        process = self.pick(which, joined=True)
+        if process is not None:
+            self.fleet.finish(process, shard, exit_code)
+
+    def disturb(self, which: int, how: str) -> None:
+        process = self.fleet.processes[which % len(self.fleet.processes)]
+        if how == "kill":
+            process.is_dead = True
+        else:
+            process.is_frozen = how == "freeze"
+
+    def restart_ps(self, shard: int) -> None:
+        self.fleet.restart_ps(shard)
+
+    def deliver_again(self, shard: int, which: int) -> None:
+        self.fleet.deliver_again(shard, which)
+
+    def wait(self, secs: float) -> None:
+        self.fleet.now += secs
+
+    def pick(self, which: int, *, joined: bool) -> Process | None:
+        able = [process for process in self.fleet.processes if process.acts and process.has_joined == joined]
+        return able[which % len(able)] if able else None
+
+    def teardown(self) -> None:
+        if hasattr(self, "fleet"):
+            self.fleet.settle()
+            self.fleet.end()
+
+
+TestInterleavings = Interleavings.TestCase
+TestInterleavings.settings = settings(
+    max_examples=max(200, settings.default.max_examples if settings.default else 0),
+    stateful_step_count=3,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)

@@ -1,0 +1,143 @@
+"""What a ps answers to calls of its control plane; no server and no shard are needed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+
+import psfleet
+from ps_service.servicer import ControlServicer
+from psfleet.control import control_pb2 as pb
+
+
+class AbortedError(Exception):
+    """A call was ended with a status."""
+
+
+class Context:
+    """The server's side of one call."""
+
+    def abort(self, code: grpc.StatusCode, details: str) -> None:
+        """See grpc.ServicerContext."""
+        raise AbortedError(code, details)
+
+
+CONTEXT: Any = Context()
+
+
+class Plane:
+    """Records which workers were made reachable."""
+
+    def __init__(self) -> None:
+        self.met: list[tuple[int, str]] = []
+
+    def meet(self, worker: int, address: str) -> None:
+        """See DataPlane."""
+        self.met.append((worker, address))
+
+
+class CountingShard:
+    """Stands for a shard in training; counts what takes time."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        layout = SimpleNamespace(digest=self.digest)
+        job = SimpleNamespace(quorum=2, optimizer=SimpleNamespace(name="sgd"))
+        self.plan = SimpleNamespace(generation=1, job=job, layout=layout)
+        self.writer = SimpleNamespace(parts=list)
+        self.step, self.final_step, self.first_step, self.model_bytes = 4, 9, 0, 0
+        self.slot_names: list[str] = []
+        self.is_complete = False
+        self.last_update = time.monotonic()
+
+    def digest(self) -> str:
+        """See Layout."""
+        self.calls.append("digest")
+        return "digest of the layout"
+
+    def counters(self) -> Any:
+        """See Shard."""
+        self.calls.append("counters")
+        raise RuntimeError("the session is closed")
+
+
+@pytest.fixture
+def plane() -> Plane:
+    return Plane()
+
+
+@pytest.fixture
+def servicer(plane: Any) -> ControlServicer:
+    return ControlServicer("grpc://localhost:1", "run", "", plane)
+
+
+def joined(servicer: ControlServicer, process: str, index: int) -> pb.Caller:
+    """A worker joins; the caller of its further requests."""
+    caller = pb.Caller(run="run", version=psfleet.__version__)
+    reply = servicer.Join(pb.JoinRequest(caller=caller, index=index, worker_limit=3, process=process), CONTEXT)
+    caller.member.CopyFrom(pb.Member(index=reply.index, incarnation=reply.incarnation, process=process))
+    return caller
+
+
+def beat(servicer: ControlServicer, caller: pb.Caller, number: int = 1) -> pb.ShardState:
+    return servicer.Heartbeat(pb.HeartbeatRequest(caller=caller, beat=number, address="worker:2222"), CONTEXT)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        beat,
+        lambda servicer, caller: servicer.Configure(pb.ConfigureRequest(caller=caller), CONTEXT),
+        lambda servicer, caller: servicer.ScheduleCheckpoint(pb.ScheduleCheckpointRequest(caller=caller), CONTEXT),
+        lambda servicer, caller: servicer.Finish(pb.FinishRequest(caller=caller), CONTEXT),
+    ],
+    ids=["Heartbeat", "Configure", "ScheduleCheckpoint", "Finish"],
+)
+def test_every_call_of_an_older_chief_is_aborted_and_changes_nothing(
+    servicer: ControlServicer, plane: Plane, call: Callable[[ControlServicer, pb.Caller], Any]
+) -> None:
+    older, newer = joined(servicer, "older", 0), joined(servicer, "newer", 0)
+    with pytest.raises(AbortedError) as caught:
+        call(servicer, older)
+    assert caught.value.args[0] == grpc.StatusCode.ABORTED
+    assert "worker 0 with incarnation 1 was replaced by the process at" in caught.value.args[1]
+    assert "with incarnation 2" in caught.value.args[1]
+    state = beat(servicer, newer)
+    assert (state.phase, state.epoch, [worker.process for worker in state.workers]) == (pb.EMPTY, 2, ["newer"])
+    assert plane.met == [(0, "worker:2222")], "TensorFlow of the older one was made reachable"
+
+
+def test_a_heartbeat_neither_calls_tensorflow_nor_computes_the_digest_of_the_layout(servicer: ControlServicer) -> None:
+    caller = joined(servicer, "worker", 1)
+    shard: Any = CountingShard()
+    [run] = servicer.runs()
+    run.install(shard)
+    for number in (1, 2, 3):
+        state = beat(servicer, caller, number)
+    assert (state.step, state.layout_digest, state.quorum) == (4, "digest of the layout", 2)
+    assert shard.calls == ["digest"]
+    assert not state.workers, "their number would make it slower"
+    assert [worker.index for worker in beat(servicer, joined(servicer, "chief", 0)).workers] == [0, 1]
+
+
+def test_the_state_of_a_shard_that_is_closed_meanwhile_has_no_counts(servicer: ControlServicer) -> None:
+    shard: Any = CountingShard()
+    [run] = servicer.runs()
+    run.install(shard)
+    caller = pb.Caller(run="run", version=psfleet.__version__)
+    state = servicer.Describe(pb.DescribeRequest(caller=caller), CONTEXT)
+    assert "counters" in shard.calls
+    assert (state.step, list(state.pushed)) == (4, [])
+
+
+def test_a_ps_with_the_cause_of_a_restart_asks_for_patience(plane: Any) -> None:
+    servicer = ControlServicer("grpc://localhost:1", "run", "killed by SIGKILL", plane)
+    with pytest.raises(AbortedError) as caught:
+        joined(servicer, "newcomer", -1)
+    assert caught.value.args[0] == grpc.StatusCode.UNAVAILABLE
+    assert joined(servicer, "chief", 0).member.incarnation == 1

@@ -1,0 +1,101 @@
+"""How a worker joins every ps; the ps are real fleet views without processes."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ps_service.run_state import Run
+from psfleet.addresses import Address
+from psfleet.control import control_pb2 as pb
+from psfleet.errors import DeadlineError, LostPeerError, ReplacedError, StoppedError
+from psfleet.service.settings import Settings
+from worker_service.joining import Membership, join
+
+
+class Ps:
+    """The control plane of a ps in this process."""
+
+    def __init__(self) -> None:
+        self.run = Run("run", "")
+        self.failures: list[Exception] = []
+
+    def describe(self) -> pb.ShardState:
+        return self.run.state()
+
+    def join(self, request: pb.JoinRequest) -> pb.JoinReply:
+        if self.failures:
+            raise self.failures.pop()
+        return self.run.join(request)
+
+    def owners(self) -> list[tuple[int, int]]:
+        """Index and incarnation of each worker."""
+        return [(worker.index, worker.incarnation) for worker in self.run.workers()]
+
+
+class Fleet:
+    """The clients of some ps."""
+
+    def __init__(self, *ps: Ps) -> None:
+        self.ps = ps
+        self.member = pb.Member()
+
+    def identify(self, member: pb.Member) -> None:
+        self.member = member
+
+
+def joined(fleet: Any, index: int = -1, port: int = 2222, start_secs: float = 5.0) -> Membership:
+    """Joins as a process with settings of its own."""
+    settings = Settings(
+        job=None, program_folder=Path(), run="run", index=index, ps=(), address=Address("host", port), out=Path(),
+        parent_pid=0, cause="",
+    )  # fmt: skip
+    job: Any = SimpleNamespace(deadlines=SimpleNamespace(start_secs=start_secs), fleet=SimpleNamespace(worker_limit=4))
+    stop: Any = SimpleNamespace(event=threading.Event())
+    return join(fleet, settings, job, stop)
+
+
+def test_every_ps_knows_the_incarnation_that_ps_0_granted_and_calls_carry_it() -> None:
+    first, other = Ps(), Ps()
+    fleet = Fleet(first, other)
+    assert [joined(fleet, index, port).member.index for index, port in ((0, 1), (-1, 2), (-1, 3))] == [0, 1, 2]
+    assert first.owners() == other.owners() == [(0, 1), (1, 2), (2, 3)]
+    assert (fleet.member.index, fleet.member.incarnation) == (2, 3)
+
+
+def test_incarnations_and_restarts_are_counted_on_after_ps_0_has_lost_its_table() -> None:
+    other = Ps()
+    for _ in range(3):
+        joined(Fleet(Ps(), other), index=0)
+    found = joined(Fleet(Ps(), other), index=0)
+    assert (found.member.incarnation, found.joins) == (4, 4)
+    assert other.owners() == [(0, 4)]
+
+
+def test_an_index_that_another_process_gets_meanwhile_is_asked_for_again() -> None:
+    first, other = Ps(), Ps()
+    other.failures = [ReplacedError("worker 1 with incarnation 1 was replaced"), LostPeerError("connection refused")]
+    found = joined(Fleet(first, other))
+    assert other.owners() == [(found.member.index, found.member.incarnation)]
+    assert first.owners()[-1] == other.owners()[0]
+
+
+def test_joining_ends_at_its_deadline_and_says_what_the_ps_answered() -> None:
+    ps = Ps()
+    ps.failures = [LostPeerError("this ps was restarted")] * 100
+    with pytest.raises(DeadlineError, match="1 parameter servers to answer; last seen: this ps was restarted"):
+        joined(Fleet(ps), start_secs=0.0)
+
+
+def test_a_signal_ends_joining() -> None:
+    stop: Any = SimpleNamespace(event=threading.Event(), error=lambda: StoppedError(15))
+    stop.event.set()
+    fleet: Any = Fleet(Ps())
+    settings: Any = SimpleNamespace()
+    job: Any = SimpleNamespace(deadlines=SimpleNamespace(start_secs=5.0))
+    with pytest.raises(StoppedError):
+        join(fleet, settings, job, stop)

@@ -1,0 +1,83 @@
+"""Joins the run: gets a worker index and an incarnation from ps 0, and registers them with the other ps."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from dataclasses import dataclass
+
+from psfleet.control import control_pb2 as pb
+from psfleet.control.client import FleetClient
+from psfleet.errors import LostPeerError, ReplacedError
+from psfleet.job.job import Job
+from psfleet.polling import wait_until
+from psfleet.service.process import Stop
+from psfleet.service.settings import Settings
+
+logger = logging.getLogger("psfleet.worker")
+
+
+@dataclass(frozen=True)
+class Membership:
+    """This process as a member of the run.
+
+    Attributes:
+        member: Its index and incarnation.
+        joins: Number of processes that have had the index.
+    """
+
+    member: pb.Member
+    joins: int
+
+
+def join(fleet: FleetClient, settings: Settings, job: Job, stop: Stop) -> Membership:
+    """Joins the run; calls of `fleet` are from then on those of a member.
+
+    Raises:
+        BadJobError: Every index is taken, or a ps serves another run or version.
+        DeadlineError: Not every ps answered within `deadlines.start_secs`.
+        StoppedError: A signal came first.
+    """
+    process = secrets.token_hex(8)
+
+    def attempt() -> Membership | LostPeerError:
+        nonlocal process
+        if stop.event.is_set():
+            raise stop.error()
+        try:
+            return _join(fleet, settings, job, process)
+        except ReplacedError as error:
+            # Another process got the index between two calls: this one asks for an index as if it had none.
+            process = secrets.token_hex(8)
+            return LostPeerError(str(error))
+        except LostPeerError as error:
+            return error
+
+    number = len(fleet.ps)
+    logger.info("waiting for %d parameter server%s", number, "s" if number > 1 else "", extra={"event": "starting"})
+    what = f"{number} parameter servers to answer"
+    found = wait_until(
+        attempt, job.deadlines.start_secs, what, done=lambda reply: isinstance(reply, Membership), poll_secs=0.2
+    )
+    assert isinstance(found, Membership), "wait_until checked it"
+    fleet.identify(found.member)
+    return found
+
+
+def _join(fleet: FleetClient, settings: Settings, job: Job, process: str) -> Membership:
+    first, *others = fleet.ps
+    request = pb.JoinRequest(
+        index=settings.index,
+        worker_limit=job.fleet.worker_limit,
+        cause=settings.cause,
+        process=process,
+        address=settings.address.data,
+    )
+    for client in others:
+        request.known.extend(client.describe().workers)
+    granted = first.join(request)
+    del request.known[:]
+    request.index, request.incarnation, request.joins = granted.index, granted.incarnation, granted.joins
+    for client in others:
+        request.joins = max(request.joins, client.join(request).joins)
+    return Membership(pb.Member(index=granted.index, incarnation=granted.incarnation, process=process), request.joins)
