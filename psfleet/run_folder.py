@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from psfleet.checkpoint import committed
 from psfleet.errors import UsageError
 from psfleet.job.job import Job
 from psfleet.report.schema import EventLog, History, Report
 
 STARTED = ".started"
 """Run-attempt marker, written by the chief: identifier and start time of the attempt."""
-RECORDED = (Report.FILE_NAME, "report.html", EventLog.FILE_NAME, STARTED)
+RECORDED = (Report.FILE_NAME, "report.html", EventLog.FILE_NAME, STARTED, committed.FILE_NAME)
 """Files that the chief deletes when a new attempt starts."""
 OF_ONE_START = (*RECORDED, "logs")
 """Files and folders that a resumed run replaces."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from psfleet.checkpoint import committed
 from psfleet.checkpoint.manifest import Checkpoint, checkpoint_folder, write_manifest
 from psfleet.checkpoint.parts import PartRecord
 from psfleet.checkpoint.store import newest, prune
@@ -94,6 +95,7 @@ class CheckpointCommitter:
                 slots=list(state.slots),
                 extra=self._extra,
             )
+            committed.write(self._context.out, self._newest)
             prune(self._root, self._job.checkpoint.keep)
         except (OSError, NoCheckpointError) as error:
             self._failed.add((state.generation, step))
