@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,7 +39,7 @@ class Ps:
 
     def __init__(self, *states: pb.ShardState) -> None:
         self.states = list(states)
-        self.accepts = lambda step: True
+        self.accepts: Callable[[int], bool] = lambda step: True
         self.scheduled: list[tuple[int, bool]] = []
         self.configured: list[str] = []
 
@@ -72,12 +72,12 @@ def sample_context(
     return RunContext("run", 0, job or sample_job(), layout or sample_layout(), tasks, fleet, stop, out)
 
 
-def shard_state(step: int, *, generation: int = 1, phase: int = pb.RUNNING, layout: Layout | None = None) -> Any:
+def shard_state(step: int, *, generation: int = 1, phase: pb.Phase = pb.RUNNING, layout: Layout | None = None) -> Any:
     """The state of a ps that has a shard."""
     digest = (layout or sample_layout()).digest()
     return pb.ShardState(
         run="run", phase=phase, generation=generation, step=step, final_step=100, layout_digest=digest, optimizer="adam"
-    )  # type: ignore[arg-type]
+    )
 
 
 def with_parts(state: Any, shard: int, checkpoint: Checkpoint, error: str = "") -> Any:

@@ -28,7 +28,7 @@ def build(gates: str, step_secs: float) -> psfleet.GraphProgram:
 
     Args:
         gates: A folder. While it has a file `hold-<shard>`, that shard gives no example; while it has a file `pace`,
-            every shard takes `step_secs` for each example.
+            every shard takes `step_secs` for each example. An evaluation waits while it has a file `hold-evaluation`.
         step_secs: Seconds for an example, which is a batch and so a step.
     """
 
@@ -46,9 +46,12 @@ def build(gates: str, step_secs: float) -> psfleet.GraphProgram:
         dataset = tf.data.Dataset.from_generator(examples, output_signature=signature)
         return dataset.apply(tf.data.experimental.assert_cardinality(EXAMPLES))
 
-    return psfleet.GraphProgram(
-        loss=_loss, train=train, evaluate=lambda: tf.data.Dataset.from_tensor_slices(_data(EXAMPLES))
-    )
+    def evaluate() -> tf.data.Dataset:
+        while Path(gates, "hold-evaluation").exists():
+            FOREVER.wait(LOOK_SECS)
+        return tf.data.Dataset.from_tensor_slices(_data(EXAMPLES))
+
+    return psfleet.GraphProgram(loss=_loss, train=train, evaluate=evaluate)
 
 
 def _loss(batch: Any) -> Any:
