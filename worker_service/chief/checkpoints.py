@@ -21,6 +21,8 @@ logger = logging.getLogger("psfleet.chief")
 
 SCHEDULE_AHEAD_SECS = 0.5
 """A checkpoint is scheduled so far ahead that no ps has passed its step when the request arrives."""
+MIN_STEPS_AHEAD = 2
+"""A ps refuses a checkpoint at its next step, which it has begun. With steps of seconds each step more is a wait."""
 
 
 class CheckpointCommitter:
@@ -37,7 +39,8 @@ class CheckpointCommitter:
         self._extra = manifest_extra
         self._stop_scheduled_in: int | None = None
         self._last_schedule = time.monotonic()
-        self._last_progress = (time.monotonic(), 0)
+        self._last_progress: tuple[float, int] | None = None
+        self._steps_per_sec = 0.0
         self._failed: set[tuple[int, int]] = set()
         self._lock = threading.Lock()
         self._newest: Checkpoint | None = None
@@ -56,6 +59,7 @@ class CheckpointCommitter:
         training = [state for state in states if state is not None and state.phase in TRAINING]
         if len(training) < len(states) or len({state.generation for state in training}) != 1:
             return
+        self._measure(training)
         self._commit(training)
         every_secs = self._job.checkpoint.every_secs
         generation = training[0].generation
@@ -110,7 +114,7 @@ class CheckpointCommitter:
 
     def _schedule(self, states: Sequence[pb.ShardState], stop: bool) -> bool:
         """Schedules a checkpoint at one step on every ps; if one refuses, returns False and the next update retries."""
-        step = max(state.step for state in states) + self._steps_ahead(states)
+        step = max(state.step for state in states) + self._steps_ahead()
         accepted = True
         for client in self._context.fleet.ps:
             try:
@@ -122,10 +126,14 @@ class CheckpointCommitter:
             logger.info("%s scheduled at step %d", what, step, extra={"step": step})
         return accepted
 
-    def _steps_ahead(self, states: Sequence[pb.ShardState]) -> int:
-        """The steps made in `SCHEDULE_AHEAD_SECS` at the present rate, and three more."""
+    def _measure(self, states: Sequence[pb.ShardState]) -> None:
+        """Measures the present rate: the steps since the heartbeat before, not since the start of the run."""
         now, step = time.monotonic(), states[0].step
-        before, step_before = self._last_progress
+        if self._last_progress is not None:
+            before, step_before = self._last_progress
+            self._steps_per_sec = max(0, step - step_before) / max(now - before, 0.1)
         self._last_progress = (now, step)
-        rate = max(0, step - step_before) / max(now - before, 0.1)
-        return 3 + int(rate * SCHEDULE_AHEAD_SECS)
+
+    def _steps_ahead(self) -> int:
+        """The steps made in `SCHEDULE_AHEAD_SECS` at the present rate, and as many as a ps requires."""
+        return MIN_STEPS_AHEAD + int(self._steps_per_sec * SCHEDULE_AHEAD_SECS)
