@@ -82,6 +82,16 @@ def newest_from(root: Path, step: int) -> Checkpoint | None:
     return None
 
 
+def newest_committed(root: Path) -> Checkpoint | None:
+    """The newest checkpoint with a valid manifest and parts of the right sizes, or None; contents are not read."""
+    for folder in _folders(root):
+        try:
+            return read_manifest(folder)
+        except NoCheckpointError:
+            continue
+    return None
+
+
 def prune(root: Path, keep: int) -> list[Path]:
     """Deletes all but the newest `keep` checkpoints, and uncommitted ones of steps before the newest.
 

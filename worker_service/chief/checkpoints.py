@@ -11,7 +11,7 @@ from typing import Any
 from psfleet.checkpoint import committed
 from psfleet.checkpoint.manifest import Checkpoint, checkpoint_folder, write_manifest
 from psfleet.checkpoint.parts import PartRecord
-from psfleet.checkpoint.store import newest, prune
+from psfleet.checkpoint.store import newest_committed, prune
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import LostPeerError, NoCheckpointError
 from worker_service.fleet_state import TRAINING, States
@@ -79,7 +79,7 @@ class CheckpointCommitter:
         """Writes the manifest of each step for which every ps has written its part."""
         generation = states[0].generation
         if self._newest is None:
-            self._newest = newest(self._root)
+            self._newest = newest_committed(self._root)
         written = [{part.step: part for part in state.parts if not part.error} for state in states]
         done = self._newest.step if self._newest and self._newest.generation == generation else -1
         for step in sorted(set.intersection(*[set(parts) for parts in written])):
@@ -99,8 +99,6 @@ class CheckpointCommitter:
                 slots=list(state.slots),
                 extra=self._extra,
             )
-            committed.write(self._context.out, self._newest)
-            prune(self._root, self._job.checkpoint.keep)
         except (OSError, NoCheckpointError) as error:
             self._failed.add((state.generation, step))
             logger.error(
@@ -110,7 +108,18 @@ class CheckpointCommitter:
                 extra={"event": "checkpoint_failed", "step": step},
             )
         else:
+            committed.write(self._context.out, self._newest)
             logger.info("checkpoint at step %d", step, extra={"event": "checkpoint", "step": step})
+            self._prune()
+
+    def _prune(self) -> None:
+        """Deletes old checkpoints; a failure does not concern the new one."""
+        try:
+            prune(self._root, self._job.checkpoint.keep)
+        except OSError as error:
+            logger.warning(
+                "cannot delete old checkpoints in %s: %s", self._root, error, extra={"event": "prune_failed"}
+            )
 
     def _schedule(self, states: Sequence[pb.ShardState], stop: bool) -> bool:
         """Schedules a checkpoint at one step on every ps; if one refuses, returns False and the next update retries."""

@@ -33,6 +33,7 @@ from worker_service.run_context import RunContext
 logger = logging.getLogger("psfleet.chief")
 
 PACKAGES = ("psfleet", "tensorflow-cpu", "tensorflow", "keras", "numpy", "grpcio")
+LAST_PARTS = "the parts of the last checkpoint"
 LEAVE_SECS = 2.0
 """Time for the workers to end their last step, so that the counts of gradients are final."""
 
@@ -59,6 +60,7 @@ class RunFinisher:
         self._events = events
         self._secs_before = max(0.0, time.time() - started)
         self._began = time.monotonic()
+        self._late: list[int] = []
 
     def commit_last(self, generation: int) -> Checkpoint:
         """Waits until every ps has written its part of the last step, and verifies the checkpoint.
@@ -68,10 +70,7 @@ class RunFinisher:
             LostPeerError: A ps was lost.
             StorageError: A part or the manifest cannot be written.
         """
-        deadline = self._job.deadlines.step_secs
-        states = wait_until(
-            self._context.fleet.describe, deadline, "the parts of the last checkpoint", done=_is_complete
-        )
+        states = wait_until(self._poll_last, self._job.deadlines.stall_secs, LAST_PARTS, done=_is_complete)
         if _is_lost(states, generation):
             raise LostPeerError("a ps was lost before the last checkpoint was complete")
         self._committer.update(states)
@@ -85,6 +84,16 @@ class RunFinisher:
         verify(checkpoint)
         logger.info("step %d is saved and verified", step, extra={"event": "verified", "step": step})
         return checkpoint
+
+    def _poll_last(self) -> States:
+        """The states of the ps; logs, once for each list of them, which ones still write."""
+        states = self._context.fleet.describe()
+        late = [shard for shard, state in enumerate(states) if state is not None and state.phase == pb.RUNNING]
+        if late and late != self._late:
+            step = max(state.step for state in states if state is not None)
+            logger.info("waiting for ps %s to write its part of step %d", ", ".join(map(str, late)), step)
+        self._late = late
+        return states
 
     def final_states(self, step: int) -> States:
         """The states of the ps once every live worker has ended its last step, or after `LEAVE_SECS`."""

@@ -1,4 +1,4 @@
-"""At which step the chief schedules a stop."""
+"""At which step the chief schedules a stop, and which checkpoints it commits."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
-from support.chief_samples import Ps, sample_context, shard_state
+from support.checkpoint_samples import save
+from support.chief_samples import Ps, sample_context, shard_state, with_parts
 
+from psfleet.checkpoint import store
+from worker_service.chief import checkpoints
 from worker_service.chief.checkpoints import CheckpointCommitter
 
 
@@ -41,3 +44,25 @@ def test_a_stop_is_planned_by_the_present_pace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beats: list[tuple[float, int]], ahead: int
 ) -> None:
     assert stop_step(tmp_path, monkeypatch, *beats) == beats[-1][1] + ahead
+
+
+def test_a_checkpoint_is_committed_although_old_ones_cannot_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    def read(*_: object) -> None:
+        raise AssertionError("the contents of a checkpoint take minutes to read")
+
+    monkeypatch.setattr(checkpoints, "prune", refuse)
+    monkeypatch.setattr(store, "verify", read)
+    saved = save(tmp_path / "checkpoints", 40)
+    (saved.folder / "manifest.json").unlink()
+    committer = CheckpointCommitter(sample_context(tmp_path), {})
+    committer.update([with_parts(shard_state(41), shard, saved) for shard in range(2)])
+    assert committer.newest is not None
+    assert committer.newest.step == 40
+    assert [message for message in caplog.messages if "checkpoint" in message] == [
+        f"cannot delete old checkpoints in {tmp_path / 'checkpoints'}: [Errno 13] Permission denied"
+    ]
