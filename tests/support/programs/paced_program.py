@@ -46,10 +46,14 @@ def build(gates: str, step_secs: float) -> psfleet.GraphProgram:
         dataset = tf.data.Dataset.from_generator(examples, output_signature=signature)
         return dataset.apply(tf.data.experimental.assert_cardinality(EXAMPLES))
 
-    def evaluate() -> tf.data.Dataset:
+    def held_examples() -> Iterator[tuple[np.ndarray, np.ndarray]]:
         while Path(gates, "hold-evaluation").exists():
             FOREVER.wait(LOOK_SECS)
-        return tf.data.Dataset.from_tensor_slices(_data(EXAMPLES))
+        yield from zip(*_data(EXAMPLES), strict=True)
+
+    def evaluate() -> tf.data.Dataset:
+        signature = (tf.TensorSpec([FEATURES], tf.float32), tf.TensorSpec([1], tf.float32))
+        return tf.data.Dataset.from_generator(held_examples, output_signature=signature)
 
     return psfleet.GraphProgram(loss=_loss, train=train, evaluate=evaluate)
 
