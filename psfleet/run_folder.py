@@ -9,17 +9,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from psfleet.checkpoint import committed
 from psfleet.errors import UsageError
 from psfleet.job.job import Job
 from psfleet.report.schema import EventLog, History, Report
 
+CHECKPOINTS = "checkpoints"
+"""Folder of the run's checkpoints."""
 STARTED = ".started"
 """Run-attempt marker, written by the chief: identifier and start time of the attempt."""
-RECORDED = (Report.FILE_NAME, "report.html", EventLog.FILE_NAME, STARTED)
+RECORDED = (Report.FILE_NAME, Report.DRAFT_NAME, "report.html", EventLog.FILE_NAME, STARTED, committed.FILE_NAME)
 """Files that the chief deletes when a new attempt starts."""
 OF_ONE_START = (*RECORDED, "logs")
 """Files and folders that a resumed run replaces."""
-OWN = ("checkpoints", "tensorboard", History.FILE_NAME, *OF_ONE_START)
+OWN = (CHECKPOINTS, "tensorboard", History.FILE_NAME, *OF_ONE_START)
 """All files and folders of a run that `--fresh` deletes; other files in the folder are never changed."""
 
 

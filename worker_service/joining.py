@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient
-from psfleet.errors import LostPeerError, ReplacedError
+from psfleet.errors import LostPeerError, PsfleetError, ReplacedError
 from psfleet.job.job import Job
 from psfleet.polling import wait_until
 from psfleet.service.process import Stop
@@ -64,15 +64,32 @@ def join(fleet: FleetClient, settings: Settings, job: Job, stop: Stop) -> Member
     return found
 
 
-def _join(fleet: FleetClient, settings: Settings, job: Job, process: str) -> Membership:
-    first, *others = fleet.ps
-    request = pb.JoinRequest(
+def join_as_chief(fleet: FleetClient, settings: Settings, job: Job) -> None:
+    """Joins each ps that answers as the chief, with an incarnation of its own there; the others are left out."""
+    process = secrets.token_hex(8)
+    for client in fleet.ps:
+        request = _request(settings, job, process)
+        try:
+            granted = client.join(request)
+        except PsfleetError as error:
+            logger.info("not joined: %s", error)
+        else:
+            client.identify(pb.Member(index=granted.index, incarnation=granted.incarnation, process=process))
+
+
+def _request(settings: Settings, job: Job, process: str) -> pb.JoinRequest:
+    return pb.JoinRequest(
         index=settings.index,
         worker_limit=job.fleet.worker_limit,
         cause=settings.cause,
         process=process,
         address=settings.address.data,
     )
+
+
+def _join(fleet: FleetClient, settings: Settings, job: Job, process: str) -> Membership:
+    first, *others = fleet.ps
+    request = _request(settings, job, process)
     for client in others:
         request.known.extend(client.describe().workers)
     granted = first.join(request)

@@ -9,6 +9,7 @@ from psfleet.addresses import Address
 from psfleet.control.client import FleetClient
 from psfleet.job.job import Job
 from psfleet.layout import Layout
+from psfleet.run_folder import CHECKPOINTS
 from psfleet.service.process import Stop
 
 
@@ -49,4 +50,4 @@ class RunContext:
     @property
     def checkpoints_root(self) -> Path:
         """The folder of the run's checkpoints."""
-        return self.out / "checkpoints"
+        return self.out / CHECKPOINTS

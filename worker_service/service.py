@@ -32,6 +32,7 @@ from psfleet.tls.data_plane import DataPlane, data_plane
 from worker_service.batches import Batches, BatchNumbers
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.chief import Chief, ChiefComponents
+from worker_service.chief.conclusion import conclude, saved_final_step
 from worker_service.chief.events import Events
 from worker_service.chief.recorder import Recorder
 from worker_service.chief.recovery import Recovery
@@ -81,6 +82,9 @@ def serve(settings: Settings, stop: Stop) -> int:
         serving(settings.address, identity=identity, stopping=stop.event),
         exposing(settings, metrics.read),
     ):
+        saved = saved_final_step(settings)
+        if saved is not None:
+            return conclude(settings, fleet, stop, saved)
         membership = join(fleet, settings, job, stop)
         index, incarnation = membership.member.index, membership.member.incarnation
         log_json(run=settings.run, role="worker", index=index)

@@ -61,8 +61,17 @@ def newest(root: Path) -> Checkpoint | None:
     Raises:
         NoCheckpointError: `root` has checkpoints, but none is valid.
     """
-    folders = _folders(root)
-    for folder in folders:
+    found = newest_from(root, 0)
+    if found is None and (folders := _folders(root)):
+        raise NoCheckpointError(f"none of the {len(folders)} checkpoints in {root} is valid")
+    return found
+
+
+def newest_from(root: Path, step: int) -> Checkpoint | None:
+    """The newest valid checkpoint of at least a step, or None; newer invalid ones are logged, older ones not read."""
+    for folder in _folders(root):
+        if _step_and_generation(folder)[0] < step:
+            return None
         try:
             checkpoint = read_manifest(folder)
             verify(checkpoint)
@@ -70,8 +79,16 @@ def newest(root: Path) -> Checkpoint | None:
             logger.warning("skipped an invalid checkpoint: %s", error)
         else:
             return checkpoint
-    if folders:
-        raise NoCheckpointError(f"none of the {len(folders)} checkpoints in {root} is valid")
+    return None
+
+
+def newest_committed(root: Path) -> Checkpoint | None:
+    """The newest checkpoint with a valid manifest and parts of the right sizes, or None; contents are not read."""
+    for folder in _folders(root):
+        try:
+            return read_manifest(folder)
+        except NoCheckpointError:
+            continue
     return None
 
 

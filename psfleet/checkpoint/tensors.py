@@ -25,7 +25,7 @@ def read_shard(checkpoint: Checkpoint, layout: Layout, shard: int) -> ShardConte
         BadJobError: The tensors of `layout` differ from the checkpoint's.
         NoCheckpointError: The headers of the parts do not match the manifest.
     """
-    _check_tensors(checkpoint, layout)
+    check_tensors(checkpoint, layout)
     with _Parts(checkpoint) as parts:
         return ShardContent(
             parameters=parts.vector("parameter", layout.parameters, shard),
@@ -112,7 +112,12 @@ class _Parts:
         )
 
 
-def _check_tensors(checkpoint: Checkpoint, layout: Layout) -> None:
+def check_tensors(checkpoint: Checkpoint, layout: Layout) -> None:
+    """Checks that a checkpoint has the tensors of a layout, however they are divided.
+
+    Raises:
+        BadJobError: A tensor is missing, is one too many, or has another shape or dtype.
+    """
     for kind, prefix in KINDS.items():
         old: dict[str, TensorSpec] = {spec.name: spec for spec in getattr(checkpoint.layout, kind).specs}
         new: dict[str, TensorSpec] = {spec.name: spec for spec in getattr(layout, kind).specs}

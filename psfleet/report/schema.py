@@ -108,6 +108,8 @@ class Report(Record):
     """Outcome of a run; the content of `report.json`."""
 
     FILE_NAME: ClassVar[str] = "report.json"
+    DRAFT_NAME: ClassVar[str] = ".report.json"
+    """The report before the final evaluation, for a chief that replaces one which died in it."""
 
     status: Literal["done", "stopped", "failed"] = Field(
         description="done: the final step is reached and its checkpoint verified; stopped: a signal ended the run, "
@@ -145,9 +147,9 @@ class Report(Record):
     checkpoint: CheckpointInfo | None = Field(None, description="The newest verified checkpoint; null: none.")
     versions: dict[str, str] = Field(default_factory=dict, description="Software versions, by name.")
 
-    def write(self, folder: Path) -> Path:
-        """Writes `report.json` to the folder atomically, by a rename; returns its path."""
-        path = folder / self.FILE_NAME
+    def write(self, folder: Path, name: str = FILE_NAME) -> Path:
+        """Writes `report.json`, or the draft, to the folder atomically, by a rename; returns its path."""
+        path = folder / name
         temporary = path.with_suffix(".json.tmp")
         with temporary.open("w", encoding="utf-8") as file:
             file.write(self.model_dump_json(indent=2) + "\n")
@@ -157,14 +159,14 @@ class Report(Record):
         return path
 
     @classmethod
-    def read(cls, folder: Path) -> Report:
-        """Reads the report in a run folder.
+    def read(cls, folder: Path, name: str = FILE_NAME) -> Report:
+        """Reads the report, or the draft, in a run folder.
 
         Raises:
             UsageError: It is missing or cannot be read.
             BadJobError: It is not a report of this version.
         """
-        path = folder / cls.FILE_NAME
+        path = folder / name
         try:
             return cls.model_validate_json(path.read_bytes())
         except OSError as error:

@@ -78,6 +78,25 @@ def test_a_killed_worker_and_a_killed_chief_cost_no_step(tmp_path: Path) -> None
         assert report.gradients.dropped <= 1, "the gradient that the chief had under way may be pushed twice"
 
 
+def test_a_chief_that_is_killed_in_the_final_evaluation_is_replaced_without_any_ps(tmp_path: Path) -> None:
+    with training(tmp_path, fleet={"ps": 2}) as fleet:
+        fleet.wait_for_step(1)
+        fleet.gates.hold("evaluation")
+        fleet.wait_for(lambda: fleet.entries("verified"), START_SECS, "the final step to be saved and verified")
+        fleet.wait_for(lambda: fleet.pid("ps", 0) is None and fleet.pid("ps", 1) is None, START_SECS, "the ps to end")
+        fleet.kill("worker", 0)
+        fleet.wait_for(
+            lambda: len(fleet.entries("verified")) > 1, START_SECS, "the next chief to find that it is saved"
+        )
+        fleet.gates.release("evaluation")
+        assert fleet.end() == 0, fleet.tails()
+        report = fleet.report()
+        assert (report.status, report.final_step, report.generation) == ("done", fleet.steps, 1)
+        assert report.eval.keys() == {"loss"}
+        assert report.gradients.used == 2 * fleet.steps, "as the chief that was killed has counted them"
+        assert [(event.role, event.kind) for event in report.events] == [("chief", "restarted")]
+
+
 def test_in_async_mode_a_killed_worker_costs_no_step_and_every_push_wakes_its_worker(tmp_path: Path) -> None:
     with training(tmp_path, step_secs=0.01, update={"mode": "async"}, train={"steps": 1500}) as fleet:
         fleet.wait_for_step(300)

@@ -53,12 +53,12 @@ class Gates:
 
     folder: Path
 
-    def hold(self, shard: int) -> None:
-        """Keeps the data of a shard back; a batch or two are prefetched already."""
+    def hold(self, shard: int | str) -> None:
+        """Keeps the data of a shard back, of which a batch or two are prefetched already; or the `evaluation`."""
         (self.folder / f"hold-{shard}").touch()
 
-    def release(self, shard: int) -> None:
-        """Lets the data of a shard go on."""
+    def release(self, shard: int | str) -> None:
+        """Lets the data of a shard, or the `evaluation`, go on."""
         (self.folder / f"hold-{shard}").unlink()
 
     def hurry(self) -> None:

@@ -8,9 +8,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from psfleet.checkpoint import committed
 from psfleet.checkpoint.manifest import Checkpoint, checkpoint_folder, write_manifest
 from psfleet.checkpoint.parts import PartRecord
-from psfleet.checkpoint.store import newest, prune
+from psfleet.checkpoint.store import newest_committed, prune
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import LostPeerError, NoCheckpointError
 from worker_service.fleet_state import TRAINING, States, check_chief
@@ -20,6 +21,8 @@ logger = logging.getLogger("psfleet.chief")
 
 SCHEDULE_AHEAD_SECS = 0.5
 """A checkpoint is scheduled so far ahead that no ps has passed its step when the request arrives."""
+MIN_STEPS_AHEAD = 2
+"""A ps refuses a checkpoint at its next step, which it has begun. With steps of seconds each step more is a wait."""
 
 
 class CheckpointCommitter:
@@ -36,7 +39,8 @@ class CheckpointCommitter:
         self._extra = manifest_extra
         self._stop_scheduled_in: int | None = None
         self._last_schedule = time.monotonic()
-        self._last_progress = (time.monotonic(), 0)
+        self._last_progress: tuple[float, int] | None = None
+        self._steps_per_sec = 0.0
         self._failed: set[tuple[int, int]] = set()
         self._lock = threading.Lock()
         self._newest: Checkpoint | None = None
@@ -60,6 +64,7 @@ class CheckpointCommitter:
         training = [state for state in states if state is not None and state.phase in TRAINING]
         if len(training) < len(states) or len({state.generation for state in training}) != 1:
             return
+        self._measure(training)
         self._commit(training)
         every_secs = self._job.checkpoint.every_secs
         generation = training[0].generation
@@ -79,7 +84,7 @@ class CheckpointCommitter:
         """Writes the manifest of each step for which every ps has written its part."""
         generation = states[0].generation
         if self._newest is None:
-            self._newest = newest(self._root)
+            self._newest = newest_committed(self._root)
         written = [{part.step: part for part in state.parts if not part.error} for state in states]
         done = self._newest.step if self._newest and self._newest.generation == generation else -1
         for step in sorted(set.intersection(*[set(parts) for parts in written])):
@@ -99,7 +104,6 @@ class CheckpointCommitter:
                 slots=list(state.slots),
                 extra=self._extra,
             )
-            prune(self._root, self._job.checkpoint.keep)
         except (OSError, NoCheckpointError) as error:
             self._failed.add((state.generation, step))
             logger.error(
@@ -109,11 +113,22 @@ class CheckpointCommitter:
                 extra={"event": "checkpoint_failed", "step": step},
             )
         else:
+            committed.write(self._context.out, self._newest)
             logger.info("checkpoint at step %d", step, extra={"event": "checkpoint", "step": step})
+            self._prune()
+
+    def _prune(self) -> None:
+        """Deletes old checkpoints; a failure does not concern the new one."""
+        try:
+            prune(self._root, self._job.checkpoint.keep)
+        except OSError as error:
+            logger.warning(
+                "cannot delete old checkpoints in %s: %s", self._root, error, extra={"event": "prune_failed"}
+            )
 
     def _schedule(self, states: Sequence[pb.ShardState], stop: bool) -> bool:
         """Schedules a checkpoint at one step on every ps; if one refuses, returns False and the next update retries."""
-        step = max(state.step for state in states) + self._steps_ahead(states)
+        step = max(state.step for state in states) + self._steps_ahead()
         accepted = True
         for client in self._context.fleet.ps:
             try:
@@ -128,10 +143,14 @@ class CheckpointCommitter:
             logger.info("%s scheduled at step %d", what, step, extra={"step": step})
         return accepted
 
-    def _steps_ahead(self, states: Sequence[pb.ShardState]) -> int:
-        """The steps made in `SCHEDULE_AHEAD_SECS` at the present rate, and three more."""
+    def _measure(self, states: Sequence[pb.ShardState]) -> None:
+        """Measures the present rate: the steps since the heartbeat before, not since the start of the run."""
         now, step = time.monotonic(), states[0].step
-        before, step_before = self._last_progress
+        if self._last_progress is not None:
+            before, step_before = self._last_progress
+            self._steps_per_sec = max(0, step - step_before) / max(now - before, 0.1)
         self._last_progress = (now, step)
-        rate = max(0, step - step_before) / max(now - before, 0.1)
-        return 3 + int(rate * SCHEDULE_AHEAD_SECS)
+
+    def _steps_ahead(self) -> int:
+        """The steps made in `SCHEDULE_AHEAD_SECS` at the present rate, and as many as a ps requires."""
+        return MIN_STEPS_AHEAD + int(self._steps_per_sec * SCHEDULE_AHEAD_SECS)

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from psfleet.checkpoint import committed
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.store import newest, write_initial
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import PsClient
 from psfleet.errors import StorageError
+from psfleet.report.schema import History
 from worker_service.chief.events import Events
 from worker_service.fleet_state import TRAINING, generation_of
 from worker_service.run_context import RunContext
@@ -62,21 +64,24 @@ class Recovery:
 
         Raises:
             BadJobError: A ps, or the checkpoint, does not match the job.
-            NoCheckpointError: There are checkpoints, but none is complete.
+            NoCheckpointError: There are checkpoints, but none is complete; or a committed one was deleted.
             LostPeerError: A ps was lost meanwhile.
             StorageError: The initial checkpoint cannot be written.
         """
         generation = generation_of(states, self._layout.digest())
         if generation is not None:
             return RecoveryResult(generation)
+        trained = max([last_step, *[state.step for state in states]])
         checkpoint = newest(self._root)
+        known = max(trained, self._recorded_step()) if checkpoint is None else trained
+        committed.require_nothing_deleted(self._context.out, self._root, checkpoint, known)
         if checkpoint is not None and checkpoint.step >= self._job.train.steps:
             return RecoveryResult(checkpoint.generation, finished=checkpoint)
         before = [state.generation for state in states]
         generation = 1 + max([*before, checkpoint.generation if checkpoint else 0])
         if checkpoint is None:
             checkpoint = self._write_initial(generation)
-        self._log(states, checkpoint, max([last_step, *[state.step for state in states]]))
+        self._log(states, checkpoint, trained)
         with ThreadPoolExecutor(len(states)) as pool:
             calls = [
                 pool.submit(self._configure, client, shard, generation, checkpoint)
@@ -85,6 +90,11 @@ class Recovery:
         for call in calls:
             call.result()
         return RecoveryResult(generation)
+
+    def _recorded_step(self) -> int:
+        """The step of the newest point in the run's history, which earlier runs in the folder wrote too."""
+        points = History(self._context.out / History.FILE_NAME).read()
+        return points[-1].step if points else 0
 
     def _configure(self, client: PsClient, shard: int, generation: int, checkpoint: Checkpoint) -> pb.ShardState:
         return client.configure(

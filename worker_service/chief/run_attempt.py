@@ -19,17 +19,24 @@ def begin(settings: Settings) -> float:
     Returns:
         Seconds since 1970.
     """
-    path = settings.out / STARTED
-    try:
-        marker = json.loads(path.read_text())
-        name, started = str(marker["name"]), float(marker["time"])
-    except (OSError, ValueError, TypeError, KeyError):
-        name, started = "", time.time()
-    if settings.cause:
-        return started
-    if not settings.start or settings.start != name:
+    _, started = _read(settings)
+    if is_first(settings):
         clear(settings.out, RECORDED)
         started = time.time()
         with suppress(OSError):
-            path.write_text(json.dumps({"name": settings.start, "time": started}))
+            (settings.out / STARTED).write_text(json.dumps({"name": settings.start, "time": started}))
     return started
+
+
+def is_first(settings: Settings) -> bool:
+    """Whether the chief is the first of its attempt; see `begin`."""
+    return not settings.cause and (not settings.start or settings.start != _read(settings)[0])
+
+
+def _read(settings: Settings) -> tuple[str, float]:
+    """Name and start time of the attempt in the marker; no name and the present time if it cannot be read."""
+    try:
+        marker = json.loads((settings.out / STARTED).read_text())
+        return str(marker["name"]), float(marker["time"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return "", time.time()

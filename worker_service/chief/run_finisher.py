@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import metadata
 
 from psfleet.checkpoint.manifest import Checkpoint
@@ -15,6 +16,7 @@ from psfleet.errors import DONE, LostPeerError, ProgramError, PsfleetError, Stop
 from psfleet.polling import wait_until
 from psfleet.report.schema import (
     CheckpointInfo,
+    Event,
     Gradients,
     Placement,
     PsGradients,
@@ -31,6 +33,7 @@ from worker_service.run_context import RunContext
 logger = logging.getLogger("psfleet.chief")
 
 PACKAGES = ("psfleet", "tensorflow-cpu", "tensorflow", "keras", "numpy", "grpcio")
+LAST_PARTS = "the parts of the last checkpoint"
 LEAVE_SECS = 2.0
 """Time for the workers to end their last step, so that the counts of gradients are final."""
 
@@ -55,7 +58,9 @@ class RunFinisher:
         self._recorder = recorder
         self._committer = committer
         self._events = events
-        self._started = started
+        self._secs_before = max(0.0, time.time() - started)
+        self._began = time.monotonic()
+        self._late: list[int] = []
 
     def commit_last(self, generation: int) -> Checkpoint:
         """Waits until every ps has written its part of the last step, and verifies the checkpoint.
@@ -65,10 +70,7 @@ class RunFinisher:
             LostPeerError: A ps was lost.
             StorageError: A part or the manifest cannot be written.
         """
-        deadline = self._job.deadlines.step_secs
-        states = wait_until(
-            self._context.fleet.describe, deadline, "the parts of the last checkpoint", done=_is_complete
-        )
+        states = wait_until(self._poll_last, self._job.deadlines.stall_secs, LAST_PARTS, done=_is_complete)
         if _is_lost(states, generation):
             raise LostPeerError("a ps was lost before the last checkpoint was complete")
         self._committer.update(states)
@@ -82,6 +84,16 @@ class RunFinisher:
         verify(checkpoint)
         logger.info("step %d is saved and verified", step, extra={"event": "verified", "step": step})
         return checkpoint
+
+    def _poll_last(self) -> States:
+        """The states of the ps; logs, once for each list of them, which ones still write."""
+        states = self._context.fleet.describe()
+        late = [shard for shard, state in enumerate(states) if state is not None and state.phase == pb.RUNNING]
+        if late and late != self._late:
+            step = max(state.step for state in states if state is not None)
+            logger.info("waiting for ps %s to write its part of step %d", ", ".join(map(str, late)), step)
+        self._late = late
+        return states
 
     def final_states(self, step: int) -> States:
         """The states of the ps once every live worker has ended its last step, or after `LEAVE_SECS`."""
@@ -105,8 +117,45 @@ class RunFinisher:
         Raises:
             ProgramError: The evaluation failed.
         """
-        if error is None and checkpoint is not None:
-            self._recorder.evaluate(checkpoint.step, lambda: read_tensors(checkpoint))
+        draft = self._draft(states, checkpoint, error)
+        if error is not None or checkpoint is None:
+            return draft
+        with suppress(OSError):
+            draft.write(self._context.out, Report.DRAFT_NAME)
+        return self._evaluated(draft, checkpoint)
+
+    def resumed_report(self, checkpoint: Checkpoint) -> Report:
+        """As `report` for a chief that replaces one which died after the run's last checkpoint was verified.
+
+        The counts are those of that chief's draft; zeros if it wrote none.
+        """
+        try:
+            draft = Report.read(self._context.out, Report.DRAFT_NAME)
+        except PsfleetError:
+            return self.report([], checkpoint)
+        if draft.checkpoint is None or draft.checkpoint.step != checkpoint.step:
+            return self.report([], checkpoint)
+        return self._evaluated(draft, checkpoint)
+
+    def _evaluated(self, draft: Report, checkpoint: Checkpoint) -> Report:
+        """The report of a run that is done."""
+        self._recorder.evaluate(checkpoint.step, lambda: read_tensors(checkpoint))
+        events = self._events.all()
+        return draft.model_copy(
+            update={
+                "eval": self._recorder.metrics,
+                "seconds": self._seconds(),
+                "events": events,
+                "restarts": _restarts(events),
+            }
+        )
+
+    def _seconds(self) -> float:
+        """Since the attempt started; within one process it does not depend on changes of the clock."""
+        return self._secs_before + time.monotonic() - self._began
+
+    def _draft(self, states: States, checkpoint: Checkpoint | None, error: PsfleetError | None) -> Report:
+        """The report without a final evaluation."""
         code = DONE if error is None else error.exit_code
         status = "done" if error is None else "stopped" if isinstance(error, StoppedError) else "failed"
         recorder = self._recorder
@@ -122,7 +171,7 @@ class RunFinisher:
             target_step=self._job.train.steps,
             final_step=max([state.step for state in known] + [checkpoint.step if checkpoint else 0]),
             generation=max([state.generation for state in known] + [checkpoint.generation if checkpoint else 0]),
-            seconds=time.time() - self._started,
+            seconds=self._seconds(),
             examples_per_sec=recorder.examples_per_sec(),
             step_secs=StepSecs(p50=recorder.quantile_secs(0.5), p95=recorder.quantile_secs(0.95)),
             loss=recorder.loss,
@@ -130,7 +179,7 @@ class RunFinisher:
             gradients=_gradients(known),
             staleness=_staleness(known),
             placement=_placement(known),
-            restarts=sum(event.kind == "restarted" for event in events),
+            restarts=_restarts(events),
             events=events,
             checkpoint=CheckpointInfo(path=str(checkpoint.folder), step=checkpoint.step) if checkpoint else None,
             versions=versions(),
@@ -154,6 +203,10 @@ def _is_complete(states: States) -> bool:
 
 def _is_lost(states: States, generation: int) -> bool:
     return any(state is None or state.phase != pb.COMPLETE or state.generation != generation for state in states)
+
+
+def _restarts(events: Sequence[Event]) -> int:
+    return sum(event.kind == "restarted" for event in events)
 
 
 def _gradients(states: Sequence[pb.ShardState]) -> Gradients:

@@ -28,7 +28,7 @@ def build(gates: str, step_secs: float, epoch_steps: int = EXAMPLES) -> psfleet.
 
     Args:
         gates: A folder. While it has a file `hold-<shard>`, that shard gives no example; while it has a file `pace`,
-            every shard takes `step_secs` for each example.
+            every shard takes `step_secs` for each example. An evaluation waits while it has a file `hold-evaluation`.
         step_secs: Seconds for an example, which is a batch and so a step.
         epoch_steps: Examples of a shard. With spares, each worker goes on to another shard after them.
     """
@@ -47,9 +47,16 @@ def build(gates: str, step_secs: float, epoch_steps: int = EXAMPLES) -> psfleet.
         dataset = tf.data.Dataset.from_generator(examples, output_signature=signature)
         return dataset.apply(tf.data.experimental.assert_cardinality(epoch_steps))
 
-    return psfleet.GraphProgram(
-        loss=_loss, train=train, evaluate=lambda: tf.data.Dataset.from_tensor_slices(_data(EXAMPLES))
-    )
+    def held_examples() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        while Path(gates, "hold-evaluation").exists():
+            FOREVER.wait(LOOK_SECS)
+        yield from zip(*_data(EXAMPLES), strict=True)
+
+    def evaluate() -> tf.data.Dataset:
+        signature = (tf.TensorSpec([FEATURES], tf.float32), tf.TensorSpec([1], tf.float32))
+        return tf.data.Dataset.from_generator(held_examples, output_signature=signature)
+
+    return psfleet.GraphProgram(loss=_loss, train=train, evaluate=evaluate)
 
 
 def _loss(batch: Any) -> Any:

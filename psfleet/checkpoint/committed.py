@@ -1,0 +1,60 @@
+"""The committed record of a run folder: the newest checkpoint that this attempt of the run has committed.
+
+Without it, a process that replaces the chief could not tell a deleted checkpoint from one that was never written.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+from psfleet.checkpoint.manifest import Checkpoint, checkpoint_folder
+from psfleet.errors import NoCheckpointError
+
+FILE_NAME = ".committed"
+
+
+def write(out: Path, checkpoint: Checkpoint) -> None:
+    """Records a checkpoint that was committed. A record that cannot be written is only missing later."""
+    temporary = out / f"{FILE_NAME}.tmp"
+    with suppress(OSError):
+        temporary.write_text(json.dumps({"step": checkpoint.step, "generation": checkpoint.generation}))
+        temporary.replace(out / FILE_NAME)
+
+
+def require_nothing_deleted(out: Path, root: Path, found: Checkpoint | None, trained: int) -> None:
+    """Refuses to train steps again because a checkpoint was deleted. A damaged one is replaced by an older one.
+
+    Args:
+        out: The run folder.
+        root: The folder of its checkpoints.
+        found: The newest valid checkpoint.
+        trained: The highest step that is known to have been applied.
+
+    Raises:
+        NoCheckpointError: A committed checkpoint is not there any more.
+    """
+    if found is None and trained > 0:
+        raise NoCheckpointError(
+            f"{trained} steps were trained, but {root} has no checkpoint, not even that of step 0: the checkpoints "
+            "were deleted or are not mounted. Training does not start again unless the run is started with --fresh"
+        )
+    step, generation = _read(out)
+    if found is None or found.step >= step:
+        return
+    folder = checkpoint_folder(root, step, generation)
+    if not folder.exists():
+        raise NoCheckpointError(
+            f"checkpoint {folder} was committed and is gone; the newest one there is {found.folder.name}. Restore the "
+            "folder, or start the run again to train from the older checkpoint"
+        )
+
+
+def _read(out: Path) -> tuple[int, int]:
+    """Step and generation of the record; zeros if it is missing or unreadable."""
+    try:
+        record = json.loads((out / FILE_NAME).read_text())
+        return int(record["step"]), int(record["generation"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return 0, 0

@@ -1,0 +1,90 @@
+"""A chief without processes: its run's context, ps that answer what a test says, and states of shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.control import control_pb2 as pb
+from psfleet.job.job import Job, parse_job
+from psfleet.layout import Layout
+from support.checkpoint_samples import sample_layout
+from worker_service.run_context import RunContext
+
+
+def sample_job(**sections: Any) -> Job:
+    """A job of 2 ps and 2 workers that ends at step 100."""
+    content = {
+        "name": "small",
+        "program": "program:build",
+        "fleet": {"ps": 2, "workers": 2},
+        "optimizer": {"name": "adam", "learning_rate": 0.1},
+        "train": {"steps": 100, "batch_size": 8},
+    }
+    return parse_job(content | sections)
+
+
+class Ps:
+    """A ps whose replies a test sets.
+
+    Attributes:
+        states: Replies to `describe`, the last one for ever.
+        accepts: Whether it accepts a scheduled checkpoint; by step.
+        scheduled: (step, stop) of each request.
+        configured: The checkpoint folder of each Configure.
+    """
+
+    def __init__(self, *states: pb.ShardState) -> None:
+        self.states = list(states)
+        self.accepts: Callable[[int], bool] = lambda step: True
+        self.scheduled: list[tuple[int, bool]] = []
+        self.configured: list[str] = []
+
+    def describe(self) -> pb.ShardState:
+        """See PsClient."""
+        return self.states.pop(0) if len(self.states) > 1 else self.states[0]
+
+    def schedule_checkpoint(self, generation: int, step: int, stop: bool) -> pb.ScheduleCheckpointReply:
+        """See PsClient."""
+        self.scheduled.append((step, stop))
+        return pb.ScheduleCheckpointReply(accepted=self.accepts(step), step=self.states[0].step)
+
+    def configure(self, *, checkpoint_folder: str, **_: Any) -> pb.ShardState:
+        """See PsClient."""
+        self.configured.append(checkpoint_folder)
+        return self.states[0]
+
+
+def sample_context(
+    out: Path, ps: Sequence[Ps] = (), job: Job | None = None, layout: Layout | None = None, stops: bool = False
+) -> RunContext:
+    """The chief's context.
+
+    Args:
+        stops: Whether a signal asks the chief to save and end the run.
+    """
+    fleet: Any = SimpleNamespace(ps=list(ps), describe=lambda: [one.describe() for one in ps])
+    stop: Any = SimpleNamespace(must_save=lambda: stops, must_leave=lambda index: False)
+    tasks: Any = None
+    return RunContext("run", 0, job or sample_job(), layout or sample_layout(), tasks, fleet, stop, out)
+
+
+def shard_state(step: int, *, generation: int = 1, phase: pb.Phase = pb.RUNNING, layout: Layout | None = None) -> Any:
+    """The state of a ps that has a shard."""
+    digest = (layout or sample_layout()).digest()
+    return pb.ShardState(
+        run="run", phase=phase, generation=generation, step=step, final_step=100, layout_digest=digest, optimizer="adam"
+    )
+
+
+def with_parts(state: Any, shard: int, checkpoint: Checkpoint, error: str = "") -> Any:
+    """The same state after the ps has written its part of a checkpoint, or has failed to."""
+    part = checkpoint.parts[shard]
+    if error:
+        state.parts.add(step=checkpoint.step, error=error)
+    else:
+        state.parts.add(step=checkpoint.step, file=part.file, num_bytes=part.num_bytes, sha256=part.sha256)
+    return state

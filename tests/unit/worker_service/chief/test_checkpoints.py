@@ -1,0 +1,68 @@
+"""At which step the chief schedules a stop, and which checkpoints it commits."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from support.checkpoint_samples import save
+from support.chief_samples import Ps, sample_context, shard_state, with_parts
+
+from psfleet.checkpoint import store
+from worker_service.chief import checkpoints
+from worker_service.chief.checkpoints import CheckpointCommitter
+
+
+def stop_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *beats: tuple[float, int]) -> int:
+    """The step of the stop that a chief schedules at the last of its heartbeats, given as (seconds, step)."""
+    now = 0.0
+    stops = False
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    ps = [Ps(shard_state(0)), Ps(shard_state(0))]
+    context = sample_context(tmp_path, ps)
+    monkeypatch.setattr(context.stop, "must_save", lambda: stops)
+    committer = CheckpointCommitter(context, {})
+    for number, (secs, step) in enumerate(beats, 1):
+        now, stops = secs, number == len(beats)
+        committer.update([shard_state(step), shard_state(step)])
+    assert ps[0].scheduled == ps[1].scheduled
+    [(step, _)] = ps[0].scheduled
+    return step
+
+
+@pytest.mark.parametrize(
+    ("beats", "ahead"),
+    [
+        pytest.param([(30.0, 50_000)], 2, id="right after a resume at step 50,000"),
+        pytest.param([(30.0, 50_000), (31.0, 50_020)], 2 + 10, id="by the rate of the last second, 20 steps"),
+        pytest.param([(1.0, 1000), (2.0, 2000), (300.0, 2000), (301.0, 2004)], 2 + 2, id="after a pause"),
+        pytest.param([(10.0, 7), (11.0, 7)], 2, id="steps of 10 s: the next one that a ps accepts"),
+    ],
+)
+def test_a_stop_is_planned_by_the_present_pace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beats: list[tuple[float, int]], ahead: int
+) -> None:
+    assert stop_step(tmp_path, monkeypatch, *beats) == beats[-1][1] + ahead
+
+
+def test_a_checkpoint_is_committed_although_old_ones_cannot_be_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    def read(*_: object) -> None:
+        raise AssertionError("the contents of a checkpoint take minutes to read")
+
+    monkeypatch.setattr(checkpoints, "prune", refuse)
+    monkeypatch.setattr(store, "verify", read)
+    saved = save(tmp_path / "checkpoints", 40)
+    (saved.folder / "manifest.json").unlink()
+    committer = CheckpointCommitter(sample_context(tmp_path), {})
+    committer.update([with_parts(shard_state(41), shard, saved) for shard in range(2)])
+    assert committer.newest is not None
+    assert committer.newest.step == 40
+    assert [message for message in caplog.messages if "checkpoint" in message] == [
+        f"cannot delete old checkpoints in {tmp_path / 'checkpoints'}: [Errno 13] Permission denied"
+    ]

@@ -1,0 +1,67 @@
+"""A chief that replaces one which died after the final step was saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.checkpoint_samples import save
+from support.tiny_job import PRELUDE
+
+from psfleet.checkpoint.store import write_initial
+from psfleet.control import control_pb2 as pb
+from psfleet.errors import DONE
+from psfleet.job.job import parse_job
+from psfleet.job.program import load_program
+from psfleet.layout import Layout
+from psfleet.report.schema import Report
+from psfleet.service import settings
+from worker_service.chief import conclusion
+from worker_service.frontends import front_end
+
+JOB = {
+    "name": "tiny",
+    "program": "concluded_program:build",
+    "fleet": {"ps": 2, "workers": 2},
+    "optimizer": {"name": "sgd", "learning_rate": 0.1},
+    "train": {"steps": 100, "batch_size": 4},
+}
+
+
+def chief(out: Path, **env: str) -> settings.Settings:
+    own = {"PSFLEET_OUT": str(out), "PSFLEET_INDEX": "0", "PSFLEET_JOB": parse_job(JOB).model_dump_json()}
+    own |= {"PSFLEET_RUN": "run", "PSFLEET_PROGRAM_FOLDER": str(out)}
+    return settings.read(own | {f"PSFLEET_{name}": text for name, text in env.items()})
+
+
+@pytest.mark.parametrize(
+    ("step", "env", "is_found"),
+    [(100, {"CAUSE": "it was killed"}, True), (99, {"CAUSE": "it was killed"}, False), (100, {}, False)],
+    ids=["a replacement", "the final step is not saved", "the first chief of an attempt, whose ps are starting"],
+)
+def test_only_a_replacement_looks_for_the_saved_final_step(
+    tmp_path: Path, step: int, env: dict[str, str], is_found: bool
+) -> None:
+    save(tmp_path / "checkpoints", step)
+    assert (conclusion.saved_final_step(chief(tmp_path, **env)) is not None) == is_found
+
+
+def test_the_saved_model_is_evaluated_and_reported_without_any_ps(tmp_path: Path) -> None:
+    (tmp_path / "concluded_program.py").write_text(PRELUDE)
+    job = parse_job(JOB)
+    front = front_end(load_program(job, tmp_path), job, 2, 0)
+    layout = Layout.plan(front.parameters, front.state, front.frozen, 2, job.update.bucket_bytes)
+    saved = write_initial(
+        tmp_path / "checkpoints", layout, front.initial_values(), run="run", generation=1, optimizer="sgd", extra={}
+    )
+    told: list[pb.Outcome] = []
+    fleet: Any = SimpleNamespace(finish=told.append, ps=[])
+    stop: Any = None
+    assert conclusion.conclude(chief(tmp_path, CAUSE="it was killed"), fleet, stop, saved) == DONE
+    report = Report.read(tmp_path)
+    assert (report.status, report.exit_code, report.restarts) == ("done", DONE, 1)
+    assert report.checkpoint is not None
+    assert report.checkpoint.path == str(saved.folder)
+    assert [outcome.exit_code for outcome in told] == [DONE]

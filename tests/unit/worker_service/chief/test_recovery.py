@@ -1,0 +1,81 @@
+"""From which checkpoint the chief restores the fleet, and when it refuses."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.checkpoint_samples import random_values, save
+from support.chief_samples import Ps, sample_context, shard_state
+
+from psfleet.checkpoint import committed
+from psfleet.control import control_pb2 as pb
+from psfleet.errors import NoCheckpointError
+from psfleet.report.schema import History, Point
+from worker_service.chief.events import Events
+from worker_service.chief.recovery import Recovery
+
+EMPTY = pb.ShardState(run="run", phase=pb.EMPTY, cause="killed by SIGKILL")
+
+
+def recover(out: Path, *states: Any, last_step: int = 0) -> str:
+    """Recovers the fleet; returns the name of the checkpoint that every ps restored."""
+    ps = [Ps(state) for state in states]
+    context = sample_context(out, ps)
+    Recovery(context, lambda: random_values(1), {}, Events(out, context.job)).recover(states, last_step)
+    [name] = {Path(folder).name for one in ps for folder in one.configured}
+    return name
+
+
+def trained(out: Path, step: int) -> None:
+    """Adds a point to the history of a run."""
+    point = Point(time=1.0, step=step, generation=1, loss=1.0, step_secs=1.0, examples_per_sec=1.0)
+    History(out / History.FILE_NAME).append(point)
+
+
+def test_a_new_run_starts_from_step_0(tmp_path: Path) -> None:
+    assert recover(tmp_path, EMPTY, EMPTY) == "00000000-g1"
+
+
+def test_after_a_loss_the_newest_checkpoint_is_restored(tmp_path: Path) -> None:
+    save(tmp_path / "checkpoints", 40)
+    assert recover(tmp_path, EMPTY, shard_state(55), last_step=55) == "00000040-g1"
+
+
+@pytest.mark.parametrize("who_knows", ["ps", "chief", "history"])
+def test_a_run_that_has_trained_never_starts_again_from_step_0(tmp_path: Path, who_knows: str) -> None:
+    """Its checkpoints were deleted: the ps that live, the chief or the history know that steps are missing."""
+    other = shard_state(55) if who_knows == "ps" else EMPTY
+    if who_knows == "history":
+        trained(tmp_path, 55)
+    with pytest.raises(NoCheckpointError, match=r"55 steps were trained.*no checkpoint") as caught:
+        recover(tmp_path, EMPTY, other, last_step=55 if who_knows == "chief" else 0)
+    assert str(tmp_path / "checkpoints") in str(caught.value)
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_an_older_checkpoint_does_not_stand_in_for_one_that_was_deleted(tmp_path: Path) -> None:
+    root = tmp_path / "checkpoints"
+    save(root, 20)
+    newest = save(root, 40)
+    committed.write(tmp_path, newest)
+    shutil.rmtree(newest.folder)
+    with pytest.raises(NoCheckpointError, match=r"00000040-g1 was committed.*00000020-g1"):
+        recover(tmp_path, EMPTY, shard_state(41), last_step=41)
+
+
+def test_an_older_checkpoint_stands_in_for_one_that_is_damaged(tmp_path: Path) -> None:
+    root = tmp_path / "checkpoints"
+    save(root, 20)
+    newest = save(root, 40)
+    committed.write(tmp_path, newest)
+    (newest.folder / newest.parts[0].file).write_bytes(b"")
+    assert recover(tmp_path, EMPTY, shard_state(41), last_step=41) == "00000020-g1"
+
+
+def test_a_committed_record_that_cannot_be_read_is_ignored(tmp_path: Path) -> None:
+    save(tmp_path / "checkpoints", 20)
+    (tmp_path / committed.FILE_NAME).write_text('{"step": ')
+    assert recover(tmp_path, EMPTY, EMPTY, last_step=20) == "00000020-g1"

@@ -1,0 +1,43 @@
+"""How the chief waits for the last checkpoint of a run."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.checkpoint_samples import save
+from support.chief_samples import Ps, sample_context, sample_job, shard_state, with_parts
+
+from psfleet.control import control_pb2 as pb
+from psfleet.errors import DeadlineError
+from worker_service.chief.checkpoints import CheckpointCommitter
+from worker_service.chief.events import Events
+from worker_service.chief.run_finisher import RunFinisher
+
+BRIEF = {"step_secs": 0.001}
+
+
+def finisher(out: Path, deadlines: dict[str, float], num_waits: int) -> RunFinisher:
+    """A finisher whose second ps needs a number of polls to write its part of step 100."""
+    checkpoint = save(out / "checkpoints", 100)
+    (checkpoint.folder / "manifest.json").unlink()
+    waits: list[Any] = [shard_state(100) for _ in range(num_waits)]
+    done = [with_parts(shard_state(100, phase=pb.COMPLETE), shard, checkpoint) for shard in range(2)]
+    context = sample_context(out, [Ps(done[0]), Ps(*waits, done[1])], sample_job(deadlines=deadlines))
+    recorder: Any = None
+    return RunFinisher(context, recorder, CheckpointCommitter(context, {}), Events(out, context.job), 0.0)
+
+
+def test_a_last_part_that_takes_longer_than_a_step_is_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "psfleet.chief"):
+        assert finisher(tmp_path, BRIEF, num_waits=4).commit_last(1).step == 100
+    assert "waiting for ps 1 to write its part of step 100" in caplog.messages
+
+
+def test_a_last_part_that_is_never_written_ends_the_wait(tmp_path: Path) -> None:
+    with pytest.raises(DeadlineError, match="the parts of the last checkpoint"):
+        finisher(tmp_path, BRIEF | {"stall_secs": 0.2}, num_waits=1000).commit_last(1)
