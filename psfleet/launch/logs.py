@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, takewhile
@@ -14,7 +16,7 @@ from typing import Any
 from psfleet.errors import DeadlineError, LostPeerError, UsageError
 from psfleet.launch.platform import TRAINING, Member, WatchedPlatform, chief_of
 from psfleet.launch.restarts import over_restarts
-from psfleet.service.logs import parse_line
+from psfleet.service.logs import EntriesAfter, parse_line
 
 logger = logging.getLogger("psfleet.launch")
 
@@ -37,7 +39,7 @@ class Tail:
         self._next_since = 0.0
         self._left: list[dict[str, Any]] = []
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._last = self._after = 0.0
+        self._is_new = EntriesAfter(None)
         self.is_over = True
 
     def follow(self, member: Member) -> None:
@@ -51,11 +53,13 @@ class Tail:
         # The next call returns what has arrived meanwhile.
         self._left = self.entries()
         if process == self._process:
-            since = self._after = self._last
+            self._is_new = EntriesAfter(self._is_new.last)
+            since = self._is_new.last or 0.0
         else:
             since = member.started if self._process[1] else 0.0
             # Processes of one name may share a log, so that the unfinished one had entries of the new process, too.
-            self._after = self._last if not self.is_over and member.name == self._process[0] else 0.0
+            is_shared = not self.is_over and member.name == self._process[0]
+            self._is_new = EntriesAfter(self._is_new.last if is_shared else None)
         lines = self._lines = queue.SimpleQueue()
         self._process, self.is_over = process, False
         log = self._platform.log(member, since=since, follow=True)
@@ -73,9 +77,7 @@ class Tail:
         while not self._lines.empty():
             line = self._lines.get()
             self.is_over = line is None
-            entry = parse_line(line) if line is not None else None
-            if entry is not None and (not self._after or entry.get("time", 0.0) > self._after):
-                self._last = entry.get("time", self._last)
+            if line is not None and self._is_new(line) and (entry := parse_line(line)) is not None:
                 found.append(entry)
         return found
 
@@ -194,13 +196,9 @@ def require(platform: WatchedPlatform, name: str) -> list[Member]:
 
 
 def since(lines: Iterable[tuple[str, str]], start: float) -> Iterator[tuple[str, str]]:
-    """Lines from a time on (seconds since 1970); one without a time belongs to the entry before it."""
-    is_new: dict[str, bool] = {}
-    for task, line in lines:
-        entry = parse_line(line) or {}
-        is_new[task] = entry["time"] >= start if "time" in entry else is_new.get(task, False)
-        if is_new[task]:
-            yield task, line
+    """Lines of tasks from a time on (seconds since 1970)."""
+    is_new: defaultdict[str, EntriesAfter] = defaultdict(lambda: EntriesAfter(math.nextafter(start, 0.0)))
+    return ((task, line) for task, line in lines if is_new[task](line))
 
 
 def readable(task: str, line: str) -> str:
@@ -208,8 +206,8 @@ def readable(task: str, line: str) -> str:
     entry = parse_line(line)
     if entry is None or "message" not in entry:
         return f"{task} | {line}"
-    when = time.strftime("%H:%M:%S", time.localtime(entry.get("time", 0.0)))
-    text = f"{when} {str(entry.get('level', '')).upper():<7} {task:<9} {entry['message']}"
+    when = time.strftime("%H:%M:%S", time.localtime(entry["time"]))
+    text = f"{when} {entry['level'].upper():<7} {task:<9} {entry['message']}"
     more = entry.get("traceback") or entry.get("details")
     return f"{text}\n{str(more).rstrip()}" if more else text
 

@@ -11,7 +11,7 @@ from functools import partial
 from psfleet.errors import LostPeerError
 from psfleet.launch.platform import Member, WatchedPlatform
 from psfleet.polling import wait_until
-from psfleet.service.logs import parse_line
+from psfleet.service.logs import EntriesAfter
 
 logger = logging.getLogger("psfleet.launch")
 
@@ -69,23 +69,20 @@ class _Log:
 
     def __init__(self, platform: WatchedPlatform) -> None:
         self._platform = platform
-        self._last = 0.0
-        self._is_empty = True
+        self._is_new = EntriesAfter(None)
 
     def lines(self, member: Member, since: float = 0.0, tail: int | None = None) -> Iterator[str]:
         """Lines of a process until its log ends or breaks off."""
+        self._is_new = EntriesAfter(None)
+        yield from self._read(member, since, tail)
+
+    def _read(self, member: Member, since: float, tail: int | None) -> Iterator[str]:
         try:
-            for line in self._platform.log(member, since=since, follow=True, tail=tail):
-                self._last = (parse_line(line) or {}).get("time", self._last)
-                self._is_empty = False
-                yield line
+            yield from filter(self._is_new, self._platform.log(member, since=since, follow=True, tail=tail))
         except LostPeerError as error:
             logger.debug("the log of %s broke off: %s", member.name, error)
 
     def rest(self, member: Member) -> Iterator[str]:
         """Lines of the same process behind its last entry; one without a time belongs to the entry before it."""
-        last, is_new = self._last, self._is_empty
-        for line in self.lines(member, since=last):
-            is_new = is_new or (parse_line(line) or {}).get("time", 0.0) > last
-            if is_new:
-                yield line
+        self._is_new = EntriesAfter(self._is_new.last)
+        return self._read(member, self._is_new.last or 0.0, None)

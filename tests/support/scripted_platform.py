@@ -49,8 +49,8 @@ def killed(role: str, index: int = 0, restarts: int = 0) -> Member:
 
 
 def log(*entries: Mapping[str, Any]) -> list[str]:
-    """Entries as lines of a log."""
-    return [json.dumps(entry) for entry in entries]
+    """Entries as lines that a service logged."""
+    return [json.dumps({"time": 1.0, "level": "info", **entry}) for entry in entries]
 
 
 class ScriptedPlatform:

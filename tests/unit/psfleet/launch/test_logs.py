@@ -177,8 +177,24 @@ def test_a_log_that_breaks_off_while_its_task_runs_is_opened_again_without_repea
 
 
 def test_lines_since_a_time_include_those_without_one_behind_them() -> None:
-    lines = [("ps-0", text) for text in ('{"time": 1}', "old", '{"time": 5}', "new")]
-    assert [text for _, text in since([*lines, ("chief", "before its first entry")], 5.0)] == ['{"time": 5}', "new"]
+    old, new = log({"time": 1.0}, {"time": 5.0})
+    lines = [("ps-0", text) for text in (old, "old", new, "new")]
+    assert [text for _, text in since([*lines, ("chief", "before its first entry")], 5.0)] == [new, "new"]
+
+
+@pytest.mark.parametrize("own", [{"time": "10:00"}, {"time": None}, {"time": 1.0}, {"time": 1e12, "level": "info"}])
+def test_a_line_of_a_program_that_has_a_time_of_its_own_is_a_line_like_any_other(own: dict[str, Any]) -> None:
+    first, second = log({"step": 1, "time": 2.0}, {"step": 2, "time": 3.0})
+    program = json.dumps(own)
+    platform = ScriptedPlatform([], logs={"chief": [first, program]})
+    tail = Tail(platform)
+    tail.follow(member("chief"))
+    assert steps(tail, 1) == [1]
+    platform._logs = {"chief": [first, program, second]}
+    tail.follow(member("chief"))
+    assert steps(tail, 1) == [2]
+    assert [text for _, text in since([("chief", each) for each in (first, program, second)], 3.0)] == [second]
+    assert readable("chief", program) == f"chief | {program}"
 
 
 def test_an_entry_is_printed_with_its_time_level_task_and_message() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from rich.console import Console
 from support.scripted_platform import ScriptedPlatform, ended, log, member
@@ -34,7 +32,7 @@ def rows(*found: Member, **logs: list[str]) -> dict[str, TaskStatus]:
 
 def test_steps_rates_and_restarts_come_from_the_newest_table_in_the_chiefs_log() -> None:
     old = {**TABLE, "ps": [{**TABLE["ps"][0], "step": 1}]}  # type: ignore[index,dict-item]
-    lines = [json.dumps(old), "not json", json.dumps(TABLE)]
+    lines = [*log(old), "not json", *log(TABLE)]
     found = rows(member("ps"), member("chief"), WORKER, member("tensorboard", None), chief=lines)
     assert {role: (task.index, task.step, task.rate) for role, task in found.items()} == {
         "ps": (0, 40, 8.0),
