@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from psfleet.launch import watcher
 from psfleet.launch.platform import Member, gone_for_good
 from psfleet.launch.watcher import FleetWatcher, TakenDownError
 
+WAIT_SECS = 10.0
 ALL = [member("ps"), member("chief"), member("worker", 1), member("worker", 2)]
 DONE = [ended("ps"), ended("chief"), ended("worker", 1), ended("worker", 2)]
 FAILED = {"event": "failed", "time": 3.0, "exit_code": 70, "message": "raised ValueError", "details": "Traceback …\n"}
@@ -120,6 +121,25 @@ def test_a_log_that_broke_off_is_read_again_without_repetition() -> None:
     entries = log({"step": 1, "time": 1.0}, {"step": 2, "time": 2.0})
     platform = ScriptedPlatform(*[ALL] * 30, DONE, logs={"chief": entries})
     assert [entry["step"] for entry in follow(platform)] == [1, 2]
+
+
+def test_the_rest_of_a_log_that_broke_off_after_the_last_look_is_passed_on() -> None:
+    class Breaking(ScriptedPlatform):
+        def log(self, member: Member, since: float = 0.0, follow: bool = False, **options: Any) -> Iterator[str]:
+            yield from entries[: 1 if follow else None]
+            if follow:
+                assert is_over.wait(WAIT_SECS)
+                raise LostPeerError("the connection broke")
+
+        def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
+            found = super().members(name, with_notes)
+            if found == DONE:
+                is_over.set()
+            return found
+
+    entries = log({"step": 1, "time": 1.0}, {"step": 2, "time": 2.0})
+    is_over = threading.Event()
+    assert [entry["step"] for entry in follow(Breaking(ALL, ALL, DONE))] == [1, 2]
 
 
 def test_a_log_without_an_end_is_named_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
