@@ -65,6 +65,7 @@ class FleetWatcher:
         self._restart_at: dict[str, float] = {}
         self._since: dict[str, float] = {}
         self._gone: Member | None = None
+        self._chief_code: int | None = None
 
     def run(self) -> Member | None:
         """Passes the chief's log entries to the listener until the run is over.
@@ -99,6 +100,7 @@ class FleetWatcher:
             chief = chief_of(members)
             if chief is None:
                 raise TakenDownError(self._job.name)
+            self._chief_code = chief.exit_code
             self._tail.follow(chief)
             if not chief.is_over or chief.exit_code in STOPPED or may_restart(chief, self._job):
                 if "gone" not in self._since:
@@ -198,7 +200,9 @@ class FleetWatcher:
         _wait(self._pass_rest, "the rest of the chief's log", done=bool)
         if not self._platform.restarts_stopped:
             _wait(self._left, "every member to end", done=lambda left: not left)
-        if self._failure.get("exit_code") in (BUG, *PERMANENT_CODES):
+        code = self._failure.get("exit_code")
+        # A chief that was restarted after a bug may have ended well.
+        if code in PERMANENT_CODES or code == BUG == self._chief_code:
             pass_traceback(self._failure, self._listener)
 
     def _pass_rest(self) -> bool:

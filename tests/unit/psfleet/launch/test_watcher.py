@@ -171,6 +171,13 @@ def test_a_traceback_of_a_failure_that_was_survived_is_not_passed_on() -> None:
     assert [entry["event"] for entry in follow(platform)] == ["failed"]
 
 
+@pytest.mark.parametrize(("code", "last"), [(0, "failed"), (1, "traceback")])
+def test_a_traceback_of_a_bug_is_passed_on_only_if_the_chief_ended_with_it(code: int, last: str) -> None:
+    done = changed(ended("chief", 0, code))
+    platform = ScriptedPlatform(ALL, done, logs={"chief": log({**FAILED, "exit_code": 1})})
+    assert [entry["event"] for entry in follow(platform) if entry["event"] != "member_failed"][-1] == last
+
+
 def test_a_permanent_failure_is_named_once_however_many_follow_it() -> None:
     lost = changed(ended("worker", 1, 70), ended("worker", 2, 70))
     heard = messages(follow(ScriptedPlatform(lost, lost, DONE)))
