@@ -117,6 +117,9 @@ class WatchedPlatform(Protocol):
     def restart(self, member: Member) -> None:
         """Starts a member that awaits its restart."""
 
+    def end_restarts(self, members: Sequence[Member]) -> None:
+        """Keeps the platform from starting members again that have ended for good: they would end alike."""
+
     def stop(self, chief: Member, timeout_secs: float) -> None:
         """Asks the chief to save and end, and waits for its end."""
 

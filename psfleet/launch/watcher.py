@@ -102,6 +102,7 @@ class FleetWatcher:
                 raise TakenDownError(self._job.name)
             self._chief_code = chief.exit_code
             self._tail.follow(chief)
+            self._platform.end_restarts(members)
             if not chief.is_over or chief.exit_code in STOPPED or may_restart(chief, self._job):
                 if "gone" not in self._since:
                     self._restart(members)

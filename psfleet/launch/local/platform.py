@@ -6,7 +6,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -80,6 +80,9 @@ class Local:
         """See `Platform`."""
         task = next(task for task in self._tasks if task.name == member.name)
         self._start(task, task.cause_of_end())
+
+    def end_restarts(self, members: Sequence[Member]) -> None:
+        """See `Platform`. Nothing but psfleet starts a process again."""
 
     def stop(self, chief: Member, timeout_secs: float) -> None:
         """See `Platform`. A chief that does not end in time is killed, as a container would be."""

@@ -65,6 +65,12 @@ def test_a_member_that_was_killed_from_outside_is_restarted_and_named() -> None:
     assert platform.restarted == ["worker-1"]
 
 
+def test_the_platform_is_kept_from_restarting_members_that_have_ended_for_good() -> None:
+    platform = ScriptedPlatform(ALL, changed(ended("worker", 1, 70), ended("worker", 2, 75, is_over=False)))
+    follow(platform)
+    assert platform.ended_for_good == {"worker-1"}
+
+
 def test_a_worker_whose_restarts_are_used_up_does_not_end_a_run_that_has_its_quorum() -> None:
     lost = changed(killed("worker", 1, restarts=10))
     platform = ScriptedPlatform(*[lost] * 60, DONE)
