@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from psfleet.launch.local.command import Command
-from psfleet.launch.local.fork_client import Forked, ForkServer
 from psfleet.polling import wait_until
+from psfleet.processes.command import Command
+from psfleet.processes.fork_client import Forked, ForkServer
 from psfleet.service import settings
 
 SECS = 20.0
