@@ -56,6 +56,11 @@ class Job(Section):
         """Number of gradients that are averaged in one sync step."""
         return self.update.quorum or self.fleet.workers
 
+    @property
+    def least_workers(self) -> int:
+        """The smallest number of workers and spares that can make a step."""
+        return self.quorum if self.update.mode == "sync" else 1
+
     @model_validator(mode="after")
     def _consistent(self) -> Job:
         if self.update.quorum is not None:

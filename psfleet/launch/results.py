@@ -13,10 +13,10 @@ from typing import Any
 from psfleet import errors
 from psfleet.checkpoint.manifest import read_manifest
 from psfleet.checkpoint.store import verify
-from psfleet.errors import PERMANENT_CODES, BadJobError, LostPeerError, NoCheckpointError
+from psfleet.errors import PERMANENT_CODES, STOPPED, BadJobError, LostPeerError, NoCheckpointError
 from psfleet.job.job import Job
 from psfleet.launch.logs import fleet_table, require, with_indices
-from psfleet.launch.platform import STOPPED, TRAINING, Member, Platform, chief_of, gone_for_good
+from psfleet.launch.platform import TRAINING, Member, Platform, chief_of, gone_for_good
 from psfleet.report import html
 from psfleet.report.schema import CheckpointInfo, EventLog, History, Report
 from psfleet.run_folder import RunFolder, claimed

@@ -13,6 +13,7 @@ from psfleet.errors import (
     BUG,
     PERMANENT_CODES,
     SIGNAL_BASE,
+    STOPPED,
     DeadlineError,
     LostPeerError,
     StoppedError,
@@ -21,7 +22,6 @@ from psfleet.job.job import Job
 from psfleet.launch.log_reader import Tail
 from psfleet.launch.logs import pass_traceback, require
 from psfleet.launch.platform import (
-    STOPPED,
     TRAINING,
     Listener,
     Member,

@@ -8,8 +8,8 @@ from datetime import datetime
 from docker.models.containers import Container
 
 from psfleet.errors import PERMANENT_CODES
-from psfleet.launch.compose.render import ROLE, project
 from psfleet.launch.platform import KILLED, Member, cause_of_end
+from psfleet.manifests.compose.render import ROLE, project
 
 PROJECT = "com.docker.compose.project"
 WORKING_DIR = "com.docker.compose.project.working_dir"

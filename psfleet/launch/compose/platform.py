@@ -17,13 +17,13 @@ from docker.models.containers import Container
 
 from psfleet.errors import UsageError
 from psfleet.job.job import Job, job_from_json
-from psfleet.launch import container
-from psfleet.launch.certificates_folder import certificates_folder
 from psfleet.launch.compose import engine
 from psfleet.launch.compose.containers import PROJECT, RESTARTING, WORKING_DIR, lines, member_of, memory_limit
 from psfleet.launch.compose.engine import translate_errors
-from psfleet.launch.compose.render import ROLE, file_text, project
 from psfleet.launch.platform import TRAINING, Member, Request
+from psfleet.manifests import container
+from psfleet.manifests.certificates_folder import certificates_folder
+from psfleet.manifests.compose.render import ROLE, file_text, project
 from psfleet.service import settings
 
 STARTS_AT_ONCE = 16

@@ -12,14 +12,14 @@ from typing import Any
 
 from psfleet.errors import LostPeerError, UsageError
 from psfleet.job.job import Job, job_from_json
-from psfleet.launch import container
 from psfleet.launch.kubernetes.api import Cluster, translate_errors
 from psfleet.launch.kubernetes.exec import execute, execution
-from psfleet.launch.kubernetes.names import JOB_KEY, PS, RESULTS, WORKER, member
-from psfleet.launch.kubernetes.pod_template import reader
 from psfleet.launch.kubernetes.pods import Pod, beyond, members_of, pods_of
-from psfleet.launch.kubernetes.render import manifests_text, render, tls_secrets
 from psfleet.launch.platform import Member, Request
+from psfleet.manifests import container
+from psfleet.manifests.kubernetes.names import JOB_KEY, PS, RESULTS, WORKER, member
+from psfleet.manifests.kubernetes.pod_template import reader
+from psfleet.manifests.kubernetes.render import manifests_text, render, tls_secrets
 from psfleet.polling import wait_until
 
 REMOVAL_SECS = 60.0
