@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import queue
-import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -14,7 +11,7 @@ from typing import Any
 from psfleet.errors import DeadlineError, LostPeerError, UsageError
 from psfleet.launch.log_reader import over_restarts, read_into
 from psfleet.launch.platform import TRAINING, Member, WatchedPlatform, chief_of
-from psfleet.service.logs import EntriesAfter, parse_line
+from psfleet.service.logs import parse_line
 
 TABLE_LINES = 400
 """Lines of the chief's log in which its newest table of the fleet is looked for; it writes four a second at most."""
@@ -116,23 +113,6 @@ def require(platform: WatchedPlatform, name: str) -> list[Member]:
     if not members:
         raise UsageError(f"no fleet {name} {platform.where}, expected one that `psfleet up` started")
     return members
-
-
-def since(lines: Iterable[tuple[str, str]], start: float) -> Iterator[tuple[str, str]]:
-    """Lines of tasks from a time on (seconds since 1970)."""
-    is_new: defaultdict[str, EntriesAfter] = defaultdict(lambda: EntriesAfter(math.nextafter(start, 0.0)))
-    return ((task, line) for task, line in lines if is_new[task](line))
-
-
-def readable(task: str, line: str) -> str:
-    """A log line for people: time, level, task, message; a line that is no entry as it is."""
-    entry = parse_line(line)
-    if entry is None or "message" not in entry:
-        return f"{task} | {line}"
-    when = time.strftime("%H:%M:%S", time.localtime(entry["time"]))
-    text = f"{when} {entry['level'].upper():<7} {task:<9} {entry['message']}"
-    more = entry.get("traceback") or entry.get("details")
-    return f"{text}\n{str(more).rstrip()}" if more else text
 
 
 def pass_traceback(failure: Mapping[str, Any], listener: Callable[[Mapping[str, Any]], None]) -> None:

@@ -1,4 +1,4 @@
-"""Logs of members: read as they grow, several at once, and printed for people."""
+"""Logs of members: read as they grow, several at once, and over restarts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.scripted_platform import ScriptedPlatform, ended, log, member
 
 from psfleet.errors import LostPeerError, UsageError
 from psfleet.launch.log_reader import Tail, read_into
-from psfleet.launch.logs import fleet_logs, merge, readable, since
+from psfleet.launch.logs import fleet_logs, merge
 from psfleet.launch.platform import Member
 from psfleet.polling import wait_until
 
@@ -222,12 +222,6 @@ def test_a_log_cut_to_its_last_lines_is_not_followed_by_its_history_where_it_bro
     assert [line for _, line in fleet_logs(platform, "small", "ps-0", follow=True, tail=0)] == new
 
 
-def test_lines_since_a_time_include_those_without_one_behind_them() -> None:
-    old, new = log({"time": 1.0}, {"time": 5.0})
-    lines = [("ps-0", text) for text in (old, "old", new, "new")]
-    assert [text for _, text in since([*lines, ("chief", "before its first entry")], 5.0)] == [new, "new"]
-
-
 @pytest.mark.parametrize("own", [{"time": "10:00"}, {"time": None}, {"time": 1.0}, {"time": 1e12, "level": "info"}])
 def test_a_line_of_a_program_that_has_a_time_of_its_own_is_a_line_like_any_other(own: dict[str, Any]) -> None:
     first, second = log({"step": 1, "time": 2.0}, {"step": 2, "time": 3.0})
@@ -239,13 +233,3 @@ def test_a_line_of_a_program_that_has_a_time_of_its_own_is_a_line_like_any_other
     platform._logs = {"chief": [first, program, second]}
     tail.follow(member("chief"))
     assert steps(tail, 1) == [2]
-    assert [text for _, text in since([("chief", each) for each in (first, program, second)], 3.0)] == [second]
-    assert readable("chief", program) == f"chief | {program}"
-
-
-def test_an_entry_is_printed_with_its_time_level_task_and_message() -> None:
-    entry = {"time": 1.0, "level": "info", "message": "ps is ready", "traceback": "Traceback …\n"}
-    first, second = readable("ps-0", json.dumps(entry)).splitlines()
-    assert first[8:] == " INFO    ps-0      ps is ready"
-    assert second == "Traceback …"
-    assert readable("ps-0", "oneDNN is on") == "ps-0 | oneDNN is on"
