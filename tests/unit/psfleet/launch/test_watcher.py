@@ -131,7 +131,9 @@ def test_a_log_that_broke_off_is_read_again_without_repetition() -> None:
 
 def test_the_rest_of_a_log_that_broke_off_after_the_last_look_is_passed_on() -> None:
     class Breaking(ScriptedPlatform):
-        def log(self, member: Member, since: float = 0.0, follow: bool = False, **options: Any) -> Iterator[str]:
+        def log(
+            self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None
+        ) -> Iterator[str]:
             yield from entries[: 1 if follow else None]
             if follow:
                 assert is_over.wait(WAIT_SECS)
