@@ -21,8 +21,8 @@ from benchmarks.contenders import JOB
 from benchmarks.figures import TARGETS, machine_facts
 from benchmarks.workload import OPTIMIZERS, Workload
 from psfleet.job.job import Job, load_job
-from psfleet.launch.certificates_folder import certificates_folder
-from psfleet.launch.compose import render as compose_file
+from psfleet.manifests.certificates_folder import certificates_folder
+from psfleet.manifests.compose import render as compose_file
 from psfleet.tls import certificates
 
 COMMAND_SECS = 120.0

@@ -22,7 +22,7 @@ from psfleet.checkpoint.manifest import read_manifest
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
 from psfleet.errors import LostPeerError, PsfleetError, ReplacedError
-from psfleet.job.job import parse_job
+from psfleet.job.job import job_from_json
 from psfleet.layout import Layout
 from psfleet.tls.data_plane import DataPlane
 
@@ -169,7 +169,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             run=run.name,
             generation=request.generation,
             shard=request.shard,
-            job=parse_job(json.loads(request.job_json)),
+            job=job_from_json(request.job_json),
             layout=Layout.from_dict(json.loads(request.layout_json)),
             checkpoints_root=Path(request.checkpoints_root),
         )

@@ -5,6 +5,8 @@ Subclasses of `TemporaryError` may be retried; those of `PermanentError` must no
 
 from __future__ import annotations
 
+import signal
+
 DONE = 0
 BUG = 1
 USAGE = 64
@@ -13,6 +15,8 @@ PROGRAM_FAILED = 70
 LOST_PEERS = 75
 BAD_JOB = 78
 SIGNAL_BASE = 128
+STOPPED = (SIGNAL_BASE + signal.SIGTERM, SIGNAL_BASE + signal.SIGINT)
+"""Exit codes of a process that was asked to stop."""
 
 PERMANENT_CODES = frozenset({USAGE, NO_CHECKPOINT, PROGRAM_FAILED, BAD_JOB})
 """Exit codes after which a process is not restarted."""

@@ -15,13 +15,15 @@ import typer
 from rich.console import Console
 
 from psfleet import errors
+from psfleet.cli import log_lines
 from psfleet.cli.arguments import Fresh, JobFile, Out, Overrides
+from psfleet.cli.status_table import table_of
 from psfleet.errors import UsageError
 from psfleet.job.job import load_job
-from psfleet.launch import logs as fleet_logs
+from psfleet.launch.logs import fleet_logs
 from psfleet.launch.platform import COMPOSE, Request, platform
 from psfleet.launch.results import collect
-from psfleet.launch.status import statuses, table_of
+from psfleet.launch.status import statuses
 from psfleet.launch.up import down as take_down
 from psfleet.launch.up import scale as scale_fleet
 from psfleet.launch.up import start
@@ -112,12 +114,12 @@ def logs(
     """Print log lines of a fleet: time, level, task, message."""
     start_time = time.time() - _seconds(since) if since is not None else None
     try:
-        lines = fleet_logs.fleet_logs(platform(on), _name(job), task, follow, tail)
+        lines = fleet_logs(platform(on), _name(job), task, follow, tail)
         if start_time is not None:
-            lines = fleet_logs.since(lines, start_time)
+            lines = log_lines.since(lines, start_time)
         for each, line in lines:
             raw = line if task is not None else f"{each} | {line}"
-            typer.echo(raw if as_json else fleet_logs.readable(each, line))
+            typer.echo(raw if as_json else log_lines.readable(each, line))
     except KeyboardInterrupt:
         raise typer.Exit(errors.SIGNAL_BASE + 2) from None
 

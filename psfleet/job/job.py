@@ -5,6 +5,7 @@ The description of each field is its documentation: `docs/job-file.md` is genera
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,11 @@ class Job(Section):
     def quorum(self) -> int:
         """Number of gradients that are averaged in one sync step."""
         return self.update.quorum or self.fleet.workers
+
+    @property
+    def least_workers(self) -> int:
+        """The smallest number of workers and spares that can make a step."""
+        return self.quorum if self.update.mode == "sync" else 1
 
     @model_validator(mode="after")
     def _consistent(self) -> Job:
@@ -108,6 +114,24 @@ def parse_job(content: Mapping[str, Any], source: str = "job") -> Job:
     except ValidationError as error:
         problems = "; ".join(_problem(item) for item in error.errors())
         raise BadJobError(f"{source}: {problems}") from error
+
+
+def job_from_json(text: str, source: str = "job") -> Job:
+    """Reads and validates a resolved job, as `Job.model_dump_json` writes it.
+
+    Args:
+        source: Where the text is from, for messages.
+
+    Raises:
+        BadJobError: The text is not a valid job as JSON; names each invalid field.
+    """
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise BadJobError(f"{source}: expected a resolved job as JSON") from error
+    if not isinstance(content, dict):
+        raise BadJobError(f"{source}: expected a resolved job as JSON")
+    return parse_job(content, source)
 
 
 def _override(content: dict[str, Any], override: str) -> None:

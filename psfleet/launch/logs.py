@@ -2,97 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import queue
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, takewhile
+from itertools import chain
 from typing import Any
 
 from psfleet.errors import DeadlineError, LostPeerError, UsageError
+from psfleet.launch.log_reader import over_restarts, read_into
 from psfleet.launch.platform import TRAINING, Member, WatchedPlatform, chief_of
-from psfleet.launch.restarts import over_restarts
 from psfleet.service.logs import parse_line
-
-logger = logging.getLogger("psfleet.launch")
 
 TABLE_LINES = 400
 """Lines of the chief's log in which its newest table of the fleet is looked for; it writes four a second at most."""
-OLD_LOG_SECS = 5.0
-"""How long the log of a process that another has replaced may take to end; a broken connection may never end."""
-
-
-class Tail:
-    """Reads the log of one process after another of a member, on a thread of its own.
-
-    Attributes:
-        is_over: Whether `entries` has returned the last entry of the present process.
-    """
-
-    def __init__(self, platform: WatchedPlatform) -> None:
-        self._platform = platform
-        self._process = self._next = ("", 0.0)
-        self._next_since = 0.0
-        self._left: list[dict[str, Any]] = []
-        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._last = self._after = 0.0
-        self.is_over = True
-
-    def follow(self, member: Member) -> None:
-        """Opens the log of a member's process, unless it is open; once more where it broke off."""
-        process = (member.name, member.started)
-        has_ended = member.exit_code is not None
-        if not member.started or (process == self._process and (has_ended or not self.is_over)):
-            return
-        if not (self.is_over or has_ended or self._is_late(process)):
-            return
-        # The next call returns what has arrived meanwhile.
-        self._left = self.entries()
-        if process == self._process:
-            since = self._after = self._last
-        else:
-            since = member.started if self._process[1] else 0.0
-            # Processes of one name may share a log, so that the unfinished one had entries of the new process, too.
-            self._after = self._last if not self.is_over and member.name == self._process[0] else 0.0
-        lines = self._lines = queue.SimpleQueue()
-        self._process, self.is_over = process, False
-        log = self._platform.log(member, since=since, follow=True)
-        read_into(lines, takewhile(lambda _: lines is self._lines, log))
-
-    def _is_late(self, process: tuple[str, float]) -> bool:
-        """Whether the log of the old process has not ended, though a new one runs for a while."""
-        if process != self._next:
-            self._next, self._next_since = process, time.monotonic()
-        return time.monotonic() - self._next_since >= OLD_LOG_SECS
-
-    def entries(self) -> list[dict[str, Any]]:
-        """The entries since the last call."""
-        found, self._left = self._left, []
-        while not self._lines.empty():
-            line = self._lines.get()
-            self.is_over = line is None
-            entry = parse_line(line) if line is not None else None
-            if entry is not None and (not self._after or entry.get("time", 0.0) > self._after):
-                self._last = entry.get("time", self._last)
-                found.append(entry)
-        return found
-
-
-def read_into(lines: queue.SimpleQueue[str | None], log: Iterable[str]) -> None:
-    """Starts a thread that puts each line of a log into a queue, and None at its end."""
-
-    def read() -> None:
-        try:
-            for line in log:
-                lines.put(line)
-        except LostPeerError as error:
-            logger.debug("a log broke off: %s", error)
-        finally:
-            lines.put(None)
-
-    threading.Thread(target=read, name="log", daemon=True).start()
 
 
 def merge(logs: Sequence[Iterable[str]]) -> Iterator[str]:
@@ -191,27 +113,6 @@ def require(platform: WatchedPlatform, name: str) -> list[Member]:
     if not members:
         raise UsageError(f"no fleet {name} {platform.where}, expected one that `psfleet up` started")
     return members
-
-
-def since(lines: Iterable[tuple[str, str]], start: float) -> Iterator[tuple[str, str]]:
-    """Lines from a time on (seconds since 1970); one without a time belongs to the entry before it."""
-    is_new: dict[str, bool] = {}
-    for task, line in lines:
-        entry = parse_line(line) or {}
-        is_new[task] = entry["time"] >= start if "time" in entry else is_new.get(task, False)
-        if is_new[task]:
-            yield task, line
-
-
-def readable(task: str, line: str) -> str:
-    """A log line for people: time, level, task, message; a line that is no entry as it is."""
-    entry = parse_line(line)
-    if entry is None or "message" not in entry:
-        return f"{task} | {line}"
-    when = time.strftime("%H:%M:%S", time.localtime(entry.get("time", 0.0)))
-    text = f"{when} {str(entry.get('level', '')).upper():<7} {task:<9} {entry['message']}"
-    more = entry.get("traceback") or entry.get("details")
-    return f"{text}\n{str(more).rstrip()}" if more else text
 
 
 def pass_traceback(failure: Mapping[str, Any], listener: Callable[[Mapping[str, Any]], None]) -> None:

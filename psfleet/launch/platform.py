@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from psfleet.errors import DONE, PERMANENT_CODES, SIGNAL_BASE, UsageError
+from psfleet.errors import DONE, PERMANENT_CODES, SIGNAL_BASE, STOPPED, UsageError
 from psfleet.job.job import Job
 
 Listener = Callable[[Mapping[str, Any]], None]
 
 COMPOSE, KUBERNETES = "compose", "kubernetes"
-STOPPED = (SIGNAL_BASE + signal.SIGTERM, SIGNAL_BASE + signal.SIGINT)
-"""Exit codes of a process that was asked to stop."""
 KILLED = SIGNAL_BASE + signal.SIGKILL
 TRAINING = ("ps", "chief", "worker")
 """Roles without which there is no fleet."""
@@ -117,6 +115,9 @@ class WatchedPlatform(Protocol):
     def restart(self, member: Member) -> None:
         """Starts a member that awaits its restart."""
 
+    def end_restarts(self, members: Sequence[Member]) -> None:
+        """Keeps the platform from starting members again that have ended for good: they would end alike."""
+
     def stop(self, chief: Member, timeout_secs: float) -> None:
         """Asks the chief to save and end, and waits for its end."""
 
@@ -195,11 +196,6 @@ def cause_of_end(exit_code: int, memory_limit: str | None = None) -> str:
     return f"exit code {exit_code}" if exit_code != DONE else ""
 
 
-def least_workers(job: Job) -> int:
-    """The smallest number of workers and spares that can make a step."""
-    return job.quorum if job.update.mode == "sync" else 1
-
-
 def gone_for_good(members: Sequence[Member], job: Job) -> Member | None:
     """The member whose failure ends the run; None while the run can continue.
 
@@ -208,7 +204,7 @@ def gone_for_good(members: Sequence[Member], job: Job) -> Member | None:
     """
     gone = [m for m in members if m.role in TRAINING and m.is_over and m.has_failed and not may_restart(m, job)]
     workers = [m for m in members if m.role in ("chief", "worker")]
-    is_short = sum(m not in gone for m in workers) < least_workers(job)
+    is_short = sum(m not in gone for m in workers) < job.least_workers
     fatal = (m for m in gone if m.role != "worker" or m.exit_code in PERMANENT_CODES or is_short)
     return next(fatal, None)
 

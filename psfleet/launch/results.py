@@ -11,16 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from psfleet import errors
-from psfleet.checkpoint.manifest import read_manifest
-from psfleet.checkpoint.store import verify
-from psfleet.errors import PERMANENT_CODES, BadJobError, LostPeerError, NoCheckpointError
+from psfleet.errors import PERMANENT_CODES, STOPPED, LostPeerError
 from psfleet.job.job import Job
 from psfleet.launch.logs import fleet_table, require, with_indices
-from psfleet.launch.platform import STOPPED, TRAINING, Member, Platform, chief_of, gone_for_good
+from psfleet.launch.platform import TRAINING, Member, Platform, chief_of, gone_for_good
 from psfleet.report import html
-from psfleet.report.schema import CheckpointInfo, EventLog, History, Report
+from psfleet.report.evidence import first_failure, validated
+from psfleet.report.schema import EventLog, History, Report
 from psfleet.run_folder import RunFolder, claimed
-from psfleet.service.logs import parse_line
 
 ALWAYS = ("checkpoints", "tensorboard", History.FILE_NAME)
 """Results that are copied whatever their age."""
@@ -69,7 +67,7 @@ def collect(platform: Platform, name: str, folder: Path) -> Report:
         if report is None or chief is None or not _is_last_word(report, chief):
             report = unreported(job, run_folder, members, gone)
         else:
-            report = validated(report, run_folder)
+            report = validated(report, run_folder.path)
         report = with_failure(report, gone)
         html.publish(report, run_folder.path)
         return report
@@ -113,25 +111,6 @@ def _is_last_word(report: Report, chief: Member) -> bool:
     return report.exit_code == chief.exit_code or (report.exit_code in PERMANENT_CODES and chief.has_failed)
 
 
-def validated(report: Report, folder: RunFolder) -> Report:
-    """A report whose checkpoint is the copy in the folder; failed unless that proves its success."""
-    saved = report.checkpoint
-    if saved is None:
-        return report if report.exit_code else _failed(report, "the report names no checkpoint")
-    path = folder.path / "checkpoints" / Path(saved.path).name
-    report = report.model_copy(update={"checkpoint": CheckpointInfo(path=str(path), step=saved.step)})
-    if report.exit_code != errors.DONE:
-        return report
-    try:
-        checkpoint = read_manifest(path)
-        verify(checkpoint)
-    except (NoCheckpointError, BadJobError) as error:
-        return _failed(report, f"the copied checkpoint is not whole: {error}")
-    if checkpoint.step < report.target_step:
-        return _failed(report, f"the copied checkpoint has step {checkpoint.step}, expected {report.target_step}")
-    return report
-
-
 def unreported(
     job: Job, folder: RunFolder, members: Sequence[Member], gone: Member | None, run: str | None = None
 ) -> Report:
@@ -162,24 +141,6 @@ def with_failure(report: Report, gone: Member | None) -> Report:
     return report.model_copy(update={"status": "failed", "exit_code": _code(gone), "error": error})
 
 
-def first_failure(folder: RunFolder, code: int) -> str | None:
-    """Which process failed first with an exit code, and why, by the logs in the folder.
-
-    The others end with the same code once they hear of it. A temporary failure counts only if its process logged no
-    later one, since it may have been restarted after it.
-    """
-    found = []
-    for path in sorted((folder.path / "logs").glob("*.log")):
-        entries = [entry for line in path.read_bytes().splitlines() if (entry := parse_line(line)) is not None]
-        failures = [entry for entry in entries if entry.get("event") == "failed"]
-        found += failures if code in PERMANENT_CODES else failures[-1:]
-    failed = [entry for entry in found if entry["exit_code"] == code]
-    if not failed:
-        return None
-    first = min(failed, key=lambda entry: entry["time"])
-    return f"{first['role']} {first.get('index', '')}: {first['message']}"
-
-
 def _cause(members: Sequence[Member], folder: RunFolder, gone: Member | None) -> tuple[int, str]:
     """Exit code and message of a run without a report.
 
@@ -196,7 +157,7 @@ def _cause(members: Sequence[Member], folder: RunFolder, gone: Member | None) ->
         return errors.BUG, "the chief left no report"
     if code in STOPPED:
         return code, f"stopped by {signal.Signals(code - errors.SIGNAL_BASE).name}"
-    first = first_failure(folder, code)
+    first = first_failure(folder.path, code)
     return _code(failed), first if first is not None else f"{failed.name}: {failed.cause}"
 
 
@@ -204,8 +165,3 @@ def _code(member: Member) -> int:
     """The exit code of a run that ends because of a member; a killed one is a lost peer."""
     code = member.exit_code or errors.BUG
     return errors.LOST_PEERS if code > errors.SIGNAL_BASE else code
-
-
-def _failed(report: Report, error: str) -> Report:
-    update = {"status": "failed", "exit_code": NoCheckpointError.exit_code, "error": error}
-    return report.model_copy(update=update)

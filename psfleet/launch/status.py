@@ -1,23 +1,16 @@
-"""The status of fleets: a row for each member, as a table or as plain columns where there is no terminal."""
+"""The status of fleets: a row for each member."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from rich.console import Console, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from psfleet.errors import SIGNAL_BASE
 from psfleet.launch.logs import fleet_table, require, with_indices
 from psfleet.launch.platform import TRAINING, Member, WatchedPlatform
 from psfleet.service.logs import parse_line
 
-COLUMNS = ("fleet", "role", "index", "state", "health", "step", "rate", "restarts", "container", "last event")
-NUMBERS = {"index", "step", "rate", "restarts"}
-NOTHING = "-"
 FAILURE_LINES = 50
 
 
@@ -95,28 +88,3 @@ def _last_words(platform: WatchedPlatform, member: Member) -> str:
     entries = map(parse_line, platform.log(member, tail=FAILURE_LINES))
     failures = [entry for entry in entries if entry is not None and entry.get("event") == "failed"]
     return str(failures[-1]["message"]) if failures and failures[-1]["exit_code"] == member.exit_code else ""
-
-
-def table_of(console: Console, tasks: Sequence[TaskStatus]) -> RenderableType:
-    """One row for each member."""
-    if not tasks:
-        return Text("no fleet is there")
-    rows = [_cells(task) for task in tasks]
-    if console.is_terminal:
-        table = Table(box=None)
-        for column in COLUMNS:
-            table.add_column(column, justify="right" if column in NUMBERS else "left")
-        for row in rows:
-            table.add_row(*map(Text, row))
-        return table
-    widths = [max(map(len, cells)) for cells in zip(COLUMNS, *rows, strict=True)]
-    lines = ("  ".join(map(str.ljust, cells, widths)).rstrip() for cells in (COLUMNS, *rows))
-    return Text("\n".join(lines))
-
-
-def _cells(task: TaskStatus) -> tuple[str, ...]:
-    rate = NOTHING if task.rate is None else f"{task.rate:,.1f}"
-    index, step = (NOTHING if number is None else str(number) for number in (task.index, task.step))
-    last_event = task.last_event or NOTHING
-    health = task.health or NOTHING
-    return task.fleet, task.role, index, task.state, health, step, rate, str(task.restarts), task.name, last_event

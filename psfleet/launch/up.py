@@ -6,7 +6,7 @@ import logging
 
 from psfleet.errors import DONE, PERMANENT_CODES, BadJobError, UsageError
 from psfleet.launch.logs import require
-from psfleet.launch.platform import Platform, Request, chief_of, least_workers
+from psfleet.launch.platform import Platform, Request, chief_of
 
 logger = logging.getLogger("psfleet.launch")
 
@@ -44,7 +44,7 @@ def scale(platform: Platform, name: str, workers: int) -> None:
     if chief is None or chief.is_over:
         raise UsageError(f"fleet {name} does not run, expected one that trains")
     job = platform.job(name)
-    least = least_workers(job)
+    least = job.least_workers
     if not least <= workers <= job.fleet.worker_limit:
         raise UsageError(
             f"--workers {workers}: expected {least} to {job.fleet.worker_limit}, the least that make a step and "

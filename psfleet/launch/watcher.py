@@ -13,14 +13,15 @@ from psfleet.errors import (
     BUG,
     PERMANENT_CODES,
     SIGNAL_BASE,
+    STOPPED,
     DeadlineError,
     LostPeerError,
     StoppedError,
 )
 from psfleet.job.job import Job
-from psfleet.launch.logs import Tail, pass_traceback, require
+from psfleet.launch.log_reader import Tail
+from psfleet.launch.logs import pass_traceback, require
 from psfleet.launch.platform import (
-    STOPPED,
     TRAINING,
     Listener,
     Member,
@@ -36,7 +37,7 @@ logger = logging.getLogger("psfleet.launch")
 T = TypeVar("T")
 
 POLL_SECS = 0.1
-"""Between two looks at the chief's log."""
+"""Between two looks at the chief's log, or at members that should end."""
 LEAVE_SECS = 15.0
 """How long the members may take to end once the chief has, or the chief once a member is gone for good."""
 AWAY_SECS = 120.0
@@ -64,6 +65,7 @@ class FleetWatcher:
         self._restart_at: dict[str, float] = {}
         self._since: dict[str, float] = {}
         self._gone: Member | None = None
+        self._chief_code: int | None = None
 
     def run(self) -> Member | None:
         """Passes the chief's log entries to the listener until the run is over.
@@ -98,7 +100,9 @@ class FleetWatcher:
             chief = chief_of(members)
             if chief is None:
                 raise TakenDownError(self._job.name)
+            self._chief_code = chief.exit_code
             self._tail.follow(chief)
+            self._platform.end_restarts(members)
             if not chief.is_over or chief.exit_code in STOPPED or may_restart(chief, self._job):
                 if "gone" not in self._since:
                     self._restart(members)
@@ -194,11 +198,22 @@ class FleetWatcher:
 
     def _finish(self) -> None:
         """Passes on the rest of the chief's log, then the program's traceback if that is what ended the run."""
-        _wait(self._pass_entries, "the rest of the chief's log", done=bool)
+        _wait(self._pass_rest, "the rest of the chief's log", done=bool)
         if not self._platform.restarts_stopped:
             _wait(self._left, "every member to end", done=lambda left: not left)
-        if self._failure.get("exit_code") in (BUG, *PERMANENT_CODES):
+        code = self._failure.get("exit_code")
+        # A chief that was restarted after a bug may have ended well.
+        if code in PERMANENT_CODES or code == BUG == self._chief_code:
             pass_traceback(self._failure, self._listener)
+
+    def _pass_rest(self) -> bool:
+        """Passes on what is left of the chief's log, which may have broken off since the last look."""
+        if not self._pass_entries():
+            return False
+        chief = chief_of(self._platform.members(self._job.name))
+        if chief is not None:
+            self._tail.follow(chief)
+        return self._tail.is_over
 
     def _left(self) -> str:
         """The members that have not ended, with their states."""
@@ -210,6 +225,6 @@ class FleetWatcher:
 def _wait(probe: Callable[[], T], what: str, done: Callable[[T], bool]) -> None:
     """Waits for an event on which the result of the run does not depend."""
     try:
-        wait_until(probe, LEAVE_SECS, what, done=done, poll_secs=0.2)
+        wait_until(probe, LEAVE_SECS, what, done=done, poll_secs=POLL_SECS)
     except (DeadlineError, LostPeerError) as error:
         logger.warning("%s", error)

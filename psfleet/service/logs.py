@@ -9,6 +9,9 @@ import time
 from collections.abc import MutableMapping
 from typing import Any
 
+LATEST = 1e11
+"""Seconds since 1970 beyond the year 5000; a larger number is a time in milliseconds."""
+
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
@@ -30,12 +33,43 @@ class JsonLines(logging.Formatter):
 
 
 def parse_line(line: str | bytes) -> dict[str, Any] | None:
-    """A line of a service's log; None if it is not one (TensorFlow prints lines of its own)."""
+    """A line that a service logged; None for any other: TensorFlow and training programs print lines of their own.
+
+    A program may log JSON, too. An entry of psfleet has a `level` and a `time` in seconds since 1970, as `JsonLines`
+    writes them; times of other kinds (text, milliseconds) must not be compared with it.
+    """
     try:
         entry = json.loads(line)
     except ValueError:
         return None
-    return entry if isinstance(entry, dict) else None
+    if not isinstance(entry, dict) or not isinstance(entry.get("level"), str):
+        return None
+    when = entry.get("time")
+    return entry if isinstance(when, float) and 0 < when < LATEST else None
+
+
+class EntriesAfter:
+    """Filters the lines of a log: those behind the first entry after a time are new, whatever they hold.
+
+    Args of the constructor:
+        after: In seconds since 1970; None: every line is new.
+
+    Attributes:
+        last: Time of the newest entry so far, at least `after`; None while there was no line.
+    """
+
+    def __init__(self, after: float | None) -> None:
+        self.last = after
+        self._after = after or 0.0
+        self._is_new = after is None
+
+    def __call__(self, line: str) -> bool:
+        """Whether a line is new; to be asked of each line in its turn."""
+        entry = parse_line(line)
+        when: float = entry["time"] if entry is not None else 0.0
+        self.last = max(self.last or 0.0, when)
+        self._is_new = self._is_new or when > self._after
+        return self._is_new
 
 
 class RunLogger(logging.LoggerAdapter[logging.Logger]):

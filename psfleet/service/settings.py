@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping, MutableMapping
@@ -12,7 +11,7 @@ from pathlib import Path
 
 from psfleet.addresses import DATA_PORT, Address, parse_tf_config
 from psfleet.errors import BadJobError, UsageError
-from psfleet.job.job import Job, parse_job
+from psfleet.job.job import Job, job_from_json
 
 JOB = "PSFLEET_JOB"
 PROGRAM_FOLDER = "PSFLEET_PROGRAM_FOLDER"
@@ -195,18 +194,15 @@ def prepare_tensorflow(environ: MutableMapping[str, str] | None = None) -> None:
 
 
 def _job(text: str) -> Job:
-    is_content = text.lstrip().startswith("{")
-    source = JOB if is_content else text
-    variable = JOB if is_content else f"{JOB} is {text}"
+    if text.lstrip().startswith("{"):
+        return job_from_json(text, JOB)
+    source = f"{JOB} is {text}"
     try:
-        content = json.loads(text if is_content else Path(text).read_text())
+        return job_from_json(Path(text).read_text(encoding="utf-8"), source)
     except OSError as error:
-        raise BadJobError(f"{variable}: {error.strerror or error}") from error
-    except ValueError as error:
-        raise BadJobError(f"{variable}: expected a resolved job as JSON") from error
-    if not isinstance(content, dict):
-        raise BadJobError(f"{variable}: expected a resolved job as JSON")
-    return parse_job(content, source=source)
+        raise BadJobError(f"{source}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise BadJobError(f"{source}: expected a resolved job as JSON") from error
 
 
 def _address(name: str, text: str) -> Address:

@@ -13,7 +13,7 @@ from support.compose_fleet import START_SECS, Fleet, fleet
 from support.images import WORKER_IMAGE, docker, unique
 
 from psfleet.errors import PROGRAM_FAILED
-from psfleet.launch.compose.render import FLEET
+from psfleet.manifests.compose.render import FLEET
 from psfleet.report.schema import Event, Report
 
 STEPS = 1500

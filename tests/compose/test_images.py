@@ -15,7 +15,7 @@ from support.images import LOCKED, PS_IMAGE, WORKER_IMAGE, container, docker, in
 from psfleet import __version__
 from psfleet.errors import BadJobError
 from psfleet.job.job import parse_job
-from psfleet.launch.container import CONTROL_PORT, USER
+from psfleet.manifests.container import CONTROL_PORT, USER
 from psfleet.service.settings import INDEX, JOB, MEMORY, PS, RUN
 
 BOTH = pytest.mark.parametrize("image", [PS_IMAGE, WORKER_IMAGE])

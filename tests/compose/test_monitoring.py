@@ -23,8 +23,8 @@ from support.images import built, docker
 
 from psfleet.errors import DeadlineError
 from psfleet.job.job import load_job
-from psfleet.launch.compose import monitoring
-from psfleet.launch.compose.render import project, render
+from psfleet.manifests.compose import monitoring
+from psfleet.manifests.compose.render import project, render
 from psfleet.polling import wait_until
 
 IMAGE = """\

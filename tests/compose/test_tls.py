@@ -14,7 +14,7 @@ from support.programs import marked_program
 from support.tls_fleet import Fleet, fleet
 
 from psfleet.checkpoint import export
-from psfleet.launch.container import CONTROL_PORT, TLS, TUNNEL_PORT
+from psfleet.manifests.container import CONTROL_PORT, TLS, TUNNEL_PORT
 from psfleet.tls import certificates
 
 HOSTS = ("ps-0", "ps-1", "chief", "worker")

@@ -16,7 +16,7 @@ from support.images import docker
 from psfleet.checkpoint.manifest import read_manifest
 from psfleet.checkpoint.store import newest, verify
 from psfleet.errors import USAGE
-from psfleet.launch.compose.render import FLEET
+from psfleet.manifests.compose.render import FLEET
 from psfleet.report.schema import Report
 from psfleet.service.logs import parse_line
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from psfleet.errors import DeadlineError
 from psfleet.launch.local.child import MODULES
-from psfleet.launch.local.command import Command, Process
-from psfleet.launch.local.fork_client import ForkServer
 from psfleet.polling import wait_until
+from psfleet.processes.command import Command, Process
+from psfleet.processes.fork_client import ForkServer
 from psfleet.service import settings
 
 COMMAND = "PSFLEET_TEST_COMMAND"

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import yaml
 
 from psfleet.errors import DeadlineError
-from psfleet.launch.compose.render import project
+from psfleet.manifests.compose.render import project
 from psfleet.polling import wait_until
 from psfleet.report.schema import Report
 from psfleet.service.logs import parse_line

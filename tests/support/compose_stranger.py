@@ -15,7 +15,7 @@ from pathlib import Path
 from psfleet.addresses import LOCAL_PORTS, Address, local_address
 from psfleet.control.client import PsClient
 from psfleet.errors import PsfleetError
-from psfleet.launch.container import CONTROL_PORT, TUNNEL_PORT
+from psfleet.manifests.container import CONTROL_PORT, TUNNEL_PORT
 from psfleet.service.settings import prepare_tensorflow
 from psfleet.tls.identity import Identity
 

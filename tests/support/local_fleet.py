@@ -21,8 +21,8 @@ from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient
 from psfleet.errors import DeadlineError
-from psfleet.launch.local.command import Process
 from psfleet.polling import wait_until
+from psfleet.processes.command import Process
 from psfleet.report.schema import Report
 from psfleet.service.logs import parse_line
 from support.commands import started

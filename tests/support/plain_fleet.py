@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from psfleet.addresses import DATA_PORT, Address
 from psfleet.job.job import Job
-from psfleet.launch.container import environment
+from psfleet.manifests.container import environment
 from psfleet.report.schema import Report
 from psfleet.service.settings import INDEX, JOB
 from support.images import PS_IMAGE, Container, container, network, shell, volume

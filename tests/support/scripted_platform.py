@@ -49,8 +49,8 @@ def killed(role: str, index: int = 0, restarts: int = 0) -> Member:
 
 
 def log(*entries: Mapping[str, Any]) -> list[str]:
-    """Entries as lines of a log."""
-    return [json.dumps(entry) for entry in entries]
+    """Entries as lines that a service logged."""
+    return [json.dumps({"time": 1.0, "level": "info", **entry}) for entry in entries]
 
 
 class ScriptedPlatform:
@@ -63,7 +63,7 @@ class ScriptedPlatform:
         results: A folder whose files are the results.
 
     Attributes:
-        restarted, stopped: Names of members.
+        restarted, stopped, ended_for_good: Names of members.
         former: What `scaled_away` returns.
         job_error: What `job` raises.
         applied, scaled, removed: What was asked for.
@@ -93,6 +93,7 @@ class ScriptedPlatform:
         self.release: Callable[[], object] = lambda: None
         self.restarted: list[str] = []
         self.stopped: list[str] = []
+        self.ended_for_good: set[str] = set()
         self.applied: list[Request] = []
         self.scaled: list[int] = []
         self.removed: list[bool] = []
@@ -121,6 +122,10 @@ class ScriptedPlatform:
     def restart(self, member: Member) -> None:
         """See `Platform`."""
         self.restarted.append(member.name)
+
+    def end_restarts(self, members: Sequence[Member]) -> None:
+        """See `Platform`."""
+        self.ended_for_good.update(member.name for member in members if member.is_over)
 
     def stop(self, chief: Member, timeout_secs: float) -> None:
         """See `Platform`. The chief is stopped at every look from now on."""

@@ -16,9 +16,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from psfleet.addresses import Address
 from psfleet.control.client import PsClient
 from psfleet.launch.local.child import MODULES
-from psfleet.launch.local.command import Process
 from psfleet.launch.local.ports import free_addresses
 from psfleet.polling import wait_until
+from psfleet.processes.command import Process
 from psfleet.service import settings
 from psfleet.service.logs import parse_line
 from support.commands import service

@@ -15,7 +15,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from psfleet.launch.local import fork_server
+from psfleet.processes import fork_server
 from psfleet.service.process import die_with
 
 PR_SET_CHILD_SUBREAPER = 36

@@ -15,8 +15,8 @@ import yaml
 
 from psfleet.errors import DeadlineError
 from psfleet.job.job import load_job
-from psfleet.launch.certificates_folder import certificates_folder
-from psfleet.launch.compose import render as compose_file
+from psfleet.manifests.certificates_folder import certificates_folder
+from psfleet.manifests.compose import render as compose_file
 from psfleet.polling import wait_until
 from psfleet.tls import certificates
 from support.images import COMMAND_SECS, WORKER_IMAGE, docker, unique

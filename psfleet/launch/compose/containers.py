@@ -8,12 +8,14 @@ from datetime import datetime
 from docker.models.containers import Container
 
 from psfleet.errors import PERMANENT_CODES
-from psfleet.launch.compose.render import ROLE, project
 from psfleet.launch.platform import KILLED, Member, cause_of_end
+from psfleet.manifests.compose.render import ROLE, project
 
 PROJECT = "com.docker.compose.project"
 WORKING_DIR = "com.docker.compose.project.working_dir"
 SERVICE = "com.docker.compose.service"
+RESTARTING = "restarting"
+"""State of a container that has ended and that Docker is about to start again."""
 
 
 def member_of(container: Container, starts: int = 0) -> Member:
@@ -26,7 +28,7 @@ def member_of(container: Container, starts: int = 0) -> Member:
     status, code, is_out_of_memory = str(state["Status"]), int(state["ExitCode"]), bool(state["OOMKilled"])
     has_ended = status not in ("running", "created", "paused")
     # A restart after a permanent exit code ends alike.
-    is_over = status in ("exited", "dead") or (status == "restarting" and code in PERMANENT_CODES)
+    is_over = status in ("exited", "dead") or (status == RESTARTING and code in PERMANENT_CODES)
     shown = "OOMKilled" if is_out_of_memory else f"{status} ({code})"
     return Member(
         fleet=str(container.labels[PROJECT]).removeprefix(project("")),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,14 +16,14 @@ from docker.errors import NotFound
 from docker.models.containers import Container
 
 from psfleet.errors import UsageError
-from psfleet.job.job import Job, parse_job
-from psfleet.launch import container
-from psfleet.launch.certificates_folder import certificates_folder
+from psfleet.job.job import Job, job_from_json
 from psfleet.launch.compose import engine
-from psfleet.launch.compose.containers import PROJECT, WORKING_DIR, lines, member_of, memory_limit
+from psfleet.launch.compose.containers import PROJECT, RESTARTING, WORKING_DIR, lines, member_of, memory_limit
 from psfleet.launch.compose.engine import translate_errors
-from psfleet.launch.compose.render import ROLE, file_text, project
 from psfleet.launch.platform import TRAINING, Member, Request
+from psfleet.manifests import container
+from psfleet.manifests.certificates_folder import certificates_folder
+from psfleet.manifests.compose.render import ROLE, file_text, project
 from psfleet.service import settings
 
 STARTS_AT_ONCE = 16
@@ -75,17 +74,16 @@ class Compose:
     @translate_errors()
     def job(self, name: str) -> Job:
         """See `Platform`."""
-        return parse_job(json.loads(_environment(self._chief(name))[settings.JOB]))
+        chief = self._chief(name)
+        return job_from_json(_environment(chief).get(settings.JOB, ""), f"container {chief.name}: {settings.JOB}")
 
     @translate_errors()
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
-        """See `Platform`. A container that has ended for good is restarted by Docker no more: it would end alike."""
+        """See `Platform`."""
         killed = self._out_of_memory() if with_notes else {}
         members = []
         for each in self._containers(name):
             member = member_of(each, self._starts[each.id])
-            if member.is_over and each.attrs["State"]["Status"] == "restarting":
-                each.update(restart_policy={"Name": "no"})
             if each.id in killed:
                 when = time.strftime("%H:%M:%S", time.localtime(killed[each.id]))
                 note = f"killed at {when}: out of memory, the limit is {memory_limit(each)}"
@@ -99,6 +97,13 @@ class Compose:
         found = self._client.containers.get(member.name)
         self._starts[found.id] += 1
         found.start()
+
+    @translate_errors()
+    def end_restarts(self, members: Sequence[Member]) -> None:
+        """See `Platform`. Docker restarts a container whatever its exit code."""
+        for member in members:
+            if member.is_over and member.state.startswith(RESTARTING):
+                self._client.containers.get(member.name).update(restart_policy={"Name": "no"})
 
     @translate_errors()
     def stop(self, chief: Member, timeout_secs: float) -> None:
@@ -195,7 +200,8 @@ class Compose:
 
 
 def _environment(chief: Container) -> dict[str, str]:
-    return dict(pair.split("=", 1) for pair in chief.attrs["Config"]["Env"])
+    pairs = (pair.partition("=") for pair in chief.attrs["Config"]["Env"] or ())
+    return {name: value for name, _, value in pairs}
 
 
 def _order(member: Member) -> tuple[str, int, int, int, str]:

@@ -15,7 +15,7 @@ from kubernetes.dynamic.exceptions import ResourceNotFoundError
 from urllib3.exceptions import HTTPError
 
 from psfleet.errors import LostPeerError, UsageError, innermost
-from psfleet.launch.kubernetes.names import MANAGED_BY, selector, text
+from psfleet.manifests.kubernetes.names import MANAGED_BY, selector, text
 
 OLDEST = (1, 33)
 ANSWER_SECS = 30

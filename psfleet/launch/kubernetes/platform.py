@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import secrets
 from collections.abc import Iterator, Sequence
@@ -12,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from psfleet.errors import LostPeerError, UsageError
-from psfleet.job.job import Job, parse_job
-from psfleet.launch import container
+from psfleet.job.job import Job, job_from_json
 from psfleet.launch.kubernetes.api import Cluster, translate_errors
 from psfleet.launch.kubernetes.exec import execute, execution
-from psfleet.launch.kubernetes.names import JOB_KEY, PS, RESULTS, WORKER, member
-from psfleet.launch.kubernetes.pod_template import reader
 from psfleet.launch.kubernetes.pods import Pod, beyond, members_of, pods_of
-from psfleet.launch.kubernetes.render import manifests_text, render, tls_secrets
 from psfleet.launch.platform import Member, Request
+from psfleet.manifests import container
+from psfleet.manifests.kubernetes.names import JOB_KEY, PS, RESULTS, WORKER, member
+from psfleet.manifests.kubernetes.pod_template import reader
+from psfleet.manifests.kubernetes.render import manifests_text, render, tls_secrets
 from psfleet.polling import wait_until
 
 REMOVAL_SECS = 60.0
@@ -80,7 +79,7 @@ class Kubernetes:
         text = self._cluster.config_map(name).get(JOB_KEY)
         if text is None:
             raise UsageError(f"fleet {name} has no ConfigMap {name} with its job, expected one that psfleet rendered")
-        return parse_job(json.loads(text))
+        return job_from_json(text, f"ConfigMap {name}: {JOB_KEY}")
 
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
         """See `Platform`. Once the API has listed them, a refusal may pass: a token expires, an API server restarts."""
@@ -100,6 +99,9 @@ class Kubernetes:
     def restart(self, member: Member) -> None:
         """See `Platform`. Jobs leave no restart to psfleet."""
         raise NotImplementedError
+
+    def end_restarts(self, members: Sequence[Member]) -> None:
+        """See `Platform`. A Job distinguishes exit codes by itself."""
 
     def stop(self, chief: Member, timeout_secs: float) -> None:
         """See `Platform`. SIGTERM, which a deleted pod gets, would only make the chief leave room for another."""

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from psfleet.errors import DONE, LOST_PEERS, PERMANENT_CODES
-from psfleet.launch.kubernetes.names import COMPLETION_INDEX, COMPONENT, INSTANCE, PS, WORKER, member
 from psfleet.launch.platform import Member, cause_of_end
+from psfleet.manifests.kubernetes.names import COMPLETION_INDEX, COMPONENT, INSTANCE, PS, WORKER, member
 from psfleet.service.logs import parse_line
 
 FAILURE_COUNTS = ("batch.kubernetes.io/job-index-failure-count", "batch.kubernetes.io/job-index-ignored-failure-count")

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from psfleet import errors
-from psfleet.launch.local import fork_client
-from psfleet.launch.local.command import Command, Process
+from psfleet.processes import fork_client
+from psfleet.processes.command import Command, Process
 from psfleet.service import settings
 from psfleet.service.logs import parse_line
 

@@ -6,7 +6,7 @@ import secrets
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -71,8 +71,7 @@ class Local:
         """See `Platform`. Passes on signals, and ends the processes that outlive the chief for too long."""
         self._heed_signals()
         if self._deadline is not None and time.monotonic() > self._deadline:
-            for task in self._tasks:
-                task.kill()
+            self._kill()
         # After that, because it ends the chief's log.
         self._end_after_chief()
         return [self._member(task) for task in self._tasks]
@@ -81,6 +80,9 @@ class Local:
         """See `Platform`."""
         task = next(task for task in self._tasks if task.name == member.name)
         self._start(task, task.cause_of_end())
+
+    def end_restarts(self, members: Sequence[Member]) -> None:
+        """See `Platform`. Nothing but psfleet starts a process again."""
 
     def stop(self, chief: Member, timeout_secs: float) -> None:
         """See `Platform`. A chief that does not end in time is killed, as a container would be."""
@@ -110,10 +112,19 @@ class Local:
 
     def remove(self, name: str, results: bool) -> bool:
         """See `Platform`. Ends all processes at once; results stay in the run folder."""
-        for task in self._tasks:
-            task.kill()
+        self._kill()
         self._is_closed.set()
         return True
+
+    def _kill(self) -> None:
+        """Ends all processes at once.
+
+        Signals first: a fork server that dies while one is waited for would start the others that wait for their fork.
+        """
+        for task in self._tasks:
+            task.signal(signal.SIGKILL)
+        for task in self._tasks:
+            task.kill()
 
     def _plan(self, program_folder: Path) -> list[Task]:
         job, num_ps = self._job, num_own_ps(self._job)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from psfleet.errors import BadJobError, UsageError
-from psfleet.job.job import load_job, parse_job
+from psfleet.job.job import job_from_json, load_job, parse_job
 
 
 def minimal(**fields: Any) -> dict[str, Any]:
@@ -126,3 +126,14 @@ def test_a_file_of_another_encoding_is_refused(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_a_usage_error(tmp_path: Path, name: str, expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
         load_job(tmp_path / name)
+
+
+@pytest.mark.parametrize("text", ["", "{", "name: tiny", "[1]", "3", "null", '"tiny"'])
+def test_a_text_that_is_no_json_object_is_no_resolved_job(text: str) -> None:
+    with pytest.raises(BadJobError, match=r"^ConfigMap tiny: expected a resolved job as JSON$"):
+        job_from_json(text, "ConfigMap tiny")
+
+
+def test_a_resolved_job_is_checked_as_a_job_file_is() -> None:
+    with pytest.raises(BadJobError, match=r"^job: .*colour: unknown key"):
+        job_from_json('{"colour": "red"}')

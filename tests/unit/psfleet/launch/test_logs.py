@@ -1,10 +1,11 @@
-"""Logs of members: read as they grow, several at once, and printed for people."""
+"""Logs of members: read as they grow, several at once, and over restarts."""
 
 from __future__ import annotations
 
 import json
 import queue
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +13,8 @@ import pytest
 from support.scripted_platform import ScriptedPlatform, ended, log, member
 
 from psfleet.errors import LostPeerError, UsageError
-from psfleet.launch.logs import Tail, fleet_logs, merge, read_into, readable, since
+from psfleet.launch.log_reader import Tail, read_into
+from psfleet.launch.logs import fleet_logs, merge
 from psfleet.launch.platform import Member
 from psfleet.polling import wait_until
 
@@ -83,7 +85,7 @@ def test_a_tail_reads_the_log_of_a_new_process_though_that_of_the_old_one_never_
     again = member("chief", name=name, started=5.0)
     tail.follow(again)
     assert [entry["step"] for entry in tail.entries()] == [1], "the last lines of the old process have time to come"
-    monkeypatch.setattr("psfleet.launch.logs.OLD_LOG_SECS", 0.0)
+    monkeypatch.setattr("psfleet.launch.log_reader.OLD_LOG_SECS", 0.0)
     tail.follow(again)
     found = wait_until(tail.entries, WAIT_SECS, "an entry of the new process", poll_secs=0.01)
     assert [entry["step"] for entry in found] == [2]
@@ -173,17 +175,61 @@ def test_a_log_that_breaks_off_while_its_task_runs_is_opened_again_without_repea
     platform = Breaking([member("ps")], [member("ps")], away, [member("ps")], [ended("ps")])
     lines = [line for _, line in fleet_logs(platform, "small", "ps-0", follow=True)]
     assert lines == [*first, "noise", *second, "more"]
-    assert opened == [0.0, 1.0, 1.0]
+    assert opened == [0.0, 1.0, 1.0, 2.0], "the last time after the end of its process"
 
 
-def test_lines_since_a_time_include_those_without_one_behind_them() -> None:
-    lines = [("ps-0", text) for text in ('{"time": 1}', "old", '{"time": 5}', "new")]
-    assert [text for _, text in since([*lines, ("chief", "before its first entry")], 5.0)] == ['{"time": 5}', "new"]
+class Broken(ScriptedPlatform):
+    """Its first log breaks off after a line; the next ones are whole.
+
+    Attributes:
+        opened: How each log was opened: `since`, `follow`.
+    """
+
+    def log(self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+        """See `Platform`."""
+        self.opened = [*getattr(self, "opened", []), (since, follow)]
+        lines = super().log(member)
+        if len(self.opened) > 1:
+            yield from lines
+            return
+        if tail != 0:
+            yield next(lines)
+        raise LostPeerError("the connection broke")
 
 
-def test_an_entry_is_printed_with_its_time_level_task_and_message() -> None:
-    entry = {"time": 1.0, "level": "info", "message": "ps is ready", "traceback": "Traceback …\n"}
-    first, second = readable("ps-0", json.dumps(entry)).splitlines()
-    assert first[8:] == " INFO    ps-0      ps is ready"
-    assert second == "Traceback …"
-    assert readable("ps-0", "oneDNN is on") == "ps-0 | oneDNN is on"
+def test_the_rest_of_a_log_that_broke_off_just_before_its_process_ended_is_read() -> None:
+    logs = {"ps-0": [*log({"time": 1.0}, {"time": 2.0}), "last words"]}
+    platform = Broken([member("ps")], [ended("ps", 0, 70)], logs=logs)
+    assert [line for _, line in fleet_logs(platform, "small", "ps-0", follow=True)] == logs["ps-0"]
+    assert platform.opened == [(0.0, True), (1.0, False)]
+
+
+def test_a_tail_reads_the_rest_of_a_log_that_broke_off_just_before_its_process_ended() -> None:
+    platform = Broken([], logs={"chief": log({"step": 1, "time": 1.0}, {"step": 2, "time": 2.0})})
+    tail = Tail(platform)
+    tail.follow(member("chief"))
+    assert steps(tail, 1) == [1]
+    over = ended("chief", 0, 70)
+    tail.follow(over)
+    assert steps(tail, 1) == [2]
+    tail.follow(over)
+    assert (tail.is_over, tail.entries(), len(platform.opened)) == (True, [], 2), "only once"
+
+
+def test_a_log_cut_to_its_last_lines_is_not_followed_by_its_history_where_it_broke_off() -> None:
+    new = log({"time": time.time() + 3600})
+    platform = Broken([member("ps")], [ended("ps")], logs={"ps-0": [*log({"time": 1.0}), "old", *new]})
+    assert [line for _, line in fleet_logs(platform, "small", "ps-0", follow=True, tail=0)] == new
+
+
+@pytest.mark.parametrize("own", [{"time": "10:00"}, {"time": None}, {"time": 1.0}, {"time": 1e12, "level": "info"}])
+def test_a_line_of_a_program_that_has_a_time_of_its_own_is_a_line_like_any_other(own: dict[str, Any]) -> None:
+    first, second = log({"step": 1, "time": 2.0}, {"step": 2, "time": 3.0})
+    program = json.dumps(own)
+    platform = ScriptedPlatform([], logs={"chief": [first, program]})
+    tail = Tail(platform)
+    tail.follow(member("chief"))
+    assert steps(tail, 1) == [1]
+    platform._logs = {"chief": [first, program, second]}
+    tail.follow(member("chief"))
+    assert steps(tail, 1) == [2]

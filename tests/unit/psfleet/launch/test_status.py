@@ -1,16 +1,13 @@
-"""What `psfleet status` shows of a fleet, and how."""
+"""What `psfleet status` shows of a fleet."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from rich.console import Console
 from support.scripted_platform import ScriptedPlatform, ended, log, member
 
 from psfleet.errors import UsageError
 from psfleet.launch.platform import Member
-from psfleet.launch.status import TaskStatus, statuses, table_of
+from psfleet.launch.status import TaskStatus, statuses
 
 TABLE = {
     "event": "fleet",
@@ -34,7 +31,7 @@ def rows(*found: Member, **logs: list[str]) -> dict[str, TaskStatus]:
 
 def test_steps_rates_and_restarts_come_from_the_newest_table_in_the_chiefs_log() -> None:
     old = {**TABLE, "ps": [{**TABLE["ps"][0], "step": 1}]}  # type: ignore[index,dict-item]
-    lines = [json.dumps(old), "not json", json.dumps(TABLE)]
+    lines = [*log(old), "not json", *log(TABLE)]
     found = rows(member("ps"), member("chief"), WORKER, member("tensorboard", None), chief=lines)
     assert {role: (task.index, task.step, task.rate) for role, task in found.items()} == {
         "ps": (0, 40, 8.0),
@@ -68,27 +65,3 @@ def test_a_fleet_that_is_not_there_is_named() -> None:
     with pytest.raises(UsageError, match="no fleet small"):
         statuses(ScriptedPlatform([]), "small")
     assert statuses(ScriptedPlatform([]), None) == []
-
-
-def test_the_table_is_plain_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    task = TaskStatus("small", "ps", 0, "psfleet-small-ps-0-1", "running", "healthy", 12, 3456.78, 1, "restarted")
-    console = Console(force_terminal=False, width=40)
-    console.print(table_of(console, [task]), soft_wrap=True, highlight=False)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 2, "a row is a line however narrow the screen is"
-    assert lines[1].split() == [
-        "small", "ps", "0", "running", "healthy", "12", "3,456.8", "1", "psfleet-small-ps-0-1", "restarted",
-    ]  # fmt: skip
-
-
-def test_a_terminal_gets_a_table_with_all_columns() -> None:
-    console = Console(force_terminal=True, width=200)
-    with console.capture() as capture:
-        console.print(table_of(console, [TaskStatus("small", "ps", 0, "c", "[70]", last_event="[x]")]))
-    assert "[70]" in capture.get(), "no markup"
-
-
-def test_no_fleet_is_said_in_words(capsys: pytest.CaptureFixture[str]) -> None:
-    console = Console(force_terminal=False)
-    console.print(table_of(console, []))
-    assert capsys.readouterr().out == "no fleet is there\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from psfleet.launch import watcher
 from psfleet.launch.platform import Member, gone_for_good
 from psfleet.launch.watcher import FleetWatcher, TakenDownError
 
+WAIT_SECS = 10.0
 ALL = [member("ps"), member("chief"), member("worker", 1), member("worker", 2)]
 DONE = [ended("ps"), ended("chief"), ended("worker", 1), ended("worker", 2)]
 FAILED = {"event": "failed", "time": 3.0, "exit_code": 70, "message": "raised ValueError", "details": "Traceback …\n"}
@@ -62,6 +63,12 @@ def test_a_member_that_was_killed_from_outside_is_restarted_and_named() -> None:
     platform = ScriptedPlatform(ALL, changed(killed("worker", 1)), ALL, DONE)
     assert messages(follow(platform)) == ["container worker-1 was killed; it is started again"]
     assert platform.restarted == ["worker-1"]
+
+
+def test_the_platform_is_kept_from_restarting_members_that_have_ended_for_good() -> None:
+    platform = ScriptedPlatform(ALL, changed(ended("worker", 1, 70), ended("worker", 2, 75, is_over=False)))
+    follow(platform)
+    assert platform.ended_for_good == {"worker-1"}
 
 
 def test_a_worker_whose_restarts_are_used_up_does_not_end_a_run_that_has_its_quorum() -> None:
@@ -122,6 +129,27 @@ def test_a_log_that_broke_off_is_read_again_without_repetition() -> None:
     assert [entry["step"] for entry in follow(platform)] == [1, 2]
 
 
+def test_the_rest_of_a_log_that_broke_off_after_the_last_look_is_passed_on() -> None:
+    class Breaking(ScriptedPlatform):
+        def log(
+            self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None
+        ) -> Iterator[str]:
+            yield from entries[: 1 if follow else None]
+            if follow:
+                assert is_over.wait(WAIT_SECS)
+                raise LostPeerError("the connection broke")
+
+        def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
+            found = super().members(name, with_notes)
+            if found == DONE:
+                is_over.set()
+            return found
+
+    entries = log({"step": 1, "time": 1.0}, {"step": 2, "time": 2.0})
+    is_over = threading.Event()
+    assert [entry["step"] for entry in follow(Breaking(ALL, ALL, DONE))] == [1, 2]
+
+
 def test_a_log_without_an_end_is_named_and_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     gate = threading.Event()
@@ -149,6 +177,13 @@ def test_the_programs_traceback_comes_last_and_without_its_repetition() -> None:
 def test_a_traceback_of_a_failure_that_was_survived_is_not_passed_on() -> None:
     platform = ScriptedPlatform(ALL, DONE, logs={"chief": log({**FAILED, "exit_code": 75})})
     assert [entry["event"] for entry in follow(platform)] == ["failed"]
+
+
+@pytest.mark.parametrize(("code", "last"), [(0, "failed"), (1, "traceback")])
+def test_a_traceback_of_a_bug_is_passed_on_only_if_the_chief_ended_with_it(code: int, last: str) -> None:
+    done = changed(ended("chief", 0, code))
+    platform = ScriptedPlatform(ALL, done, logs={"chief": log({**FAILED, "exit_code": 1})})
+    assert [entry["event"] for entry in follow(platform) if entry["event"] != "member_failed"][-1] == last
 
 
 def test_a_permanent_failure_is_named_once_however_many_follow_it() -> None:

@@ -12,9 +12,9 @@ import pytest
 import yaml
 
 from psfleet.job.job import load_job
-from psfleet.launch import container
-from psfleet.launch.compose import monitoring
-from psfleet.launch.compose.render import render
+from psfleet.manifests import container
+from psfleet.manifests.compose import monitoring
+from psfleet.manifests.compose.render import render
 from psfleet.service.metrics import COMMON_LABELS, METRICS, PREFIX
 
 ROOT = Path(__file__).parents[4]

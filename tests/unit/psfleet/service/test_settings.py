@@ -130,7 +130,7 @@ def test_a_resolved_job_that_is_no_json_object_is_refused_with_its_path(tmp_path
 def test_a_resolved_job_with_a_wrong_field_is_refused_as_a_job_file_is(job: Job, tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_text(json.dumps({**job.model_dump(mode="json"), "colour": "red"}))
-    with pytest.raises(BadJobError, match=f"^{path}: colour: unknown key$"):
+    with pytest.raises(BadJobError, match=f"^PSFLEET_JOB is {path}: colour: unknown key$"):
         settings.read({"PSFLEET_JOB": str(path)})
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from psfleet.addresses import LOCAL_PORTS, Address, local_address
 from psfleet.errors import BadJobError, LostPeerError
-from psfleet.launch.container import CONTROL_PORT, METRICS_PORT, TUNNEL_PORT
 from psfleet.launch.local.ports import free_addresses
+from psfleet.manifests.container import CONTROL_PORT, METRICS_PORT, TUNNEL_PORT
 from psfleet.polling import wait_until
 from psfleet.service.settings import Settings
 from psfleet.tls import certificates, tunnel

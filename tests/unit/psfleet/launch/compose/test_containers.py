@@ -9,7 +9,7 @@ import pytest
 from docker.errors import APIError
 from support.compose_samples import container
 
-from psfleet.errors import LostPeerError
+from psfleet.errors import BadJobError, LostPeerError
 from psfleet.launch.compose.containers import lines, member_of, seconds
 from psfleet.launch.compose.platform import Compose
 from psfleet.launch.platform import Member
@@ -103,11 +103,14 @@ def test_members_come_as_ps_chief_and_workers() -> None:
     assert [each.role for each in found] == ["ps", "chief", "worker", "tensorboard"]
 
 
-def test_docker_no_longer_restarts_what_has_ended_for_good() -> None:
+def test_docker_no_longer_restarts_what_has_ended_for_good_once_it_is_asked_to() -> None:
     policies = []
     broken = container("worker", State={"Status": "restarting", "ExitCode": 70})
     broken.update = lambda restart_policy: policies.append(restart_policy)
-    platform(broken, container("chief")).members("small")
+    compose = platform(broken, container("chief"), container("ps", State={"Status": "restarting", "ExitCode": 75}))
+    members = compose.members("small", with_notes=True)
+    assert policies == [], "a look at a fleet changes nothing"
+    compose.end_restarts(members)
     assert policies == [{"Name": "no"}]
 
 
@@ -118,6 +121,13 @@ def test_a_restart_by_psfleet_counts() -> None:
     (before,) = compose.members("small")
     compose.restart(before)
     assert [each.restarts for each in compose.members("small")] == [before.restarts + 1]
+
+
+@pytest.mark.parametrize("environment", [[], ["PSFLEET_JOB"], ["PSFLEET_JOB={"], ["PSFLEET_JOB=[]"], None])
+def test_a_fleet_whose_job_is_damaged_is_a_bad_job(environment: list[str] | None) -> None:
+    chief = container("chief", Config={"Hostname": "host-chief", "Env": environment})
+    with pytest.raises(BadJobError, match="container psfleet-small-chief-1: PSFLEET_JOB: expected a resolved job"):
+        platform(chief).job("small")
 
 
 def test_an_engine_that_fails_is_an_error_of_one_line() -> None:

@@ -10,7 +10,7 @@ import pytest
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
-from psfleet.errors import LostPeerError, UsageError
+from psfleet.errors import BadJobError, LostPeerError, UsageError
 from psfleet.launch.kubernetes.api import translate_errors
 from psfleet.launch.kubernetes.platform import Kubernetes
 
@@ -98,3 +98,11 @@ def test_a_listing_that_is_refused_may_pass_once_one_was_answered(status: int) -
     with pytest.raises(LostPeerError, match="Kubernetes refuses to list the parts of fleets"):
         fleet.members("small")
     assert len(fleet.members("small")) == 2
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]"])
+def test_a_fleet_whose_job_is_damaged_is_a_bad_job(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet, cluster = platform()
+    monkeypatch.setattr(cluster, "config_map", lambda name: {"job.json": text}, raising=False)
+    with pytest.raises(BadJobError, match=r"ConfigMap small: job\.json: expected a resolved job as JSON"):
+        fleet.job("small")

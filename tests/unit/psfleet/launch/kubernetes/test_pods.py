@@ -18,6 +18,7 @@ LABELS = {
     "batch.kubernetes.io/job-completion-index": "1",
 }
 CREATED = "2026-01-01T00:00:00Z"
+LOGGED = '{"time": 1.0, "level": "error", "message": "the run ended: NaN"}'
 
 
 def read(content: dict[str, Any], kind: str) -> Any:
@@ -51,7 +52,7 @@ def ended(code: int, reason: str = "Error", message: str | None = None) -> Pod:
     [
         (ended(0, "Completed"), "exited (0)", ""),
         (ended(70, message="the loss is NaN\n"), "exited (70)", "the loss is NaN"),
-        (ended(70, message='{"message": "the run ended: NaN"}\n'), "exited (70)", "the run ended: NaN"),
+        (ended(70, message=f"{LOGGED}\n"), "exited (70)", "the run ended: NaN"),
         (ended(137, "OOMKilled"), "OOMKilled", "OOMKilled: out of memory, the limit is 2Gi"),
         (ended(137), "exited (137)", "killed by SIGKILL"),
         (ended(75), "exited (75)", "exit code 75"),

@@ -20,15 +20,17 @@ END_SECS = 20.0
 SERVICE = """\
 import json, os, signal, sys
 
+OWN = {"time": 1.0, "level": "info"}
+
 def main():
-    print(json.dumps({"cause": os.environ.get("PSFLEET_CAUSE", ""), "parent": os.getppid()}), flush=True)
+    print(json.dumps({**OWN, "cause": os.environ.get("PSFLEET_CAUSE", ""), "parent": os.getppid()}), flush=True)
     end = os.environ["END"].split(":")
     if end[0] == "signal":
         os.kill(os.getpid(), int(end[1]))
     if end[0] == "wait":
         signal.pause()
     if end[0] == "fail":
-        print(json.dumps({"event": "failed", "message": end[2], "exit_code": int(end[1])}))
+        print(json.dumps({**OWN, "event": "failed", "message": end[2], "exit_code": int(end[1])}))
     sys.exit(int(end[1]))
 
 if __name__ == "__main__":

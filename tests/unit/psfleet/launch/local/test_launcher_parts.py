@@ -6,7 +6,6 @@ import socket
 from collections import deque
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,6 @@ from psfleet.errors import LostPeerError, UsageError
 from psfleet.job.job import Job, parse_job
 from psfleet.launch.local import ports
 from psfleet.run_folder import RunFolder, claimed
-from psfleet.service.logs import parse_line
 
 
 @pytest.fixture
@@ -139,20 +137,3 @@ def test_a_pair_of_which_one_port_is_taken_is_not_given_out(monkeypatch: pytest.
 
 def test_no_address_is_given_out_twice() -> None:
     assert ports.free_addresses(0) == []
-
-
-@pytest.mark.parametrize(
-    ("line", "entry"),
-    [
-        (b'{"message": "a"}', {"message": "a"}),
-        ('{"step": 1}', {"step": 1}),
-        (b"", None),
-        (b"I0000 port.cc:153] oneDNN", None),
-        (b"[1]", None),
-        (b"3", None),
-        (b'{"message": ', None),
-        (b'{"message": "\xff"}', None),
-    ],
-)
-def test_only_an_object_is_a_log_entry(line: str | bytes, entry: dict[str, Any] | None) -> None:
-    assert parse_line(line) == entry

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from support.scripted_platform import job
@@ -24,6 +24,7 @@ from psfleet.run_folder import RunFolder
 class FakeTask:
     """Stands for a process; `code` is set by the test."""
 
+    others: ClassVar[list[FakeTask]] = []
     role: str
     index: int
     environment: Mapping[str, str]
@@ -32,6 +33,10 @@ class FakeTask:
     code: int | None = None
     signals: list[int] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)
+    killed_before: int = 0
+
+    def __post_init__(self) -> None:
+        self.others.append(self)
 
     @property
     def name(self) -> str:
@@ -53,6 +58,7 @@ class FakeTask:
             self.signals.append(number)
 
     def kill(self) -> None:
+        self.killed_before = sum(signal.SIGKILL in task.signals for task in self.others)
         self.code = 137 if self.code is None else self.code
 
     def cause_of_end(self) -> str:
@@ -75,6 +81,7 @@ class Fleet:
 @pytest.fixture
 def fleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fleet:
     monkeypatch.setattr(local, "Task", FakeTask)
+    monkeypatch.setattr(FakeTask, "others", [])
     return Fleet(tmp_path)
 
 
@@ -130,6 +137,18 @@ def test_the_first_signal_asks_the_chief_to_stop_and_the_second_ends_all(fleet: 
     assert (fleet.task("worker 0").signals, fleet.task("ps 0").signals) == ([signal.SIGINT], [])
     fleet.signals.append(signal.SIGINT)
     assert {one.exit_code for one in fleet.platform.members(None)} == {137}
+
+
+@pytest.mark.parametrize("end", ["deadline", "remove"])
+def test_every_process_is_sent_sigkill_before_any_is_waited_for(fleet: Fleet, end: str) -> None:
+    """A fork server that dies meanwhile starts the processes that it has not forked, unless they were killed before."""
+    if end == "remove":
+        fleet.platform.remove("small", results=False)
+    else:
+        fleet.signals += [signal.SIGINT, signal.SIGINT]
+        fleet.platform.members(None)
+        fleet.platform.members(None)
+    assert [task.killed_before for task in FakeTask.others] == [4, 4, 4, 4]
 
 
 def test_only_what_a_stopping_chief_needs_is_restarted(fleet: Fleet) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from psfleet.job.job import Job, parse_job
-from psfleet.launch.compose import render as compose_file
-from psfleet.launch.container import TLS
+from psfleet.manifests.compose import render as compose_file
+from psfleet.manifests.container import TLS
 from psfleet.service import settings
 
 

@@ -1,4 +1,4 @@
-"""`python -m psfleet.launch.local.fork_server`: imports TensorFlow once, and forks the processes of a local fleet.
+"""`python -m psfleet.processes.fork_server`: imports TensorFlow once, and forks the processes of a local fleet.
 
 Importing TensorFlow takes 3.5 CPU seconds, a fork of a process that has imported it a hundredth of one. Forking is
 sound here because the import leaves no thread but OpenBLAS's, which OpenBLAS itself ends before a fork, and

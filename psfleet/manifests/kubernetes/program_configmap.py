@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from psfleet.errors import UsageError
-from psfleet.launch.kubernetes.names import labels, program_map
+from psfleet.manifests.kubernetes.names import labels, program_map
 
 MOST_BYTES = 1_000_000
 """A ConfigMap holds 1 MiB, its other parts included."""

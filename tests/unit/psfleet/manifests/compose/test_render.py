@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from psfleet.job.job import Job, load_job, parse_job
-from psfleet.launch.compose.render import file_text, render
+from psfleet.manifests.compose.render import file_text, render
 
 ROOT = Path(__file__).parents[5]
 JOB: dict[str, Any] = {

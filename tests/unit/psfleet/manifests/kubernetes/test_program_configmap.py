@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from psfleet.errors import UsageError
-from psfleet.launch.kubernetes.program_configmap import MOST_BYTES, Files
+from psfleet.manifests.kubernetes.program_configmap import MOST_BYTES, Files
 
 
 def test_files_of_any_kind_and_in_folders_are_taken(tmp_path: Path) -> None:

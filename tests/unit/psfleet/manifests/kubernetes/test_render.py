@@ -13,8 +13,8 @@ from support.json_patch import with_component
 from support.kubernetes_schema import problem, versions
 
 from psfleet.job.job import Job, load_job, parse_job
-from psfleet.launch.kubernetes.names import addresses
-from psfleet.launch.kubernetes.render import manifests_text, render
+from psfleet.manifests.kubernetes.names import addresses
+from psfleet.manifests.kubernetes.render import manifests_text, render
 
 ROOT = Path(__file__).parents[5]
 K8S = ROOT / "k8s"

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from psfleet.addresses import num_own_ps
-from psfleet.errors import PERMANENT_CODES, UsageError
+from psfleet.errors import PERMANENT_CODES, STOPPED, UsageError
 from psfleet.job.job import Job
-from psfleet.launch.certificates_folder import certificates_folder
-from psfleet.launch.kubernetes.names import JOB_KEY, PS, WORKER, labels, member, selector, tls_secret
-from psfleet.launch.kubernetes.pod_template import Object, ports, template
-from psfleet.launch.kubernetes.program_configmap import Files
-from psfleet.launch.platform import STOPPED, least_workers
-from psfleet.launch.yaml_text import dump, job_text
+from psfleet.manifests.certificates_folder import certificates_folder
+from psfleet.manifests.kubernetes.names import JOB_KEY, PS, WORKER, labels, member, selector, tls_secret
+from psfleet.manifests.kubernetes.pod_template import Object, ports, template
+from psfleet.manifests.kubernetes.program_configmap import Files
+from psfleet.manifests.yaml_text import dump, job_text
 from psfleet.tls import certificates
 from psfleet.tls.identity import AUTHORITY, CERTIFICATE, KEY
 
@@ -129,7 +128,7 @@ def _workers(job: Job, files: Files | None) -> Object:
 
     The API refuses a Job that is scaled below `maxFailedIndexes`, so that is at most the smallest number of workers.
     """
-    replicas, least = job.fleet.replicas, least_workers(job)
+    replicas, least = job.fleet.replicas, job.least_workers
     spec = {
         **_job_spec(job, replicas),
         "maxFailedIndexes": min(replicas - least, least),

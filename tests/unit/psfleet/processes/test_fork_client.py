@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from psfleet.launch.local.command import Command
-from psfleet.launch.local.fork_client import Forked, ForkServer
 from psfleet.polling import wait_until
+from psfleet.processes.command import Command
+from psfleet.processes.fork_client import Forked, ForkServer
 from psfleet.service import settings
-from psfleet.service.logs import parse_line
 
 SECS = 20.0
 SERVICE = """\
@@ -58,7 +57,8 @@ def seen(log: Path) -> dict[str, Any]:
     """What a process printed once it started."""
     lines = wait_until(lambda: log.exists() and log.read_text().splitlines(), SECS, f"a line in {log}", poll_secs=0.01)
     assert lines
-    return parse_line(lines[-1]) or {}
+    found: dict[str, Any] = json.loads(lines[-1])
+    return found
 
 
 def test_forked_processes_share_nothing_that_they_must_not(server: ForkServer, tmp_path: Path) -> None:

@@ -18,12 +18,12 @@ from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any
 
-from psfleet.launch.local.command import Command, Process
+from psfleet.processes.command import Command, Process
 from psfleet.service import settings
 
 logger = logging.getLogger("psfleet.launch")
 
-SERVER = "psfleet.launch.local.fork_server"
+SERVER = "psfleet.processes.fork_server"
 KILL_SECS = 3.0
 """How long a server may take to kill a process, or to end by itself; then it is killed, and its processes with it."""
 

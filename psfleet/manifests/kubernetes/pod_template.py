@@ -8,8 +8,8 @@ from typing import Any
 from psfleet.addresses import DATA_PORT
 from psfleet.job.container import Limits
 from psfleet.job.job import Job
-from psfleet.launch import container
-from psfleet.launch.kubernetes.names import (
+from psfleet.manifests import container
+from psfleet.manifests.kubernetes.names import (
     COMPLETION_INDEX,
     CONTROLLER_UID,
     JOB_KEY,
@@ -23,7 +23,7 @@ from psfleet.launch.kubernetes.names import (
     selector,
     tls_secret,
 )
-from psfleet.launch.kubernetes.program_configmap import Files
+from psfleet.manifests.kubernetes.program_configmap import Files
 from psfleet.service import settings
 
 Object = dict[str, Any]

@@ -10,11 +10,11 @@ from typing import Any
 from psfleet.addresses import Address, container_addresses, num_own_ps
 from psfleet.job.container import Limits
 from psfleet.job.job import Job
-from psfleet.launch import container
-from psfleet.launch.certificates_folder import certificates_folder
-from psfleet.launch.compose import monitoring
-from psfleet.launch.compose.monitoring import bind
-from psfleet.launch.yaml_text import dump, job_text
+from psfleet.manifests import container
+from psfleet.manifests.certificates_folder import certificates_folder
+from psfleet.manifests.compose import monitoring
+from psfleet.manifests.compose.monitoring import bind
+from psfleet.manifests.yaml_text import dump, job_text
 from psfleet.service import settings
 
 ROLE = "psfleet.role"

@@ -1,0 +1,1 @@
+"""A fleet as Kubernetes objects."""

@@ -1,0 +1,68 @@
+"""Lines of logs: which of them psfleet wrote, and which of them are newer than others."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+
+from psfleet.service.logs import EntriesAfter, JsonLines, parse_line
+
+OWN = {"time": 1.5, "level": "info"}
+
+
+@pytest.mark.parametrize(
+    ("line", "entry"),
+    [
+        (b'{"time": 1.5, "level": "info", "message": "a"}', {**OWN, "message": "a"}),
+        ('{"time": 1.5, "level": "info", "step": 1}', {**OWN, "step": 1}),
+        (b"", None),
+        (b"I0000 port.cc:153] oneDNN", None),
+        (b"[1]", None),
+        (b"3", None),
+        (b'{"time": 1.5, "level": "info", "message": ', None),
+        (b'{"time": 1.5, "level": "info", "message": "\xff"}', None),
+    ],
+)
+def test_only_an_object_is_a_log_entry(line: str | bytes, entry: dict[str, Any] | None) -> None:
+    assert parse_line(line) == entry
+
+
+@pytest.mark.parametrize(
+    "when", ["10:00", None, [], 1531171074631, float("nan"), float("inf"), -1, 10**400, "1.5"], ids=str
+)
+def test_a_line_with_another_kind_of_time_is_a_training_programs_own(when: object) -> None:
+    assert parse_line(json.dumps({**OWN, "time": when})) is None
+
+
+@pytest.mark.parametrize("left_out", ["time", "level"])
+def test_a_line_without_a_time_or_a_level_is_a_training_programs_own(left_out: str) -> None:
+    assert parse_line(json.dumps({name: value for name, value in OWN.items() if name != left_out})) is None
+
+
+def test_a_service_reads_what_it_writes() -> None:
+    record = logging.makeLogRecord({"msg": "ready", "levelno": logging.INFO, "levelname": "INFO", "event": "started"})
+    entry = parse_line(JsonLines(role="ps").format(record))
+    assert entry is not None
+    assert (entry["level"], entry["role"], entry["message"], entry["event"]) == ("info", "ps", "ready", "started")
+
+
+def test_lines_behind_a_time_include_those_without_one_behind_them() -> None:
+    lines = ["before", line(1.0), "old", '{"time": 9.0}', line(2.0), line(2.5), "new", line(2.2), "more"]
+    is_new = EntriesAfter(2.0)
+    assert list(filter(is_new, lines)) == [line(2.5), "new", line(2.2), "more"]
+    assert is_new.last == 2.5
+
+
+def test_every_line_of_a_log_that_nothing_was_read_of_is_new() -> None:
+    is_new = EntriesAfter(None)
+    assert is_new.last is None
+    assert list(filter(is_new, ["a", "b"])) == ["a", "b"]
+    assert list(filter(EntriesAfter(is_new.last), ["a", "b", line(1.0), "c"])) == [line(1.0), "c"]
+
+
+def line(time: float) -> str:
+    """A line of psfleet's own."""
+    return json.dumps({**OWN, "time": time})
