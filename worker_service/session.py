@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -18,21 +17,17 @@ import tensorflow.compat.v1 as v1
 from tensorflow.python.client import pywrap_tf_session as tf_session
 
 from psfleet.addresses import Address
-from psfleet.errors import LostPeerError, ProgramError
+from psfleet.errors import LostPeerError
 from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.tf import keeps_previous
 from psfleet.tf.server import session_config
-from worker_service.frontends import finite
+from worker_service.session_errors import translate_errors
 from worker_service.step import StepGraph
 
 CLOSE_SECS = 2.0
 NEWEST = np.iinfo(np.int64).max
 """Pulls the newest parameters: no shard is ahead of this step."""
-HEADING = re.compile(r"=+$|([A-Z_]+: )?From /job:")
-"""Lines of TensorFlow's messages before and after the reason."""
-PROGRAM_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError, tf.errors.ResourceExhaustedError)
-"""Caused by the training program only. All other errors of a run can come from a peer that died or restarted."""
 
 
 @dataclass(frozen=True)
@@ -117,17 +112,22 @@ class WorkerSession:
     def start(self) -> SessionStart:
         """Opens the session, and copies state and parameters from the ps."""
         threading.Thread(target=self._open, name="open-session", daemon=True).start()
-        with _translate_errors():
+        with translate_errors():
             try:
                 self._opened.result(self._step_secs)
             except (CancelledError, TimeoutError) as error:
                 raise LostPeerError("a ps went away while a session was opened") from error
-            self._step.load_state(self._session, self._layout, self._options)
-            start = self._pull_one_step()
+        start = self.resume()
         step = self._step
         self._train = _Call(self._session, step.step, [*step.feeds, step.local_step], self._options)
         self._await = _Call(self._session, [step.await_step], [step.local_step], self._options)
         return start
+
+    def resume(self) -> SessionStart:
+        """Copies state and parameters from the ps, at the start and after a `RefusedCallError`."""
+        with translate_errors():
+            self._step.load_state(self._session, self._layout, self._options)
+            return self._pull_one_step()
 
     def _pull_one_step(self) -> SessionStart:
         """Copies the parameters: of the lowest global step if the shards keep that, read again if one was updated.
@@ -177,13 +177,13 @@ class WorkerSession:
         Returns:
             The loss of the batch; global step and final step of each shard after the step, int64 `[num_ps, 2]`.
         """
-        with _translate_errors(f"worker {self._index}, step {local_step + 1}: "):
+        with translate_errors(f"worker {self._index}, step {local_step + 1}: "):
             loss, shards = self._train(*batch, np.int64(local_step))
         return float(loss), shards
 
     def await_step(self, local_step: int) -> np.ndarray:
         """Waits for the end of a step whose gradient is pushed already; returns what `train` does, without the loss."""
-        with _translate_errors():
+        with translate_errors():
             (shards,) = self._await(np.int64(local_step))
         return shards
 
@@ -191,20 +191,20 @@ class WorkerSession:
         """The program's own summaries of a batch; None if it has none."""
         if self._step.summaries is None:
             return None
-        with _translate_errors():
+        with translate_errors():
             feeds = dict(zip(self._step.feeds, batch, strict=True))
             serialized: bytes = self._session.run(self._step.summaries, feeds, options=self._options)
         return serialized
 
     def parameters(self) -> np.ndarray:
         """The local parameters, float32 `[layout.parameters.size]`."""
-        with _translate_errors():
+        with translate_errors():
             values: np.ndarray = self._session.run(self._step.parameters)
         return values
 
     def state(self) -> tuple[np.ndarray, np.ndarray]:
         """State and frozen weights as the ps hold them, uint8 vectors."""
-        with _translate_errors():
+        with translate_errors():
             state, frozen = self._session.run(self._step.remote_state, options=self._options)
         return state, frozen
 
@@ -226,26 +226,3 @@ def _is_of_step(step: int, read: np.ndarray) -> bool:
     global_steps, started_steps = read[:, 0], read[:, 2]
     is_settled = bool((global_steps == started_steps).all())
     return is_settled and global_steps.min() == step and global_steps.max() <= step + 1
-
-
-@contextmanager
-def _translate_errors(at: str = "") -> Iterator[None]:
-    """Raises psfleet's errors in place of TensorFlow's; `at` begins the message about a tensor that is not finite."""
-    try:
-        yield
-    except PROGRAM_ERRORS as error:
-        if failure := finite.failure(error.message):
-            raise ProgramError(at + failure) from error
-        raise ProgramError(f"the program failed in TensorFlow: {_reason(error)}", error.message) from error
-    except tf.errors.OpError as error:
-        raise LostPeerError(f"{type(error).__name__}: {_reason(error)}") from error
-    except RuntimeError as error:
-        # The session was closed by another thread.
-        raise LostPeerError(f"the session is closed: {error}") from error
-
-
-def _reason(error: Any) -> str:
-    """The line of an error's message that gives the reason; Python's wrapper puts headings before it."""
-    original = error.__context__ if isinstance(error.__context__, tf.errors.OpError) else error
-    lines = [line.strip() for line in str(original.message).splitlines()]
-    return next((line for line in lines if line and not HEADING.match(line)), type(error).__name__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Protocol
 
@@ -11,6 +12,9 @@ from worker_service.batch_reader import Batch
 from worker_service.batches import Batches
 from worker_service.progress import TrainingProgress
 from worker_service.session import SessionStart, WorkerSession
+from worker_service.session_errors import RefusedCallError
+
+logger = logging.getLogger("psfleet.worker")
 
 
 class Observer(Protocol):
@@ -29,6 +33,35 @@ class Observer(Protocol):
             loss: Of the batch, before the update.
             secs: Seconds since the end of the step before.
         """
+
+
+def train_generation(
+    session: WorkerSession,
+    generation: int,
+    is_sync: bool,
+    batches: Batches,
+    progress: TrainingProgress,
+    observer: Observer,
+) -> None:
+    """Opens a session and trains until every shard has reached its final step.
+
+    Resumes the session after each call that TensorFlow refused by mistake. What such a call left is cured as after a
+    lost session: state and parameters are read again, and a gradient that every ps has is not repeated.
+
+    Raises:
+        LostPeerError: See `WorkerSession`.
+        ProgramError: See `WorkerSession`.
+    """
+    start = session.start()
+    while True:
+        batches.numbers.start(generation, start)
+        try:
+            train(session, start, is_sync, batches, progress, observer)
+        except RefusedCallError as error:
+            logger.debug("resuming the session: %s", error)
+            start = session.resume()
+        else:
+            return
 
 
 def train(

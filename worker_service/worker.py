@@ -17,7 +17,7 @@ from worker_service.progress import TrainingProgress
 from worker_service.run_context import RunContext
 from worker_service.session import WorkerSession
 from worker_service.step import StepGraph
-from worker_service.training_loop import NullObserver, Observer, train
+from worker_service.training_loop import NullObserver, Observer, train_generation
 
 logger = logging.getLogger("psfleet.worker")
 
@@ -101,10 +101,8 @@ class Worker:
                 graph, context.job, context.layout, context.tasks.ps, context.tasks.own, context.index
             ) as session:
                 self._heartbeat.attach(generation, self._interrupt(session))
-                start = session.start()
-                self._batches.numbers.start(generation, start)
                 is_sync = context.job.update.mode == "sync"
-                train(session, start, is_sync, self._batches, self._progress, self._observer)
+                train_generation(session, generation, is_sync, self._batches, self._progress, self._observer)
         except LostPeerError as error:
             self._handle_loss(error, progressed=self._progress.step > before)
             return False

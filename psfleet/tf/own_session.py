@@ -35,12 +35,17 @@ def repeat_refused(call: Callable[P, R]) -> Callable[P, R]:
             try:
                 return call(*args, **kwargs)
             except tf.errors.AbortedError as error:
-                if REFUSED not in error.message:
+                if not is_refused(error):
                     raise
                 logger.debug("calling again: %s", error.message)
         return call(*args, **kwargs)
 
     return repeated
+
+
+def is_refused(error: tf.errors.OpError) -> bool:
+    """Whether a task refused a call as a duplicate."""
+    return isinstance(error, tf.errors.AbortedError) and REFUSED in error.message
 
 
 class OwnSession(v1.Session):

@@ -15,7 +15,8 @@ from worker_service.batch_reader import Batch
 from worker_service.batches import MAX_SKIPPED_BATCHES, Batches, BatchNumbers
 from worker_service.progress import TrainingProgress
 from worker_service.session import SessionStart
-from worker_service.training_loop import NullObserver, train
+from worker_service.session_errors import RefusedCallError
+from worker_service.training_loop import NullObserver, train, train_generation
 
 FINAL_STEP = 1000
 
@@ -136,3 +137,42 @@ def test_async_a_new_generation_starts_where_the_workers_together_are() -> None:
     worker = Worker("async", num_workers=4)
     worker.session(0, [2, 5, None])
     assert worker.session(40, [43, 44], generation=2).trained == [(40, 10), (43, 11)]
+
+
+class RefusingSession(Session):
+    """A session on one ps that refuses its second call; the gradient of that call is on the ps or not."""
+
+    def __init__(self, has_gradient: bool) -> None:
+        super().__init__([1, 2, 3])
+        self._has_gradient = has_gradient
+        self.num_calls = 0
+
+    def train(self, batch: Batch, local_step: int) -> tuple[float, np.ndarray]:
+        """See `WorkerSession`."""
+        self.num_calls += 1
+        if self.num_calls == 2:
+            raise RefusedCallError("received twice")
+        return super().train(batch, local_step)
+
+    def start(self) -> SessionStart:
+        """See `WorkerSession`."""
+        return SessionStart(np.array([[0, FINAL_STEP]]), np.array([-1]))
+
+    def resume(self) -> SessionStart:
+        """See `WorkerSession`."""
+        return SessionStart(np.array([[1, FINAL_STEP]]), np.array([1 if self._has_gradient else 0]))
+
+
+@pytest.mark.parametrize(
+    ("has_gradient", "trained", "awaited"), [(False, [(0, 0), (1, 1), (2, 2)], []), (True, [(0, 0), (2, 2)], [1])]
+)
+def test_a_refused_call_is_repeated_unless_every_ps_has_its_gradient(
+    has_gradient: bool, trained: list[tuple[int, int]], awaited: list[int]
+) -> None:
+    data = Data()
+    batches = Batches(data.make, BatchNumbers(True, 2), Deadlines(), 0)
+    session: Any = RefusingSession(has_gradient)
+    train_generation(session, 1, True, batches, TrainingProgress(), NullObserver())
+    assert session.trained == trained
+    assert session.awaited == awaited
+    assert len(data.starts) == 1, "the data were read from their beginning once more"

@@ -1,0 +1,50 @@
+"""TensorFlow's errors in a worker's session, as psfleet's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from psfleet.errors import LostPeerError, ProgramError
+from psfleet.tf.own_session import is_refused
+from worker_service.frontends import finite
+
+HEADING = re.compile(r"=+$|([A-Z_]+: )?From /job:")
+"""Lines of TensorFlow's messages before and after the reason."""
+PROGRAM_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError, tf.errors.ResourceExhaustedError)
+"""Caused by the training program only. All other errors of a run can come from a peer that died or restarted."""
+
+
+class RefusedCallError(LostPeerError):
+    """TensorFlow took a call for a duplicate on one of its tasks; see `psfleet.tf.own_session`.
+
+    The session still works. Other tasks may have run their parts of the call, so that it must not simply be repeated.
+    """
+
+
+@contextmanager
+def translate_errors(at: str = "") -> Iterator[None]:
+    """Raises psfleet's errors in place of TensorFlow's; `at` begins the message about a tensor that is not finite."""
+    try:
+        yield
+    except PROGRAM_ERRORS as error:
+        if failure := finite.failure(error.message):
+            raise ProgramError(at + failure) from error
+        raise ProgramError(f"the program failed in TensorFlow: {_reason(error)}", error.message) from error
+    except tf.errors.OpError as error:
+        kind = RefusedCallError if is_refused(error) else LostPeerError
+        raise kind(f"{type(error).__name__}: {_reason(error)}") from error
+    except RuntimeError as error:
+        # The session was closed by another thread.
+        raise LostPeerError(f"the session is closed: {error}") from error
+
+
+def _reason(error: Any) -> str:
+    """The line of an error's message that gives the reason; Python's wrapper puts headings before it."""
+    original = error.__context__ if isinstance(error.__context__, tf.errors.OpError) else error
+    lines = [line.strip() for line in str(original.message).splitlines()]
+    return next((line for line in lines if line and not HEADING.match(line)), type(error).__name__)
