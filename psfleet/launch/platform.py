@@ -175,7 +175,7 @@ def platform(name: str) -> Platform:
         from psfleet.launch.kubernetes.platform import Kubernetes
 
         return Kubernetes()
-    raise UsageError(f"--on {name!r}: expected one of {COMPOSE}, {KUBERNETES}")
+    raise UsageError(f"platform {name!r}: expected one of {COMPOSE}, {KUBERNETES}")
 
 
 def chief_of(members: Sequence[Member]) -> Member | None:

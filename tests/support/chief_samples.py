@@ -69,7 +69,7 @@ def sample_context(
     fleet: Any = SimpleNamespace(ps=list(ps), describe=lambda: [one.describe() for one in ps])
     stop: Any = SimpleNamespace(must_save=lambda: stops, must_leave=lambda index: False)
     tasks: Any = None
-    return RunContext("run", 0, job or sample_job(), layout or sample_layout(), tasks, fleet, stop, out)
+    return RunContext("run", 0, 1, job or sample_job(), layout or sample_layout(), tasks, fleet, stop, out)
 
 
 def shard_state(step: int, *, generation: int = 1, phase: pb.Phase = pb.RUNNING, layout: Layout | None = None) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 from psfleet.checkpoint import committed
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.store import newest, write_initial
+from psfleet.checkpoint.tensors import check_tensors
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import PsClient
 from psfleet.errors import StorageError
@@ -76,6 +77,7 @@ class Recovery:
         known = max(trained, self._recorded_step()) if checkpoint is None else trained
         committed.require_nothing_deleted(self._context.out, self._root, checkpoint, known)
         if checkpoint is not None and checkpoint.step >= self._job.train.steps:
+            check_tensors(checkpoint, self._layout)
             return RecoveryResult(checkpoint.generation, finished=checkpoint)
         before = [state.generation for state in states]
         generation = 1 + max([*before, checkpoint.generation if checkpoint else 0])

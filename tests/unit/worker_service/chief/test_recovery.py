@@ -12,7 +12,8 @@ from support.chief_samples import Ps, sample_context, shard_state
 
 from psfleet.checkpoint import committed
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import NoCheckpointError
+from psfleet.errors import BadJobError, NoCheckpointError
+from psfleet.layout import Layout, TensorSpec
 from psfleet.report.schema import History, Point
 from worker_service.chief.events import Events
 from worker_service.chief.recovery import Recovery
@@ -79,3 +80,13 @@ def test_a_committed_record_that_cannot_be_read_is_ignored(tmp_path: Path) -> No
     save(tmp_path / "checkpoints", 20)
     (tmp_path / committed.FILE_NAME).write_text('{"step": ')
     assert recover(tmp_path, EMPTY, EMPTY, last_step=20) == "00000020-g1"
+
+
+def test_a_final_step_of_another_model_is_refused(tmp_path: Path) -> None:
+    """It would be evaluated with a model that has none of its tensors."""
+    context = sample_context(
+        tmp_path, [Ps(EMPTY), Ps(EMPTY)], layout=Layout.plan([TensorSpec("w", (3,))], [], [], 2, 100)
+    )
+    save(tmp_path / "checkpoints", context.job.train.steps)
+    with pytest.raises(BadJobError, match=r"in checkpoint .* missing in the program"):
+        Recovery(context, lambda: {}, {}, Events(tmp_path, context.job)).recover([EMPTY, EMPTY], 0)
