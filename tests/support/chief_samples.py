@@ -47,7 +47,9 @@ class Ps:
         """See PsClient."""
         return self.states.pop(0) if len(self.states) > 1 else self.states[0]
 
-    def schedule_checkpoint(self, generation: int, step: int, stop: bool) -> pb.ScheduleCheckpointReply:
+    def schedule_checkpoint(
+        self, generation: int, step: int, stop: bool, signal_number: int = 0
+    ) -> pb.ScheduleCheckpointReply:
         """See PsClient."""
         self.scheduled.append((step, stop))
         return pb.ScheduleCheckpointReply(accepted=self.accepts(step), step=self.states[0].step)
@@ -67,7 +69,7 @@ def sample_context(
         stops: Whether a signal asks the chief to save and end the run.
     """
     fleet: Any = SimpleNamespace(ps=list(ps), describe=lambda: [one.describe() for one in ps])
-    stop: Any = SimpleNamespace(must_save=lambda: stops, must_leave=lambda index: False)
+    stop: Any = SimpleNamespace(must_save=lambda: stops, must_leave=lambda index: False, signal_number=15)
     tasks: Any = None
     return RunContext("run", 0, 1, job or sample_job(), layout or sample_layout(), tasks, fleet, stop, out)
 
