@@ -36,7 +36,8 @@ def test_gradients_that_are_stale_are_dropped_and_counted(tmp_path: Path) -> Non
     )
     check_counts(report, workers, num_ps)
     assert report.gradients.dropped >= workers - 1
-    assert report.gradients.used == report.staleness["0"], "a stale gradient was used, or a fresh one was not"
+    # A fresh gradient is dropped, too, when it reaches a ps that has made its final step before the other has.
+    assert report.gradients.used <= report.staleness["0"], "a stale gradient was used"
     assert set(report.gradients.per_worker) == {str(worker) for worker in range(workers)}
 
 

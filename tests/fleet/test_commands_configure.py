@@ -23,7 +23,7 @@ def test_a_configured_shard_runs_at_the_step_of_its_checkpoint(client: PsClient,
     state = configure(client, tmp_path)
     assert (state.phase, state.generation, state.step, state.final_step) == (pb.RUNNING, 1, 0, 50)
     assert state.layout_digest == LAYOUT.digest()
-    assert (state.optimizer, list(state.slots)) == ("momentum", ["momentum"])
+    assert (state.optimizer, list(state.slots)) == ("momentum", ["velocity"])
     assert list(state.pushed) == list(state.used) == [0] * 4, "one for each of the 2 * 2 worker indices"
 
 
