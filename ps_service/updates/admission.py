@@ -17,6 +17,9 @@ def admit_quorum(variables: ShardVariables, quorum: int) -> tf.Tensor:
     drop all others, because those get the local step -1. This loop is a part of the ps's own session, which ends with
     the ps only.
 
+    The final step does not matter here: workers push no gradient of a step that every ps takes for the final one, and
+    a stop that only some ps have accepted must not hold back the others.
+
     Returns:
         The number of admitted gradients of each worker: int64 `[worker_limit]`, 1 or 0. Their sum is `quorum`.
     """
@@ -27,8 +30,7 @@ def admit_quorum(variables: ShardVariables, quorum: int) -> tf.Tensor:
         *gradients, local_step, worker = variables.gradients.dequeue()
         with tf.control_dependencies([worker]):
             newest = variables.last_local_step.read_value()[worker]
-            can_train = global_step < variables.final_step.read_value()
-        is_admitted = tf.equal(local_step, global_step) & (newest < local_step) & can_train
+        is_admitted = tf.equal(local_step, global_step) & (newest < local_step)
         effective = tf.where(is_admitted, local_step, tf.constant(-1, tf.int64))
         done = [
             accumulator.apply_grad(gradient, local_step=effective)

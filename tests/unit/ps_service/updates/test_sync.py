@@ -93,3 +93,14 @@ def test_a_worker_that_dies_between_the_pushes_to_two_ps_costs_nothing() -> None
         assert fleet.weights() == pytest.approx([first - 3.5 * (1 + second / 8), second - 3.5 * (1 + first / 8)], 1e-6)
         for shard in fleet.shards:
             assert shard.counters().used[:2].tolist() == [2, 2]
+
+
+def test_a_stop_that_one_ps_has_refused_does_not_hold_the_step_up() -> None:
+    """ps 0 has accepted a stop at step 1, for which ps 1 was too late: the chief plans another one."""
+    with graph_fleet(num_ps=2, fleet={"workers": 1}) as fleet, fleet.worker(0) as worker:
+        fleet.shards[0].set_final_step(1)
+        for local_step, final_steps in enumerate([[1, 100], [1, 100]]):
+            step = worker.push(1, local_step)
+            fleet.advance()
+            reached = local_step + 1
+            assert step.result(STEP_SECS)[1].tolist() == [[reached, final] for final in final_steps]
