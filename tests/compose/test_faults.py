@@ -26,7 +26,7 @@ FAIL_SECS = 60.0
 SPARE = 2
 PROGRAM = Path(__file__).parents[1] / "support" / "programs" / "mortal_program.py"
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.core, pytest.mark.timeout(900)]
 
 
 @dataclass

@@ -23,7 +23,7 @@ from psfleet.service.logs import parse_line
 STEPS = 1000
 """At the pace below far more than all that is done to the run takes."""
 PACE_SECS = 0.25
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.core, pytest.mark.timeout(600)]
 
 
 @dataclass

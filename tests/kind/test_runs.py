@@ -12,6 +12,8 @@ from psfleet.polling import wait_until
 from psfleet.report.schema import Report
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.core
+
 RUN_SECS = 900.0
 
 
