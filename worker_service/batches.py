@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
@@ -12,6 +13,7 @@ from functools import partial
 from psfleet.errors import DataStallError, LostPeerError
 from psfleet.job.sections import Deadlines
 from worker_service.batch_reader import Batch, BatchReader
+from worker_service.progress import TrainingProgress
 from worker_service.session import SessionStart
 
 logger = logging.getLogger("psfleet.worker")
@@ -67,15 +69,26 @@ class Batches:
         make: Returns the batches from a number on.
         deadlines: Of the job: how long a batch may take.
         index: Of this worker.
+        progress: Is told when this worker waits for a first batch.
+
+    Attributes:
+        first_wait_ended: When the newest wait for a first batch ended, by `time.monotonic`; -inf: there was none.
     """
 
     def __init__(
-        self, make: Callable[[int], Iterator[Batch]], numbers: BatchNumbers, deadlines: Deadlines, index: int
+        self,
+        make: Callable[[int], Iterator[Batch]],
+        numbers: BatchNumbers,
+        deadlines: Deadlines,
+        index: int,
+        progress: TrainingProgress,
     ) -> None:
         self.numbers = numbers
         self._make = make
         self._deadlines = deadlines
         self._index = index
+        self._progress = progress
+        self.first_wait_ended = -math.inf
         self._reader: BatchReader | None = None
         self._interrupted = threading.Event()
         self._number = -1
@@ -105,16 +118,29 @@ class Batches:
 
         return interrupt
 
+    def announce_first(self) -> None:
+        """Reports that this worker is about to wait for a first batch, unless it has read one."""
+        self._progress.reading_first_batch = self._current is None
+
     def _read_to(self, number: int) -> None:
-        stall_secs = self._deadlines.stall_secs
         if self._reader is None or not 0 < number - self._number <= MAX_SKIPPED_BATCHES:
             if self._reader is not None:
                 self._reader.close()
             self._reader, self._number, self._current = BatchReader(partial(self._make, number)), number - 1, None
-            stall_secs = self._deadlines.first_secs
         while self._number < number:
-            self._current = self._next(self._reader, stall_secs)
+            self._current = self._next_or_first(self._reader)
             self._number += 1
+
+    def _next_or_first(self, reader: BatchReader) -> Batch:
+        """The reader's next batch; its first may take longer."""
+        if self._current is not None:
+            return self._next(reader, self._deadlines.stall_secs)
+        self._progress.reading_first_batch = True
+        try:
+            return self._next(reader, self._deadlines.first_secs)
+        finally:
+            self._progress.reading_first_batch = False
+            self.first_wait_ended = time.monotonic()
 
     def _next(self, reader: BatchReader, stall_secs: float) -> Batch:
         """The reader's next batch; says after `deadlines.slow_secs` that the data are slow."""

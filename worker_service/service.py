@@ -128,11 +128,13 @@ def _train(process: _Process, plane: DataPlane) -> int:
         out=settings.out,
     )
     numbers = BatchNumbers(job.update.mode == "sync", num_shards)
-    feed = Batches(TrainingData.of_worker(program, job, index).batches, numbers, job.deadlines, index)
+    feed = Batches(TrainingData.of_worker(program, job, index).batches, numbers, job.deadlines, index, process.progress)
     # All objects so far live as long as the process: the collector need not scan them (5 % of a worker's time).
     gc.freeze()
     if index == 0:
         return _lead(process, context, front, feed)
+    # From here on it may wait for the chief, which must not wait for it.
+    process.progress.reading_first_batch = False
     outcome = Worker(context, front, feed, process.heartbeat, process.progress).run()
     if outcome.exit_code:
         logger.info("the run ended: %s", outcome.message, extra={"exit_code": outcome.exit_code})

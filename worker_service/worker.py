@@ -95,6 +95,7 @@ class Worker:
         before = self._progress.step
         try:
             self._warm_up(generation)
+            self._batches.announce_first()
             graph = self._step_graph(generation)
             self._log_start(f"opening a session with {self._num_ps()}")
             with WorkerSession(
@@ -110,6 +111,7 @@ class Worker:
             error.ends_run = not self._is_left_behind()
             raise
         finally:
+            self._progress.reading_first_batch = False
             self._heartbeat.detach()
         self._last_progress = time.monotonic()
         return True

@@ -15,14 +15,19 @@ from psfleet.job.sections import Deadlines
 from worker_service import batches as batches_module
 from worker_service.batch_reader import Batch
 from worker_service.batches import Batches, BatchNumbers
+from worker_service.progress import TrainingProgress
 
 DEADLINES = Deadlines(slow_secs=5, stall_secs=600, first_batch_secs=1800)
 SECS = 30.0
 """Far more than any wait takes."""
 
 
-def batches(make: Callable[[int], Iterator[Batch]], deadlines: Deadlines = DEADLINES) -> Batches:
-    return Batches(make, BatchNumbers(is_sync=True, num_workers=1), deadlines, 3)
+def batches(
+    make: Callable[[int], Iterator[Batch]],
+    deadlines: Deadlines = DEADLINES,
+    progress: TrainingProgress | None = None,
+) -> Batches:
+    return Batches(make, BatchNumbers(is_sync=True, num_workers=1), deadlines, 3, progress or TrainingProgress())
 
 
 def numbers(start: int) -> Iterator[Batch]:
@@ -36,11 +41,13 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.takes = 0.0
+        self.on_get: Callable[[], None] = lambda: None
         monkeypatch.setattr(batches_module, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(batches_module, "BatchReader", lambda make: self)
 
     def get(self, timeout_secs: float) -> Batch:
         """See `BatchReader`."""
+        self.on_get()
         self.now += min(timeout_secs, self.takes)
         self.takes -= timeout_secs
         if self.takes > 0:
@@ -79,6 +86,45 @@ def test_after_a_rollback_the_first_batch_may_take_longer_again(clock: Clock) ->
     data.at(7)
     clock.takes = 1799
     data.at(3)
+
+
+def test_a_first_batch_may_take_longer_after_its_wait_was_interrupted(clock: Clock) -> None:
+    data = batches(numbers)
+    data.interruptible()()
+    with pytest.raises(LostPeerError):
+        data.at(7)
+    data.interruptible()
+    clock.takes = 1799
+    data.at(7)
+
+
+def test_a_worker_reports_that_it_waits_for_a_first_batch(clock: Clock) -> None:
+    progress = TrainingProgress()
+    data = batches(numbers, progress=progress)
+    assert progress.reading_first_batch, "the process starts"
+    for number, is_first in ((0, True), (1, False), (9, False), (4, True), (5, False)):
+        clock.on_get = lambda seen=is_first, at=number: seen_at(progress, at, seen)
+        data.at(number)
+        assert not progress.reading_first_batch
+
+
+def test_a_report_of_a_first_batch_ends_with_an_interrupted_wait(clock: Clock) -> None:
+    progress = TrainingProgress()
+    data = batches(numbers, progress=progress)
+    data.interruptible()()
+    with pytest.raises(LostPeerError):
+        data.at(7)
+    assert not progress.reading_first_batch
+    data.announce_first()
+    assert progress.reading_first_batch
+    data.interruptible()
+    data.at(7)
+    data.announce_first()
+    assert not progress.reading_first_batch
+
+
+def seen_at(progress: TrainingProgress, number: int, is_first: bool) -> None:
+    assert progress.reading_first_batch == is_first, f"batch {number}"
 
 
 def test_slow_data_are_told_once_for_each_batch(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:

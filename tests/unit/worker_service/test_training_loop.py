@@ -71,7 +71,9 @@ class Worker:
     def __init__(self, mode: str = "sync", num_workers: int = 2) -> None:
         self.data = Data()
         self._is_sync = mode == "sync"
-        self._batches = Batches(self.data.make, BatchNumbers(self._is_sync, num_workers), Deadlines(), 0)
+        self._batches = Batches(
+            self.data.make, BatchNumbers(self._is_sync, num_workers), Deadlines(), 0, TrainingProgress()
+        )
 
     def session(self, at: int, script: list[int | None], newest: int = -1, generation: int = 1) -> Session:
         """Trains a session that starts at a global step with the worker's newest local step on the ps."""
@@ -170,7 +172,7 @@ def test_a_refused_call_is_repeated_unless_every_ps_has_its_gradient(
     has_gradient: bool, trained: list[tuple[int, int]], awaited: list[int]
 ) -> None:
     data = Data()
-    batches = Batches(data.make, BatchNumbers(True, 2), Deadlines(), 0)
+    batches = Batches(data.make, BatchNumbers(True, 2), Deadlines(), 0, TrainingProgress())
     session: Any = RefusingSession(has_gradient)
     train_generation(session, 1, True, batches, TrainingProgress(), NullObserver())
     assert session.trained == trained
