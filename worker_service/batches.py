@@ -9,17 +9,28 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Protocol
 
 from psfleet.errors import DataStallError, LostPeerError
 from psfleet.job.sections import Deadlines
-from worker_service.batch_reader import Batch, BatchReader
+from worker_service.batch_reader import Batch, BatchReader, Reading
 from worker_service.progress import TrainingProgress
 from worker_service.session import SessionStart
 
 logger = logging.getLogger("psfleet.worker")
 
 MAX_SKIPPED_BATCHES = 64
-"""A batch at most so far ahead is reached by reading on; for any other the data are read from its epoch on."""
+"""A batch at most so far ahead is reached by reading on, even if fewer batches had to be read from its epoch on."""
+
+
+class Data(Protocol):
+    """A worker's data; see `TrainingData`."""
+
+    def batches(self, start: int, reading: Reading) -> Iterator[Batch]:
+        """The batches from a number on."""
+
+    def num_skipped(self, start: int) -> int | None:
+        """How many batches `batches(start)` would read before it yields, or None."""
 
 
 class BatchNumbers:
@@ -66,7 +77,7 @@ class Batches:
     """The batches of one worker.
 
     Args of the constructor:
-        make: Returns the batches from a number on.
+        data: Of this worker.
         deadlines: Of the job: how long a batch may take.
         index: Of this worker.
         progress: Is told when this worker waits for a first batch.
@@ -77,14 +88,14 @@ class Batches:
 
     def __init__(
         self,
-        make: Callable[[int], Iterator[Batch]],
+        data: Data,
         numbers: BatchNumbers,
         deadlines: Deadlines,
         index: int,
         progress: TrainingProgress,
     ) -> None:
         self.numbers = numbers
-        self._make = make
+        self._data = data
         self._deadlines = deadlines
         self._index = index
         self._progress = progress
@@ -95,7 +106,7 @@ class Batches:
         self._current: Batch | None = None
 
     def at(self, number: int) -> Batch:
-        """The batch of a number; free for the last one, cheap for one of the next `MAX_SKIPPED_BATCHES`.
+        """The batch of a number; free for the last one.
 
         Raises:
             DataStallError: The data set did not give it in time.
@@ -123,13 +134,25 @@ class Batches:
         self._progress.reading_first_batch = self._current is None
 
     def _read_to(self, number: int) -> None:
-        if self._reader is None or not 0 < number - self._number <= MAX_SKIPPED_BATCHES:
+        if self._reader is None or not self._is_reached_by_reading_on(number):
             if self._reader is not None:
                 self._reader.close()
-            self._reader, self._number, self._current = BatchReader(partial(self._make, number)), number - 1, None
+            self._reader, self._number, self._current = (
+                BatchReader(partial(self._data.batches, number)),
+                number - 1,
+                None,
+            )
         while self._number < number:
             self._current = self._next_or_first(self._reader)
             self._number += 1
+
+    def _is_reached_by_reading_on(self, number: int) -> bool:
+        """Whether that is not more to read than from the start of the epoch on; data without an end have one epoch."""
+        distance = number - self._number
+        if not MAX_SKIPPED_BATCHES < distance:
+            return distance > 0
+        skipped = self._data.num_skipped(number)
+        return skipped is not None and skipped >= distance
 
     def _next_or_first(self, reader: BatchReader) -> Batch:
         """The reader's next batch; its first may take longer."""

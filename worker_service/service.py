@@ -128,7 +128,8 @@ def _train(process: _Process, plane: DataPlane) -> int:
         out=settings.out,
     )
     numbers = BatchNumbers(job.update.mode == "sync", num_shards)
-    feed = Batches(TrainingData.of_worker(program, job, index).batches, numbers, job.deadlines, index, process.progress)
+    data = TrainingData.of_worker(program, job, index)
+    feed = Batches(data, numbers, job.deadlines, index, process.progress)
     # All objects so far live as long as the process: the collector need not scan them (5 % of a worker's time).
     gc.freeze()
     if index == 0:

@@ -13,7 +13,7 @@ import pytest
 from psfleet.errors import DataStallError, LostPeerError, ProgramError
 from psfleet.job.sections import Deadlines
 from worker_service import batches as batches_module
-from worker_service.batch_reader import Batch
+from worker_service.batch_reader import Batch, Reading
 from worker_service.batches import Batches, BatchNumbers
 from worker_service.progress import TrainingProgress
 
@@ -22,12 +22,33 @@ SECS = 30.0
 """Far more than any wait takes."""
 
 
+class Source:
+    """Data without an end.
+
+    Args of the constructor:
+        make: Returns the batches from a number on.
+    """
+
+    def __init__(self, make: Callable[[int], Iterator[Batch]]) -> None:
+        self._make = make
+
+    def batches(self, start: int, reading: Reading) -> Iterator[Batch]:
+        """See `Batches`."""
+        return self._make(start)
+
+    def num_skipped(self, start: int) -> int | None:
+        """See `Batches`."""
+        return start
+
+
 def batches(
     make: Callable[[int], Iterator[Batch]],
     deadlines: Deadlines = DEADLINES,
     progress: TrainingProgress | None = None,
 ) -> Batches:
-    return Batches(make, BatchNumbers(is_sync=True, num_workers=1), deadlines, 3, progress or TrainingProgress())
+    return Batches(
+        Source(make), BatchNumbers(is_sync=True, num_workers=1), deadlines, 3, progress or TrainingProgress()
+    )
 
 
 def numbers(start: int) -> Iterator[Batch]:
