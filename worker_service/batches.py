@@ -149,7 +149,7 @@ class Batches:
     def _is_reached_by_reading_on(self, number: int) -> bool:
         """Whether that is not more to read than from the start of the epoch on; data without an end have one epoch."""
         distance = number - self._number
-        if not MAX_SKIPPED_BATCHES < distance:
+        if distance <= MAX_SKIPPED_BATCHES:
             return distance > 0
         skipped = self._data.num_skipped(number)
         return skipped is not None and skipped >= distance
