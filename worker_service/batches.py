@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Protocol
 
+import numpy as np
+
 from psfleet.errors import DataStallError, LostPeerError
 from psfleet.job.sections import Deadlines
 from worker_service.batch_reader import Batch, BatchReader, Reading
@@ -48,7 +50,7 @@ class BatchNumbers:
         self._num_workers = num_workers
         self._generation = -1
         self._count = 0
-        self._under_way: int | None = None
+        self._under_way: np.ndarray | None = None
 
     def start(self, generation: int, start: SessionStart) -> None:
         """A session with a generation is open.
@@ -58,14 +60,14 @@ class BatchNumbers:
         """
         if generation != self._generation:
             self._generation, self._count = generation, start.global_step // self._num_workers
-        elif self._under_way is not None and start.local_steps.min() >= self._under_way:
+        elif self._under_way is not None and (start.local_steps >= self._under_way).all():
             self._count += 1
         self._under_way = None
 
-    def next(self, local_step: int) -> int:
-        """The number of the batch of a step."""
-        self._under_way = local_step
-        return local_step if self._is_sync else self._count
+    def next(self, global_steps: np.ndarray) -> int:
+        """The number of the batch of a step, whose parameters were pulled at these global steps, int64 `[num_ps]`."""
+        self._under_way = global_steps
+        return int(global_steps.min()) if self._is_sync else self._count
 
     def pushed(self) -> None:
         """The gradient of the last number is pushed."""

@@ -197,3 +197,13 @@ def test_a_refused_call_is_repeated_unless_every_ps_has_its_gradient(
     assert session.trained == trained
     assert session.awaited == awaited
     assert len(data.starts) == 1, "the data were read from their beginning once more"
+
+
+def test_an_async_batch_is_repeated_until_every_ps_has_its_gradient() -> None:
+    """Pulled at global steps 10 and 15. A gradient of an earlier step, 13, is not that of this one."""
+    for newest, batch in (([10, 13], 5), ([8, 15], 5), ([10, 15], 6)):
+        numbers = BatchNumbers(is_sync=False, num_workers=2)
+        numbers.start(1, SessionStart(np.array([[10, 99], [15, 99]]), np.array([8, 13])))
+        assert numbers.next(np.array([10, 15])) == 5
+        numbers.start(1, SessionStart(np.array([[11, 99], [16, 99]]), np.array(newest)))
+        assert numbers.next(np.array([11, 16])) == batch, f"newest local steps {newest}"
