@@ -23,6 +23,8 @@ logger = logging.getLogger("psfleet.worker")
 
 MAX_SKIPPED_BATCHES = 64
 """A batch at most so far ahead is reached by reading on, even if fewer batches had to be read from its epoch on."""
+LOOK_SECS = 1.0
+"""How often a waiting worker looks whether its reader has begun with another shard."""
 
 
 class Data(Protocol):
@@ -145,7 +147,7 @@ class Batches:
                 None,
             )
         while self._number < number:
-            self._current = self._next_or_first(self._reader)
+            self._current = self._next(self._reader)
             self._number += 1
 
     def _is_reached_by_reading_on(self, number: int) -> bool:
@@ -156,31 +158,60 @@ class Batches:
         skipped = self._data.num_skipped(number)
         return skipped is not None and skipped >= distance
 
-    def _next_or_first(self, reader: BatchReader) -> Batch:
-        """The reader's next batch; its first may take longer."""
-        if self._current is not None:
-            return self._next(reader, self._deadlines.stall_secs)
-        self._progress.reading_first_batch = True
+    def _next(self, reader: BatchReader) -> Batch:
+        """The reader's next batch; the first of a reader and of each shard may take longer."""
+        wait = _Wait(f"the data set of worker {self._index} to give batch {self._number + 1}", self._deadlines)
         try:
-            return self._next(reader, self._deadlines.first_secs)
+            while not self._interrupted.is_set():
+                if self._current is None or reader.reading.opens_shard:
+                    wait.is_first = self._progress.reading_first_batch = True
+                try:
+                    batch = reader.get(wait.next_secs())
+                except queue.Empty:
+                    wait.check(reader.reading.opens_shard)
+                else:
+                    if batch is not None:
+                        return batch
         finally:
             self._progress.reading_first_batch = False
-            self.first_wait_ended = time.monotonic()
+            if wait.is_first:
+                self.first_wait_ended = time.monotonic()
+        raise LostPeerError(f"the wait for {wait.what} was interrupted")
 
-    def _next(self, reader: BatchReader, stall_secs: float) -> Batch:
-        """The reader's next batch; says after `deadlines.slow_secs` that the data are slow."""
-        what = f"the data set of worker {self._index} to give batch {self._number + 1}"
-        began = time.monotonic()
-        limits = [min(self._deadlines.slow_secs, stall_secs), stall_secs]
-        while not self._interrupted.is_set():
-            try:
-                batch = reader.get(max(0.0, limits[0] - (time.monotonic() - began)))
-            except queue.Empty:
-                secs = limits.pop(0)
-                if not limits:
-                    raise DataStallError(what, stall_secs) from None
-                logger.warning("waiting for %s since %g s", what, secs, extra={"event": "slow_data", "secs": secs})
-            else:
-                if batch is not None:
-                    return batch
-        raise LostPeerError(f"the wait for {what} was interrupted")
+
+class _Wait:
+    """The wait for one batch; says after `deadlines.slow_secs` that the data are slow.
+
+    Attributes:
+        is_first: Whether the batch may take `first_secs`. A reader can begin with another shard during the wait.
+    """
+
+    def __init__(self, what: str, deadlines: Deadlines) -> None:
+        self.what = what
+        self.is_first = False
+        self._deadlines = deadlines
+        self._began = time.monotonic()
+        self._is_slow = False
+
+    def next_secs(self) -> float:
+        """Until the next look at the reader, or the next deadline."""
+        limit = self._limit() if self._is_slow else self._slow_secs()
+        return max(0.0, min(LOOK_SECS, limit - self._waited()))
+
+    def check(self, opens_shard: bool) -> None:
+        """Raises DataStallError if the wait was too long."""
+        self.is_first = self.is_first or opens_shard
+        if self._waited() >= self._limit():
+            raise DataStallError(self.what, self._limit())
+        if not self._is_slow and self._waited() >= self._slow_secs():
+            self._is_slow, secs = True, self._slow_secs()
+            logger.warning("waiting for %s since %g s", self.what, secs, extra={"event": "slow_data", "secs": secs})
+
+    def _limit(self) -> float:
+        return self._deadlines.first_secs if self.is_first else self._deadlines.stall_secs
+
+    def _slow_secs(self) -> float:
+        return min(self._deadlines.slow_secs, self._limit())
+
+    def _waited(self) -> float:
+        return time.monotonic() - self._began

@@ -64,7 +64,8 @@ class TrainingData:
 
         Args:
             start: Number of the first batch.
-            reading: Of the reader. Once that is closed, no further batch is read, nor skipped.
+            reading: Of the reader. Once that is closed, no further batch is read, nor skipped. Told when a worker that
+                changes shards opens the next one.
 
         Yields:
             The arrays of one batch in `tf.nest.flatten` order, `[batch, ...]` each; read-only.
@@ -76,6 +77,7 @@ class TrainingData:
         reading = reading or Reading()
         epoch, num_skipped = self._locate(start + self._ahead)
         while True:
+            reading.opens_shard = self._epochs_of_round > 1
             shard = self._shard(epoch)
             stays = self._epochs_of_round == 1 and shard.is_finite
             dataset = shard.all_epochs(epoch) if stays else shard.epoch(epoch)
@@ -84,6 +86,7 @@ class TrainingData:
                 if reading.is_closed:
                     return
                 num_read += 1
+                reading.opens_shard = False
                 if num_read > num_skipped:
                     yield batch
             if not num_read:

@@ -62,6 +62,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.takes = 0.0
+        self.reading = Reading()
         self.on_get: Callable[[], None] = lambda: None
         monkeypatch.setattr(batches_module, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(batches_module, "BatchReader", lambda make: self)
@@ -117,6 +118,28 @@ def test_a_first_batch_may_take_longer_after_its_wait_was_interrupted(clock: Clo
     data.interruptible()
     clock.takes = 1799
     data.at(7)
+
+
+def test_the_first_batch_of_the_next_shard_may_take_longer(clock: Clock) -> None:
+    """The rest of the shard before takes 500 s, as no other batch of it comes."""
+    progress = TrainingProgress()
+    data = batches(numbers, progress=progress)
+    data.at(0)
+    began = clock.now
+
+    def open_shard() -> None:
+        clock.reading.opens_shard = 500 < clock.now - began < 1700
+        if not 500 < clock.now - began < 502:
+            assert progress.reading_first_batch == (clock.now - began > 501), f"after {clock.now - began} s"
+
+    clock.on_get = open_shard
+    clock.takes = 1799
+    data.at(1)
+    assert not progress.reading_first_batch
+    clock.reading.opens_shard, clock.on_get = True, lambda: None
+    clock.takes = 1e9
+    with pytest.raises(DataStallError, match=r"gave up after 1800 s .* batch 2"):
+        data.at(2)
 
 
 def test_a_worker_reports_that_it_waits_for_a_first_batch(clock: Clock) -> None:

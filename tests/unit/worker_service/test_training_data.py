@@ -192,3 +192,17 @@ def test_a_closed_reader_skips_no_further_batch() -> None:
 
     assert not list(data(train, 0).batches(900, reading))
     assert len(seen) < 100 * BATCH_SIZE
+
+
+@pytest.mark.parametrize("rotates", [True, False])
+def test_a_reader_is_told_when_the_next_shard_is_opened(rotates: bool) -> None:
+    """By the calls of `train`, which may take long. Its first one is a part of the reader's first batch anyway."""
+    reading, told = Reading(), []
+
+    def train(shard: int, shards: int) -> tf.data.Dataset:
+        told.append(reading.opens_shard)
+        return known([2] * NUM_SHARDS)(shard, shards)
+
+    for _ in itertools.islice(data(train, 0, rotates=rotates).batches(0, reading), 5):
+        assert not reading.opens_shard
+    assert told == ([False, True, True] if rotates else [False])
