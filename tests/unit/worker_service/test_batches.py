@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -147,7 +148,7 @@ def test_a_worker_reports_that_it_waits_for_a_first_batch(clock: Clock) -> None:
     data = batches(numbers, progress=progress)
     assert progress.reading_first_batch, "the process starts"
     for number, is_first in ((0, True), (1, False), (9, False), (4, True), (5, False)):
-        clock.on_get = lambda seen=is_first, at=number: seen_at(progress, at, seen)
+        clock.on_get = partial(seen_at, progress, number, is_first)
         data.at(number)
         assert not progress.reading_first_batch
 

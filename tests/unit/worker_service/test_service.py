@@ -51,7 +51,7 @@ class Ends:
         components = SimpleNamespace(recorder=SimpleNamespace(close=lambda: None))
         monkeypatch.setattr(service, "Chief", lambda *args: chief)
         monkeypatch.setattr(service, "_chief_components", lambda *args: components)
-        monkeypatch.setattr(service.html, "publish", lambda report, out: self.reports.append(report))
+        monkeypatch.setattr("worker_service.service.html.publish", lambda report, out: self.reports.append(report))
         service._report_failure(fleet, error, index, stop)
 
 

@@ -37,9 +37,10 @@ class Fleet:
             fleet=SimpleNamespace(describe=lambda: [self._state()]),
         )
         heartbeat: Any = SimpleNamespace(outcome=None)
-        self.batches: Any = SimpleNamespace(first_wait_ended=0.0)
+        batches: Any = SimpleNamespace(first_wait_ended=0.0)
+        self.batches = batches
         front_end: Any = None
-        self._worker = Worker(context, front_end, self.batches, heartbeat, TrainingProgress())
+        self._worker = Worker(context, front_end, batches, heartbeat, TrainingProgress())
 
     def lose(self, at: float) -> None:
         """The worker loses a peer."""
