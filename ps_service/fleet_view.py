@@ -127,7 +127,7 @@ class FleetView:
         if request.beat <= worker.beat:
             return False
         worker.beat, worker.last_heartbeat = request.beat, now
-        worker.step, worker.pushed = request.step, request.pushed
+        worker.step, worker.pushed, worker.is_reading = request.step, request.pushed, request.reading_first_batch
         worker.joins = max(worker.joins, request.joins)
         worker.address = request.address or worker.address
         worker.has_left, worker.has_session = request.leaving, request.generation >= 0
@@ -155,6 +155,12 @@ class FleetView:
             return False
         self.outcome, self.finished_at = outcome, now
         return True
+
+    def awaits_first_batch(self, now: float, caller: int) -> bool:
+        """Whether a live worker other than the caller waits for its first batch."""
+        return any(
+            worker.is_reading and worker.is_alive(now) for index, worker in self.workers.items() if index != caller
+        )
 
     def is_over(self, now: float) -> bool:
         """Whether the run has ended and every live worker has received the outcome, or `LINGER_SECS` have passed."""

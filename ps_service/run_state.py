@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from ps_service.fleet_view import RELEARN_SECS, FleetView
 from ps_service.shard import Shard
-from ps_service.worker_record import NEVER, Member
+from ps_service.worker_record import CHIEF, NEVER, Member
 from psfleet.control import control_pb2 as pb
 from psfleet.service.logs import RunLogger
 
@@ -94,6 +94,10 @@ class Run:
             if self.view.heartbeat(request, self._clock()):
                 self.last_heartbeat = self._clock()
 
+    def heartbeat_reply(self, caller: int) -> pb.ShardState:
+        """The reply to a heartbeat of a worker; lists the workers for the chief only."""
+        return self.state(with_workers=caller == CHIEF, caller=caller)
+
     def finish(self, outcome: pb.Outcome) -> bool:
         """Stores how the run ended; returns False if that was known already, and keeps the first outcome."""
         with self.lock:
@@ -148,16 +152,18 @@ class Run:
         extra = {"event": "slow_step", "step": shard.step, "secs": round(waited, 1)}
         self.logger.warning("step %d waits for %s", shard.step, ", ".join(missing) or "workers to join", extra=extra)
 
-    def state(self, with_workers: bool = True, with_counters: bool = False) -> pb.ShardState:
+    def state(self, with_workers: bool = True, with_counters: bool = False, caller: int = -1) -> pb.ShardState:
         """The run's state as the control plane returns it.
 
         Args:
             with_workers: Whether it lists the workers: 0.5 ms for 128.
             with_counters: Whether it holds the counts of gradients, which takes a call of TensorFlow.
+            caller: Index of the worker that asks: its own first batch is not told to it.
         """
         with self.lock:
             view, shard = self.view, self._shard
             state = pb.ShardState(run=self.name, phase=self._phase(), cause=self._cause, epoch=view.epoch)
+            state.reading_first_batch = view.awaits_first_batch(self._clock(), caller)
             if with_workers:
                 state.workers.extend(self.workers())
             if view.outcome is not None:

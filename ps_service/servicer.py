@@ -17,7 +17,6 @@ import psfleet
 from ps_service.run_state import Run
 from ps_service.shard import Shard
 from ps_service.shard_graph import ShardPlan
-from ps_service.worker_record import CHIEF
 from psfleet.checkpoint.manifest import read_manifest
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
@@ -56,7 +55,8 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
 
     def Describe(self, request: pb.DescribeRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""
-        return self._run(request.caller, context).state(with_counters=True)
+        run = self._run(request.caller, context)
+        return run.state(with_counters=True, caller=request.caller.member.index)
 
     def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinReply:
         """See control.proto."""
@@ -72,7 +72,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             if not request.leaving and run.outcome is None:
                 # Before the reply: a worker may open a session as soon as it has one.
                 self._plane.meet(request.caller.member.index, request.address)
-        return run.state(with_workers=request.caller.member.index == CHIEF)
+        return run.heartbeat_reply(request.caller.member.index)
 
     def Configure(self, request: pb.ConfigureRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""

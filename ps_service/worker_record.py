@@ -48,6 +48,7 @@ class WorkerRecord:
         step: Global step of its local parameters.
         pushed: Gradients that the present process has pushed.
         beat: Number of its newest heartbeat.
+        is_reading: Whether it waits for its first batch.
         has_left: Whether it reported that it leaves.
         has_session: Whether it has a TensorFlow session with the fleet.
         has_outcome: Whether it has received the run's outcome.
@@ -61,6 +62,7 @@ class WorkerRecord:
     step: int = 0
     pushed: int = 0
     beat: int = 0
+    is_reading: bool = False
     has_left: bool = False
     has_session: bool = False
     has_outcome: bool = False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from queue import SimpleQueue
 
 import numpy as np
@@ -15,14 +16,31 @@ import numpy as np
 Batch = tuple[np.ndarray, ...]
 
 
+@dataclass
+class Reading:
+    """What the thread of a reader is doing. Each attribute has one writer.
+
+    Attributes:
+        is_closed: Set by the reader: nobody waits for another batch.
+        opens_shard: Set by the batches: the next one is the first of another data set.
+    """
+
+    is_closed: bool = False
+    opens_shard: bool = False
+
+
 class BatchReader:
     """One reader of endless batches.
 
     Args of the constructor:
         make: Returns the batches; called on the reader's thread.
+
+    Attributes:
+        reading: What the thread is doing.
     """
 
-    def __init__(self, make: Callable[[], Iterator[Batch]]) -> None:
+    def __init__(self, make: Callable[[Reading], Iterator[Batch]]) -> None:
+        self.reading = Reading()
         self._make = make
         self._wanted: SimpleQueue[bool] = SimpleQueue()
         self._read: SimpleQueue[Batch | Exception | None] = SimpleQueue()
@@ -48,12 +66,13 @@ class BatchReader:
         self._read.put(None)
 
     def close(self) -> None:
-        """Ends the thread after the batch that it reads."""
+        """Ends the thread after the batch that it reads, which may be one that it skips."""
+        self.reading.is_closed = True
         self._wanted.put(False)
 
     def _read_until_closed(self) -> None:
         try:
-            batches = self._make()
+            batches = self._make(self.reading)
             while self._wanted.get():
                 self._read.put(next(batches))
         except Exception as error:

@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Protocol
+
+import numpy as np
 
 from psfleet.errors import DataStallError, LostPeerError
 from psfleet.job.sections import Deadlines
-from worker_service.batch_reader import Batch, BatchReader
+from worker_service.batch_reader import Batch, BatchReader, Reading
+from worker_service.progress import TrainingProgress
 from worker_service.session import SessionStart
 
 logger = logging.getLogger("psfleet.worker")
 
 MAX_SKIPPED_BATCHES = 64
-"""A batch at most so far ahead is reached by reading on; for any other the data are read from its epoch on."""
+"""A batch at most so far ahead is reached by reading on, even if fewer batches had to be read from its epoch on."""
+LOOK_SECS = 1.0
+"""How often a waiting worker looks whether its reader has begun with another shard."""
+
+
+class Data(Protocol):
+    """A worker's data; see `TrainingData`."""
+
+    def batches(self, start: int, reading: Reading) -> Iterator[Batch]:
+        """The batches from a number on."""
+
+    def num_skipped(self, start: int) -> int | None:
+        """How many batches `batches(start)` would read before it yields, or None."""
 
 
 class BatchNumbers:
@@ -35,7 +52,7 @@ class BatchNumbers:
         self._num_workers = num_workers
         self._generation = -1
         self._count = 0
-        self._under_way: int | None = None
+        self._under_way: np.ndarray | None = None
 
     def start(self, generation: int, start: SessionStart) -> None:
         """A session with a generation is open.
@@ -45,14 +62,14 @@ class BatchNumbers:
         """
         if generation != self._generation:
             self._generation, self._count = generation, start.global_step // self._num_workers
-        elif self._under_way is not None and start.local_steps.min() >= self._under_way:
+        elif self._under_way is not None and (start.local_steps >= self._under_way).all():
             self._count += 1
         self._under_way = None
 
-    def next(self, local_step: int) -> int:
-        """The number of the batch of a step."""
-        self._under_way = local_step
-        return local_step if self._is_sync else self._count
+    def next(self, global_steps: np.ndarray) -> int:
+        """The number of the batch of a step, whose parameters were pulled at these global steps, int64 `[num_ps]`."""
+        self._under_way = global_steps
+        return int(global_steps.min()) if self._is_sync else self._count
 
     def pushed(self) -> None:
         """The gradient of the last number is pushed."""
@@ -64,25 +81,36 @@ class Batches:
     """The batches of one worker.
 
     Args of the constructor:
-        make: Returns the batches from a number on.
+        data: Of this worker.
         deadlines: Of the job: how long a batch may take.
         index: Of this worker.
+        progress: Is told when this worker waits for a first batch.
+
+    Attributes:
+        first_wait_ended: When the newest wait for a first batch ended, by `time.monotonic`; -inf: there was none.
     """
 
     def __init__(
-        self, make: Callable[[int], Iterator[Batch]], numbers: BatchNumbers, deadlines: Deadlines, index: int
+        self,
+        data: Data,
+        numbers: BatchNumbers,
+        deadlines: Deadlines,
+        index: int,
+        progress: TrainingProgress,
     ) -> None:
         self.numbers = numbers
-        self._make = make
+        self._data = data
         self._deadlines = deadlines
         self._index = index
+        self._progress = progress
+        self.first_wait_ended = -math.inf
         self._reader: BatchReader | None = None
         self._interrupted = threading.Event()
         self._number = -1
         self._current: Batch | None = None
 
     def at(self, number: int) -> Batch:
-        """The batch of a number; free for the last one, cheap for one of the next `MAX_SKIPPED_BATCHES`.
+        """The batch of a number; free for the last one.
 
         Raises:
             DataStallError: The data set did not give it in time.
@@ -105,31 +133,85 @@ class Batches:
 
         return interrupt
 
+    def announce_first(self) -> None:
+        """Reports that this worker is about to wait for a first batch, unless it has read one."""
+        self._progress.reading_first_batch = self._current is None
+
     def _read_to(self, number: int) -> None:
-        stall_secs = self._deadlines.stall_secs
-        if self._reader is None or not 0 < number - self._number <= MAX_SKIPPED_BATCHES:
+        if self._reader is None or not self._is_reached_by_reading_on(number):
             if self._reader is not None:
                 self._reader.close()
-            self._reader, self._number, self._current = BatchReader(partial(self._make, number)), number - 1, None
-            stall_secs = self._deadlines.first_secs
+            self._reader, self._number, self._current = (
+                BatchReader(partial(self._data.batches, number)),
+                number - 1,
+                None,
+            )
         while self._number < number:
-            self._current = self._next(self._reader, stall_secs)
+            self._current = self._next(self._reader)
             self._number += 1
 
-    def _next(self, reader: BatchReader, stall_secs: float) -> Batch:
-        """The reader's next batch; says after `deadlines.slow_secs` that the data are slow."""
-        what = f"the data set of worker {self._index} to give batch {self._number + 1}"
-        began = time.monotonic()
-        limits = [min(self._deadlines.slow_secs, stall_secs), stall_secs]
-        while not self._interrupted.is_set():
-            try:
-                batch = reader.get(max(0.0, limits[0] - (time.monotonic() - began)))
-            except queue.Empty:
-                secs = limits.pop(0)
-                if not limits:
-                    raise DataStallError(what, stall_secs) from None
-                logger.warning("waiting for %s since %g s", what, secs, extra={"event": "slow_data", "secs": secs})
-            else:
-                if batch is not None:
-                    return batch
-        raise LostPeerError(f"the wait for {what} was interrupted")
+    def _is_reached_by_reading_on(self, number: int) -> bool:
+        """Whether that is not more to read than from the start of the epoch on; data without an end have one epoch."""
+        distance = number - self._number
+        if distance <= MAX_SKIPPED_BATCHES:
+            return distance > 0
+        skipped = self._data.num_skipped(number)
+        return skipped is not None and skipped >= distance
+
+    def _next(self, reader: BatchReader) -> Batch:
+        """The reader's next batch; the first of a reader and of each shard may take longer."""
+        wait = _Wait(f"the data set of worker {self._index} to give batch {self._number + 1}", self._deadlines)
+        try:
+            while not self._interrupted.is_set():
+                if self._current is None or reader.reading.opens_shard:
+                    wait.is_first = self._progress.reading_first_batch = True
+                try:
+                    batch = reader.get(wait.next_secs())
+                except queue.Empty:
+                    wait.check(reader.reading.opens_shard)
+                else:
+                    if batch is not None:
+                        return batch
+        finally:
+            self._progress.reading_first_batch = False
+            if wait.is_first:
+                self.first_wait_ended = time.monotonic()
+        raise LostPeerError(f"the wait for {wait.what} was interrupted")
+
+
+class _Wait:
+    """The wait for one batch; says after `deadlines.slow_secs` that the data are slow.
+
+    Attributes:
+        is_first: Whether the batch may take `first_secs`. A reader can begin with another shard during the wait.
+    """
+
+    def __init__(self, what: str, deadlines: Deadlines) -> None:
+        self.what = what
+        self.is_first = False
+        self._deadlines = deadlines
+        self._began = time.monotonic()
+        self._is_slow = False
+
+    def next_secs(self) -> float:
+        """Until the next look at the reader, or the next deadline."""
+        limit = self._limit() if self._is_slow else self._slow_secs()
+        return max(0.0, min(LOOK_SECS, limit - self._waited()))
+
+    def check(self, opens_shard: bool) -> None:
+        """Raises DataStallError if the wait was too long."""
+        self.is_first = self.is_first or opens_shard
+        if self._waited() >= self._limit():
+            raise DataStallError(self.what, self._limit())
+        if not self._is_slow and self._waited() >= self._slow_secs():
+            self._is_slow, secs = True, self._slow_secs()
+            logger.warning("waiting for %s since %g s", self.what, secs, extra={"event": "slow_data", "secs": secs})
+
+    def _limit(self) -> float:
+        return self._deadlines.first_secs if self.is_first else self._deadlines.stall_secs
+
+    def _slow_secs(self) -> float:
+        return min(self._deadlines.slow_secs, self._limit())
+
+    def _waited(self) -> float:
+        return time.monotonic() - self._began

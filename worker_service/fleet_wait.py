@@ -61,16 +61,9 @@ class FleetWait:
             reached = max(reached, _step(self._heartbeat.states))
 
     def stall_secs(self, states: States) -> float:
-        """How long the fleet may stand still: longer while another worker reads the first batch of its process."""
+        """How long the fleet may stand still: longer while another worker reads its first batch."""
         deadlines = self._context.job.deadlines
-        others = [
-            worker
-            for state in states[:1]
-            if state is not None
-            for worker in state.workers
-            if worker.index != self._context.index
-        ]
-        is_reading = any(worker.is_alive and not worker.pushed for worker in others)
+        is_reading = any(state is not None and state.reading_first_batch for state in states)
         return deadlines.first_secs if is_reading else deadlines.stall_secs
 
     def _wait(self, what: str, done: Callable[[States], bool], timeout_secs: float) -> None:

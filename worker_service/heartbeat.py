@@ -178,6 +178,7 @@ class Heartbeat:
         return pb.HeartbeatRequest(
             step=self._progress.step,
             pushed=self._progress.pushed,
+            reading_first_batch=self._progress.reading_first_batch,
             leaving=leaving,
             generation=self.generation,
             address=self._address,

@@ -16,6 +16,8 @@ class TrainingProgress:
     Attributes:
         step_secs: From the end of one step to the end of the next.
         recovery_secs: From the loss of a peer to the end of the next step.
+        reading_first_batch: Whether this worker starts, or waits for a batch that may take `deadlines.first_secs`: the
+            other workers then wait as long.
     """
 
     def __init__(self) -> None:
@@ -26,6 +28,7 @@ class TrainingProgress:
         self._pulls = 0
         self._sessions = 0
         self._lost_at: float | None = None
+        self.reading_first_batch = True
 
     @property
     def step(self) -> int:

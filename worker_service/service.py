@@ -97,12 +97,17 @@ def serve(settings: Settings, stop: Stop) -> int:
             with data_plane(settings, "worker", index, identity) as plane:
                 return _train(process, plane)
         except PsfleetError as error:
-            if _ends_run(error) or (index == 0 and not _is_replaced(error, stop)):
-                details = error.details if isinstance(error, ProgramError) else ""
-                fleet.finish(pb.Outcome(exit_code=error.exit_code, message=str(error), details=details))
+            _report_failure(fleet, error, index, stop)
             raise
         finally:
             heartbeat.close()
+
+
+def _report_failure(fleet: FleetClient, error: PsfleetError, index: int, stop: Stop) -> None:
+    """Ends the run on every ps, if the error of this worker ends it."""
+    if _ends_run(error) or (index == 0 and not _is_replaced(error, stop)):
+        details = error.details if isinstance(error, ProgramError) else ""
+        fleet.finish(pb.Outcome(exit_code=error.exit_code, message=str(error), details=details))
 
 
 def _train(process: _Process, plane: DataPlane) -> int:
@@ -128,11 +133,14 @@ def _train(process: _Process, plane: DataPlane) -> int:
         out=settings.out,
     )
     numbers = BatchNumbers(job.update.mode == "sync", num_shards)
-    feed = Batches(TrainingData.of_worker(program, job, index).batches, numbers, job.deadlines, index)
+    data = TrainingData.of_worker(program, job, index)
+    feed = Batches(data, numbers, job.deadlines, index, process.progress)
     # All objects so far live as long as the process: the collector need not scan them (5 % of a worker's time).
     gc.freeze()
     if index == 0:
         return _lead(process, context, front, feed)
+    # From here on it may wait for the chief, which must not wait for it.
+    process.progress.reading_first_batch = False
     outcome = Worker(context, front, feed, process.heartbeat, process.progress).run()
     if outcome.exit_code:
         logger.info("the run ended: %s", outcome.message, extra={"exit_code": outcome.exit_code})
@@ -190,7 +198,10 @@ def _ends_run(error: PsfleetError) -> bool:
 
 def _is_replaced(error: PsfleetError, stop: Stop) -> bool:
     """Whether this chief ends and another chief process resumes the run, and reports."""
-    return isinstance(error, ReplacedError) or (isinstance(error, StoppedError) and stop.must_leave(0))
+    is_left_behind = isinstance(error, DataStallError) and not error.ends_run
+    return (
+        is_left_behind or isinstance(error, ReplacedError) or (isinstance(error, StoppedError) and stop.must_leave(0))
+    )
 
 
 def _worker_error(outcome: pb.Outcome) -> PsfleetError:

@@ -12,7 +12,7 @@ from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram
 from psfleet.job.user_code import user_code
 from psfleet.tf.program_data import training_data
-from worker_service.batch_reader import Batch
+from worker_service.batch_reader import Batch, Reading
 from worker_service.input_pipeline import PREFETCHED_BATCHES, batch_spec, read
 
 EPOCH_STRIDE = 0x9E3779B97F4A7C1
@@ -55,12 +55,17 @@ class TrainingData:
         replicas = job.fleet.replicas
         return cls(program, job, index, replicas, rotates=job.quorum < replicas)
 
-    def batches(self, start: int) -> Iterator[Batch]:
+    def batches(self, start: int, reading: Reading | None = None) -> Iterator[Batch]:
         """Endless batches from batch number `start` on.
 
         Each epoch has its own order (`job.train.shuffle` > 0); examples at its end that do not fill a batch are
         dropped. To reach `start`, epochs whose length is known are skipped, and others are read. The length is known
         from the data set's cardinality, or once an epoch of the shard has been read.
+
+        Args:
+            start: Number of the first batch.
+            reading: Of the reader. Once that is closed, no further batch is read, nor skipped. Told when a worker that
+                changes shards opens the next one.
 
         Yields:
             The arrays of one batch in `tf.nest.flatten` order, `[batch, ...]` each; read-only.
@@ -69,14 +74,19 @@ class TrainingData:
             ProgramError: `train` raised or returned something else, a shard is empty or smaller than a batch, the data
                 set raised, or an epoch had no batch.
         """
+        reading = reading or Reading()
         epoch, num_skipped = self._locate(start + self._ahead)
         while True:
+            reading.opens_shard = self._epochs_of_round > 1
             shard = self._shard(epoch)
             stays = self._epochs_of_round == 1 and shard.is_finite
             dataset = shard.all_epochs(epoch) if stays else shard.epoch(epoch)
             num_read = 0
             for batch in read(dataset, self._job, shard.reading):
+                if reading.is_closed:
+                    return
                 num_read += 1
+                reading.opens_shard = False
                 if num_read > num_skipped:
                     yield batch
             if not num_read:
@@ -85,9 +95,27 @@ class TrainingData:
             num_skipped = max(0, num_skipped - num_read)
             epoch += 1
 
+    def num_skipped(self, start: int) -> int | None:
+        """How many batches `batches(start)` would read before it yields; None: a shard before `start` was never read.
+
+        From any thread; calls no function of the user's.
+        """
+        number = rest = start + self._ahead
+        for epoch in range(self._epochs_of_round):
+            shard = self._shards.get(self._shard_index(epoch))
+            if shard is None:
+                return None
+            if shard.num_batches is None or rest < shard.num_batches:
+                return rest
+            rest -= shard.num_batches
+        return self.num_skipped(number % (number - rest) - self._ahead)
+
+    def _shard_index(self, epoch: int) -> int:
+        return (self._first_shard + epoch % self._epochs_of_round) % self._num_shards
+
     def _shard(self, epoch: int) -> _Shard:
         """The shard of an epoch; `train` is called once for each shard, when it is first needed."""
-        index = (self._first_shard + epoch % self._epochs_of_round) % self._num_shards
+        index = self._shard_index(epoch)
         if index not in self._shards:
             # Random operations of the data set without a seed would otherwise depend on those created before.
             tf.random.set_seed(_global_seed(self._job.train.seed))

@@ -91,7 +91,7 @@ def train(
         local_step = _global_step(shards)
         progress.step_awaited(local_step)
     while not _is_done(shards):
-        batch = batches.at(batches.numbers.next(local_step))
+        batch = batches.at(batches.numbers.next(shards[:, 0]))
         loss, shards = session.train(batch, local_step)
         batches.numbers.pushed()
         local_step = _global_step(shards)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 
@@ -52,6 +53,7 @@ class Worker:
         self._graph: tuple[int, StepGraph] | None = None
         self._failures = 0
         self._last_progress = time.monotonic()
+        self._first_read_seen = -math.inf
         self._logged: set[str] = set()
 
     def run(self) -> pb.Outcome:
@@ -95,6 +97,7 @@ class Worker:
         before = self._progress.step
         try:
             self._warm_up(generation)
+            self._batches.announce_first()
             graph = self._step_graph(generation)
             self._log_start(f"opening a session with {self._num_ps()}")
             with WorkerSession(
@@ -110,6 +113,7 @@ class Worker:
             error.ends_run = not self._is_left_behind()
             raise
         finally:
+            self._progress.reading_first_batch = False
             self._heartbeat.detach()
         self._last_progress = time.monotonic()
         return True
@@ -163,19 +167,28 @@ class Worker:
             raise context.stop.error()
         self._progress.peer_lost()
         logger.warning("lost a peer at step %d: %s", step, error, extra={"event": "lost_peer", "step": step})
-        now = time.monotonic()
         if progressed:
-            self._last_progress, self._failures = now, 0
+            self._last_progress, self._failures = time.monotonic(), 0
         self._failures += 1
         states = context.fleet.describe()
-        stall_secs = self._fleet.stall_secs(states)
-        if now - self._last_progress > stall_secs:
-            raise DeadlineError(f"a step after step {step}", stall_secs, error) from error
+        self._check_stall(error, states)
         is_healthy = all(state is not None and state.phase in TRAINING for state in states)
         if self._failures >= SAME_ERROR_LIMIT and is_healthy and "DeadlineExceeded" not in str(error):
             raise ProgramError(
                 f"step {step + 1} failed {self._failures} times in a row while every ps is healthy: {error}"
             ) from error
+
+    def _check_stall(self, error: LostPeerError, states: States) -> None:
+        """Raises if the fleet has stood still for too long; the time in which data are read first does not count."""
+        now, stall_secs = time.monotonic(), self._fleet.stall_secs(states)
+        self._last_progress = max(self._last_progress, self._batches.first_wait_ended)
+        if stall_secs > self._context.job.deadlines.stall_secs:
+            self._first_read_seen = now
+            since = self._last_progress
+        else:
+            since = max(self._last_progress, self._first_read_seen)
+        if now - since > stall_secs:
+            raise DeadlineError(f"a step after step {self._progress.step}", stall_secs, error) from error
 
     def _wait(self, what: str, done: Callable[[States], bool]) -> None:
         """Waits for the fleet; returns early when the run is over, raises when a signal comes."""

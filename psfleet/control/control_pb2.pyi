@@ -85,7 +85,7 @@ class WorkerState(_message.Message):
     def __init__(self, index: _Optional[int] = ..., step: _Optional[int] = ..., is_alive: _Optional[bool] = ..., pushed: _Optional[int] = ..., joins: _Optional[int] = ..., cause: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., process: _Optional[str] = ...) -> None: ...
 
 class ShardState(_message.Message):
-    __slots__ = ("run", "phase", "generation", "step", "final_step", "layout_digest", "pushed", "used", "staleness", "parts", "workers", "outcome", "optimizer", "slots", "waiting_secs", "cause", "model_bytes", "first_step", "epoch", "quorum", "stop_signal")
+    __slots__ = ("run", "phase", "generation", "step", "final_step", "layout_digest", "pushed", "used", "staleness", "parts", "workers", "outcome", "optimizer", "slots", "waiting_secs", "cause", "model_bytes", "first_step", "epoch", "quorum", "stop_signal", "reading_first_batch")
     RUN_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
@@ -107,6 +107,7 @@ class ShardState(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     QUORUM_FIELD_NUMBER: _ClassVar[int]
     STOP_SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    READING_FIRST_BATCH_FIELD_NUMBER: _ClassVar[int]
     run: str
     phase: Phase
     generation: int
@@ -128,7 +129,8 @@ class ShardState(_message.Message):
     epoch: int
     quorum: int
     stop_signal: int
-    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., final_step: _Optional[int] = ..., layout_digest: _Optional[str] = ..., pushed: _Optional[_Iterable[int]] = ..., used: _Optional[_Iterable[int]] = ..., staleness: _Optional[_Iterable[int]] = ..., parts: _Optional[_Iterable[_Union[SavedPart, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerState, _Mapping]]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., optimizer: _Optional[str] = ..., slots: _Optional[_Iterable[str]] = ..., waiting_secs: _Optional[float] = ..., cause: _Optional[str] = ..., model_bytes: _Optional[int] = ..., first_step: _Optional[int] = ..., epoch: _Optional[int] = ..., quorum: _Optional[int] = ..., stop_signal: _Optional[int] = ...) -> None: ...
+    reading_first_batch: bool
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., final_step: _Optional[int] = ..., layout_digest: _Optional[str] = ..., pushed: _Optional[_Iterable[int]] = ..., used: _Optional[_Iterable[int]] = ..., staleness: _Optional[_Iterable[int]] = ..., parts: _Optional[_Iterable[_Union[SavedPart, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerState, _Mapping]]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., optimizer: _Optional[str] = ..., slots: _Optional[_Iterable[str]] = ..., waiting_secs: _Optional[float] = ..., cause: _Optional[str] = ..., model_bytes: _Optional[int] = ..., first_step: _Optional[int] = ..., epoch: _Optional[int] = ..., quorum: _Optional[int] = ..., stop_signal: _Optional[int] = ..., reading_first_batch: _Optional[bool] = ...) -> None: ...
 
 class DescribeRequest(_message.Message):
     __slots__ = ("caller",)
@@ -187,7 +189,7 @@ class JoinReply(_message.Message):
     def __init__(self, index: _Optional[int] = ..., joins: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("caller", "step", "pushed", "leaving", "generation", "address", "joins", "beat")
+    __slots__ = ("caller", "step", "pushed", "leaving", "generation", "address", "joins", "beat", "reading_first_batch")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     PUSHED_FIELD_NUMBER: _ClassVar[int]
@@ -196,6 +198,7 @@ class HeartbeatRequest(_message.Message):
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     JOINS_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
+    READING_FIRST_BATCH_FIELD_NUMBER: _ClassVar[int]
     caller: Caller
     step: int
     pushed: int
@@ -204,7 +207,8 @@ class HeartbeatRequest(_message.Message):
     address: str
     joins: int
     beat: int
-    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., step: _Optional[int] = ..., pushed: _Optional[int] = ..., leaving: _Optional[bool] = ..., generation: _Optional[int] = ..., address: _Optional[str] = ..., joins: _Optional[int] = ..., beat: _Optional[int] = ...) -> None: ...
+    reading_first_batch: bool
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., step: _Optional[int] = ..., pushed: _Optional[int] = ..., leaving: _Optional[bool] = ..., generation: _Optional[int] = ..., address: _Optional[str] = ..., joins: _Optional[int] = ..., beat: _Optional[int] = ..., reading_first_batch: _Optional[bool] = ...) -> None: ...
 
 class ScheduleCheckpointRequest(_message.Message):
     __slots__ = ("caller", "generation", "step", "stop", "signal")

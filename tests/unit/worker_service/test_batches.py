@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,16 +14,42 @@ import pytest
 from psfleet.errors import DataStallError, LostPeerError, ProgramError
 from psfleet.job.sections import Deadlines
 from worker_service import batches as batches_module
-from worker_service.batch_reader import Batch
+from worker_service.batch_reader import Batch, Reading
 from worker_service.batches import Batches, BatchNumbers
+from worker_service.progress import TrainingProgress
 
 DEADLINES = Deadlines(slow_secs=5, stall_secs=600, first_batch_secs=1800)
 SECS = 30.0
 """Far more than any wait takes."""
 
 
-def batches(make: Callable[[int], Iterator[Batch]], deadlines: Deadlines = DEADLINES) -> Batches:
-    return Batches(make, BatchNumbers(is_sync=True, num_workers=1), deadlines, 3)
+class Source:
+    """Data without an end.
+
+    Args of the constructor:
+        make: Returns the batches from a number on.
+    """
+
+    def __init__(self, make: Callable[[int], Iterator[Batch]]) -> None:
+        self._make = make
+
+    def batches(self, start: int, reading: Reading) -> Iterator[Batch]:
+        """See `Batches`."""
+        return self._make(start)
+
+    def num_skipped(self, start: int) -> int | None:
+        """See `Batches`."""
+        return start
+
+
+def batches(
+    make: Callable[[int], Iterator[Batch]],
+    deadlines: Deadlines = DEADLINES,
+    progress: TrainingProgress | None = None,
+) -> Batches:
+    return Batches(
+        Source(make), BatchNumbers(is_sync=True, num_workers=1), deadlines, 3, progress or TrainingProgress()
+    )
 
 
 def numbers(start: int) -> Iterator[Batch]:
@@ -36,11 +63,14 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.takes = 0.0
+        self.reading = Reading()
+        self.on_get: Callable[[], None] = lambda: None
         monkeypatch.setattr(batches_module, "time", SimpleNamespace(monotonic=lambda: self.now))
         monkeypatch.setattr(batches_module, "BatchReader", lambda make: self)
 
     def get(self, timeout_secs: float) -> Batch:
         """See `BatchReader`."""
+        self.on_get()
         self.now += min(timeout_secs, self.takes)
         self.takes -= timeout_secs
         if self.takes > 0:
@@ -79,6 +109,67 @@ def test_after_a_rollback_the_first_batch_may_take_longer_again(clock: Clock) ->
     data.at(7)
     clock.takes = 1799
     data.at(3)
+
+
+def test_a_first_batch_may_take_longer_after_its_wait_was_interrupted(clock: Clock) -> None:
+    data = batches(numbers)
+    data.interruptible()()
+    with pytest.raises(LostPeerError):
+        data.at(7)
+    data.interruptible()
+    clock.takes = 1799
+    data.at(7)
+
+
+def test_the_first_batch_of_the_next_shard_may_take_longer(clock: Clock) -> None:
+    """The rest of the shard before takes 500 s, as no other batch of it comes."""
+    progress = TrainingProgress()
+    data = batches(numbers, progress=progress)
+    data.at(0)
+    began = clock.now
+
+    def open_shard() -> None:
+        clock.reading.opens_shard = 500 < clock.now - began < 1700
+        if not 500 < clock.now - began < 502:
+            assert progress.reading_first_batch == (clock.now - began > 501), f"after {clock.now - began} s"
+
+    clock.on_get = open_shard
+    clock.takes = 1799
+    data.at(1)
+    assert not progress.reading_first_batch
+    clock.reading.opens_shard, clock.on_get = True, lambda: None
+    clock.takes = 1e9
+    with pytest.raises(DataStallError, match=r"gave up after 1800 s .* batch 2"):
+        data.at(2)
+
+
+def test_a_worker_reports_that_it_waits_for_a_first_batch(clock: Clock) -> None:
+    progress = TrainingProgress()
+    data = batches(numbers, progress=progress)
+    assert progress.reading_first_batch, "the process starts"
+    for number, is_first in ((0, True), (1, False), (9, False), (4, True), (5, False)):
+        clock.on_get = partial(seen_at, progress, number, is_first)
+        data.at(number)
+        assert not progress.reading_first_batch
+
+
+def test_a_report_of_a_first_batch_ends_with_an_interrupted_wait(clock: Clock) -> None:
+    progress = TrainingProgress()
+    data = batches(numbers, progress=progress)
+    data.interruptible()()
+    with pytest.raises(LostPeerError):
+        data.at(7)
+    assert not progress.reading_first_batch
+    data.announce_first()
+    assert progress.reading_first_batch
+    data.interruptible()
+    data.at(7)
+    data.announce_first()
+    assert not progress.reading_first_batch
+
+
+def seen_at(progress: TrainingProgress, number: int, is_first: bool) -> None:
+    assert progress.reading_first_batch == is_first, f"batch {number}"
 
 
 def test_slow_data_are_told_once_for_each_batch(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.program_samples import sample_job
 
+from ps_service.run_state import Run
 from psfleet import polling
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import DeadlineError
@@ -62,13 +63,18 @@ def fleet_wait(beat: Beat) -> FleetWait:
     return FleetWait(context, heartbeat)
 
 
-def state(step: float, pushed: int = 1) -> pb.ShardState:
-    """Of ps 0, as the chief, which has pushed gradients, and this worker, which has not, have made it."""
-    workers = [
-        pb.WorkerState(index=0, is_alive=True, pushed=pushed),
-        pb.WorkerState(index=1, is_alive=True, pushed=0),
-    ]
-    return pb.ShardState(step=int(step), generation=1, workers=workers)
+def state(step: float, is_reading: bool = False, caller: int = 1) -> pb.ShardState:
+    """What ps 0 replies to a heartbeat of a worker while the chief says whether it reads its first batch."""
+    run = Run("run", "")
+    for index in range(2):
+        join = pb.JoinRequest(index=index, worker_limit=2, process=str(index))
+        member = pb.Member(index=index, incarnation=run.join(join).incarnation, process=str(index))
+        reading = is_reading and index == 0
+        beat = pb.HeartbeatRequest(caller=pb.Caller(member=member), beat=1, reading_first_batch=reading)
+        run.record_heartbeat(beat)
+    reply = run.heartbeat_reply(caller)
+    reply.step, reply.generation = int(step), 1
+    return reply
 
 
 def await_warm_up(beat: Beat, replaced_at: int = 1 << 60) -> None:
@@ -87,11 +93,11 @@ def test_a_chief_that_makes_no_more_steps_ends_the_warm_up(clock: Clock) -> None
 
 
 def test_the_chief_may_take_longer_for_its_first_batch(clock: Clock) -> None:
-    await_warm_up(Beat(clock, lambda now: state(0, pushed=0) if now < 1700 else state(now)))
+    await_warm_up(Beat(clock, lambda now: state(0, is_reading=True) if now < 1700 else state(now)))
     assert clock.now == pytest.approx(1700, abs=10)
     clock.now = 0.0
     with pytest.raises(DeadlineError, match=r"after 1800 s waiting for the chief .* it has made 0"):
-        await_warm_up(Beat(clock, lambda now: state(0, pushed=0)))
+        await_warm_up(Beat(clock, lambda now: state(0, is_reading=True)))
     assert clock.now == pytest.approx(FIRST_BATCH_SECS, abs=10)
 
 
@@ -103,6 +109,11 @@ def test_the_end_of_the_run_and_a_new_generation_end_the_warm_up(clock: Clock) -
 
 
 def test_a_fleet_may_stand_still_longer_while_another_worker_reads_its_first_batch(clock: Clock) -> None:
-    for pushed, secs in ((0, FIRST_BATCH_SECS), (1, STALL_SECS)):
-        beat = Beat(clock, lambda now, pushed=pushed: state(5, pushed))
+    for is_reading, secs in ((True, FIRST_BATCH_SECS), (False, STALL_SECS)):
+        beat = Beat(clock, lambda now, is_reading=is_reading: state(5, is_reading))
         assert fleet_wait(beat).stall_secs(beat.states) == secs
+
+
+def test_its_own_first_batch_does_not_prolong_what_a_worker_waits_for(clock: Clock) -> None:
+    beat = Beat(clock, lambda now: state(5, is_reading=True, caller=0))
+    assert fleet_wait(beat).stall_secs(beat.states) == STALL_SECS

@@ -12,6 +12,7 @@ import tensorflow as tf
 from support.program_samples import sample_job
 
 from psfleet.job.program import GraphProgram
+from worker_service.batch_reader import Reading
 from worker_service.training_data import TrainingData
 
 BATCH_SIZE = 4
@@ -146,3 +147,62 @@ def test_a_data_set_is_made_once_and_when_its_shard_is_due() -> None:
 def test_far_ahead_no_batch_is_read_where_the_lengths_are_known() -> None:
     far = first(1, data(known(LENGTHS["different"]), 2), 10**12 * ROUND + 11)
     assert far == first(1, data(known(LENGTHS["different"]), 2), 11)
+
+
+@pytest.mark.parametrize(("index", "ahead"), [(1, 0), (5, 1)])
+def test_what_a_new_start_would_skip_is_known_without_a_call_of_train(index: int, ahead: int) -> None:
+    """Worker 1 reads shards of 7, 4, 6 and 3 batches."""
+    calls: list[int] = []
+
+    def train(shard: int, shards: int) -> tf.data.Dataset:
+        calls.append(shard)
+        return known(LENGTHS["different"])(shard, shards)
+
+    worker = data(train, index)
+    assert worker.num_skipped(0) is None
+    first(1, worker)
+    assert worker.num_skipped(6 - ahead) == 6
+    assert worker.num_skipped(7 - ahead) is None, "that shard was not read"
+    first(ROUND, worker)
+    calls.clear()
+    assert [worker.num_skipped(at - ahead) for at in (6, 7, 10, 11, 19, 20, 3 * ROUND + 12)] == [6, 0, 3, 0, 2, 0, 1]
+    assert not calls
+
+
+def test_data_without_an_end_are_skipped_from_their_start() -> None:
+    for train in (unknown([99] * NUM_SHARDS), lambda shard, shards: tf.data.Dataset.range(9).repeat()):
+        worker = data(train, 1)
+        first(3, worker)
+        assert worker.num_skipped(70) == 70
+
+
+def test_a_closed_reader_skips_no_further_batch() -> None:
+    reading, seen = Reading(), []
+
+    def example(number: tf.Tensor) -> tf.Tensor:
+        def see(value: np.int64) -> np.int64:
+            seen.append(int(value))
+            reading.is_closed = len(seen) >= 20 * BATCH_SIZE
+            return value
+
+        return tf.numpy_function(see, [number], tf.int64, stateful=True)
+
+    def train(shard: int, shards: int) -> tf.data.Dataset:
+        return tf.data.Dataset.range(1000 * BATCH_SIZE).repeat().map(example)
+
+    assert not list(data(train, 0).batches(900, reading))
+    assert len(seen) < 100 * BATCH_SIZE
+
+
+@pytest.mark.parametrize("rotates", [True, False])
+def test_a_reader_is_told_when_the_next_shard_is_opened(rotates: bool) -> None:
+    """By the calls of `train`, which may take long. Its first one is a part of the reader's first batch anyway."""
+    reading, told = Reading(), []
+
+    def train(shard: int, shards: int) -> tf.data.Dataset:
+        told.append(reading.opens_shard)
+        return known([2] * NUM_SHARDS)(shard, shards)
+
+    for _ in itertools.islice(data(train, 0, rotates=rotates).batches(0, reading), 5):
+        assert not reading.opens_shard
+    assert told == ([False, True, True] if rotates else [False])

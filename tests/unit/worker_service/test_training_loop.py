@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 
 from psfleet.errors import LostPeerError
 from psfleet.job.sections import Deadlines
-from worker_service.batch_reader import Batch
+from worker_service.batch_reader import Batch, Reading
 from worker_service.batches import MAX_SKIPPED_BATCHES, Batches, BatchNumbers
 from worker_service.progress import TrainingProgress
 from worker_service.session import SessionStart
@@ -27,13 +27,18 @@ class Data:
     def __init__(self) -> None:
         self.starts: list[int] = []
         self.read: list[int] = []
+        self.skipped: Callable[[int], int | None] = lambda start: 0
 
-    def make(self, start: int) -> Iterator[Batch]:
+    def batches(self, start: int, reading: Reading) -> Iterator[Batch]:
         """See `Batches`."""
         self.starts.append(start)
         for number in range(start, FINAL_STEP):
             self.read.append(number)
             yield (np.array(number),)
+
+    def num_skipped(self, start: int) -> int | None:
+        """See `Batches`."""
+        return self.skipped(start)
 
 
 class Session:
@@ -71,7 +76,7 @@ class Worker:
     def __init__(self, mode: str = "sync", num_workers: int = 2) -> None:
         self.data = Data()
         self._is_sync = mode == "sync"
-        self._batches = Batches(self.data.make, BatchNumbers(self._is_sync, num_workers), Deadlines(), 0)
+        self._batches = Batches(self.data, BatchNumbers(self._is_sync, num_workers), Deadlines(), 0, TrainingProgress())
 
     def session(self, at: int, script: list[int | None], newest: int = -1, generation: int = 1) -> Session:
         """Trains a session that starts at a global step with the worker's newest local step on the ps."""
@@ -110,6 +115,22 @@ def test_a_batch_far_ahead_or_behind_is_read_from_there() -> None:
     assert worker.session(0, [1, far + 1, far + 2]).trained == [(0, 0), (1, 1), (far + 1, far + 1)]
     assert worker.data.starts == [0, far + 1]
     assert not set(range(10, far)) & set(worker.data.read)
+
+
+@pytest.mark.parametrize(
+    ("skipped", "starts"),
+    [
+        (MAX_SKIPPED_BATCHES + 1, [0]),
+        (MAX_SKIPPED_BATCHES, [0, MAX_SKIPPED_BATCHES + 2]),
+        (None, [0, MAX_SKIPPED_BATCHES + 2]),
+    ],
+)
+def test_a_batch_far_ahead_is_read_from_where_fewer_batches_are_skipped(skipped: int | None, starts: list[int]) -> None:
+    worker = Worker()
+    worker.data.skipped = lambda start: skipped
+    far = 1 + MAX_SKIPPED_BATCHES + 1
+    assert worker.session(0, [1, far, far + 1]).trained == [(0, 0), (1, 1), (far, far)]
+    assert worker.data.starts == starts
 
 
 @pytest.mark.parametrize("generation", [1, 2])
@@ -170,9 +191,19 @@ def test_a_refused_call_is_repeated_unless_every_ps_has_its_gradient(
     has_gradient: bool, trained: list[tuple[int, int]], awaited: list[int]
 ) -> None:
     data = Data()
-    batches = Batches(data.make, BatchNumbers(True, 2), Deadlines(), 0)
+    batches = Batches(data, BatchNumbers(True, 2), Deadlines(), 0, TrainingProgress())
     session: Any = RefusingSession(has_gradient)
     train_generation(session, 1, True, batches, TrainingProgress(), NullObserver())
     assert session.trained == trained
     assert session.awaited == awaited
     assert len(data.starts) == 1, "the data were read from their beginning once more"
+
+
+def test_an_async_batch_is_repeated_until_every_ps_has_its_gradient() -> None:
+    """Pulled at global steps 10 and 15. A gradient of an earlier step, 13, is not that of this one."""
+    for newest, batch in (([10, 13], 5), ([8, 15], 5), ([10, 15], 6)):
+        numbers = BatchNumbers(is_sync=False, num_workers=2)
+        numbers.start(1, SessionStart(np.array([[10, 99], [15, 99]]), np.array([8, 13])))
+        assert numbers.next(np.array([10, 15])) == 5
+        numbers.start(1, SessionStart(np.array([[11, 99], [16, 99]]), np.array(newest)))
+        assert numbers.next(np.array([11, 16])) == batch, f"newest local steps {newest}"
