@@ -158,6 +158,8 @@ class Run:
         with self.lock:
             view, shard = self.view, self._shard
             state = pb.ShardState(run=self.name, phase=self._phase(), cause=self._cause, epoch=view.epoch)
+            # Also without a shard: a chief that asks while the next one is built must not ask for an older generation.
+            state.generation = view.generation
             if with_workers:
                 state.workers.extend(self.workers())
             if view.outcome is not None:
