@@ -25,7 +25,7 @@ from worker_service.chief.run_attempt import begin, is_first
 from worker_service.chief.run_finisher import RunFinisher
 from worker_service.evaluation import Evaluator
 from worker_service.frontends import FrontEnd, front_end
-from worker_service.joining import join_as_chief
+from worker_service.joining import finish_as_chief
 from worker_service.run_context import RunContext, TaskAddresses
 
 logger = logging.getLogger("psfleet.chief")
@@ -55,8 +55,7 @@ def conclude(settings: Settings, fleet: FleetClient, stop: Stop, checkpoint: Che
     job = settings.job
 
     def finish() -> None:
-        join_as_chief(fleet, settings, job)
-        fleet.finish(outcome)
+        finish_as_chief(fleet, settings, job, outcome)
 
     finishing = threading.Thread(target=finish, name="finish", daemon=True)
     finishing.start()

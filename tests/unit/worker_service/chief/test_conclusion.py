@@ -10,6 +10,7 @@ import pytest
 from support.checkpoint_samples import save
 from support.tiny_job import PRELUDE
 
+from psfleet.addresses import Address
 from psfleet.checkpoint.store import write_initial
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import DONE
@@ -36,6 +37,15 @@ def chief(out: Path, **env: str) -> settings.Settings:
     return settings.read(own | {f"PSFLEET_{name}": text for name, text in env.items()})
 
 
+def fleet_of(told: list[pb.Outcome]) -> Any:
+    """One ps, which stores the outcome that it receives."""
+    granted = pb.JoinReply(incarnation=2)
+    ps = SimpleNamespace(
+        address=Address("ps", 2222), join=lambda request: granted, identify=lambda member: None, finish=told.append
+    )
+    return SimpleNamespace(ps=[ps])
+
+
 @pytest.mark.parametrize(
     ("step", "env", "is_found"),
     [(100, {"CAUSE": "it was killed"}, True), (99, {"CAUSE": "it was killed"}, False), (100, {}, False)],
@@ -57,7 +67,7 @@ def test_the_saved_model_is_evaluated_and_reported_without_any_ps(tmp_path: Path
         tmp_path / "checkpoints", layout, front.initial_values(), run="run", generation=1, optimizer="sgd", extra={}
     )
     told: list[pb.Outcome] = []
-    fleet: Any = SimpleNamespace(finish=told.append, ps=[])
+    fleet = fleet_of(told)
     stop: Any = None
     assert conclusion.conclude(chief(tmp_path, CAUSE="it was killed"), fleet, stop, saved) == DONE
     report = Report.read(tmp_path)
