@@ -79,12 +79,12 @@ def conclude(settings: Settings, fleet: FleetClient, stop: Stop, checkpoint: Che
 
 
 def _report(settings: Settings, context: RunContext, front: FrontEnd, checkpoint: Checkpoint) -> None:
-    started = begin(settings)
+    attempt = begin(settings)
     events = Events(context.out, context.job)
     events.add("chief", 0, "restarted", settings.cause or "it was replaced")
     evaluator = Evaluator(front, context.layout, context.job.device)
     recorder = Recorder(context.out, context.job, context.layout, evaluator)
-    finisher = RunFinisher(context, recorder, CheckpointCommitter(context, {}), events, started)
+    finisher = RunFinisher(context, recorder, CheckpointCommitter(context, {}), events, attempt.started)
     try:
         html.publish(finisher.resumed_report(checkpoint), context.out)
     except ProgramError as error:
