@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from support.tiny_job import PRELUDE
 from psfleet.addresses import Address
 from psfleet.checkpoint.store import write_initial
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import DONE
+from psfleet.errors import BAD_JOB, DONE, PROGRAM_FAILED, PsfleetError
 from psfleet.job.job import parse_job
 from psfleet.job.program import load_program
 from psfleet.layout import Layout
@@ -75,3 +76,36 @@ def test_the_saved_model_is_evaluated_and_reported_without_any_ps(tmp_path: Path
     assert report.checkpoint is not None
     assert report.checkpoint.path == str(saved.folder)
     assert [outcome.exit_code for outcome in told] == [DONE]
+
+
+@pytest.mark.parametrize(
+    ("program", "exit_code"),
+    [("raise ValueError('no data')", PROGRAM_FAILED), (PRELUDE, BAD_JOB)],
+    ids=["the program cannot be loaded", "the checkpoint is of another model"],
+)
+@pytest.mark.parametrize("has_result", [False, True], ids=["no report", "a report of success"])
+def test_a_program_that_does_not_fit_is_reported_and_no_ps_is_told_of_a_success(
+    tmp_path: Path, program: str, exit_code: int, has_result: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "concluded_program", raising=False)
+    (tmp_path / "concluded_program.py").write_text(program)
+    save(tmp_path / "checkpoints", 100)
+    process = chief(tmp_path, CAUSE="it was killed")
+    saved = conclusion.saved_final_step(process)
+    assert saved is not None
+    before = '{"status": "done"}'
+    if has_result:
+        (tmp_path / Report.FILE_NAME).write_text(before)
+    told: list[pb.Outcome] = []
+    stop: Any = None
+    with pytest.raises(PsfleetError) as caught:
+        conclusion.conclude(process, fleet_of(told), stop, saved)
+    assert caught.value.exit_code == exit_code
+    assert [outcome.exit_code for outcome in told] == [exit_code]
+    if has_result:
+        assert (tmp_path / Report.FILE_NAME).read_text() == before
+        return
+    report = Report.read(tmp_path)
+    assert (report.status, report.exit_code, report.final_step) == ("failed", exit_code, 100)
+    assert report.checkpoint is not None
+    assert report.checkpoint.path == str(saved.folder)
