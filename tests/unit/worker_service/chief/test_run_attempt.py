@@ -9,9 +9,9 @@ import pytest
 
 from psfleet.control import control_pb2 as pb
 from psfleet.report.schema import Event, EventLog, Report
+from psfleet.run_folder import STARTED
 from psfleet.service import settings
 from psfleet.service.settings import Settings
-from worker_service.chief import run_attempt
 from worker_service.chief.run_attempt import begin, has_result
 
 LONG_AGO = 1000.0
@@ -53,7 +53,7 @@ def test_the_first_chief_of_an_attempt_removes_the_records_and_keeps_the_checkpo
 
 @pytest.mark.parametrize("text", ["", "no json", "[]", '{"name": "a"}', '{"name": "a", "time": "noon"}'])
 def test_a_marker_that_cannot_be_read_is_ignored(out: Path, text: str) -> None:
-    (out / run_attempt.STARTED).write_text(text)
+    (out / STARTED).write_text(text)
     assert begin(chief(out, START="a")).started > LONG_AGO
     assert begin(chief(out, START="a", CAUSE="it was killed")).started > LONG_AGO
 
@@ -76,7 +76,7 @@ def test_a_ps_that_answers_decides_who_is_the_chief(out: Path) -> None:
 
 def test_a_chief_whose_marker_is_gone_reports(out: Path) -> None:
     attempt = begin(chief(out, START="a", CAUSE="it was killed"))
-    (out / run_attempt.STARTED).unlink()
+    (out / STARTED).unlink()
     assert attempt.may_report_failure([None])
 
 
