@@ -138,10 +138,10 @@ class FleetView:
         """Refuses to configure an older generation than the newest.
 
         Raises:
-            BadJobError: It is older.
+            LostPeerError: It is older: the caller read the state before another chief configured this ps.
         """
         if generation < self.generation:
-            raise BadJobError(f"generation {generation} requested, expected one above {self.generation}")
+            raise LostPeerError(f"generation {generation} requested, expected one above {self.generation}")
 
     def configured(self, generation: int, quorum: int) -> None:
         """Stores the generation that this ps has started."""

@@ -164,6 +164,8 @@ class Run:
             view, shard = self.view, self._shard
             state = pb.ShardState(run=self.name, phase=self._phase(), cause=self._cause, epoch=view.epoch)
             state.reading_first_batch = view.awaits_first_batch(self._clock(), caller)
+            # Also without a shard: a chief that asks while the next one is built must not ask for an older generation.
+            state.generation = view.generation
             if with_workers:
                 state.workers.extend(self.workers())
             if view.outcome is not None:

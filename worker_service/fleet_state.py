@@ -28,6 +28,11 @@ def generation_of(states: States, digest: str) -> int | None:
     return generations.pop() if len(known) == len(states) and len(generations) == 1 else None
 
 
+def has_generation(state: pb.ShardState, generation: int) -> bool:
+    """Whether a ps has the shard of a generation; one without a shard reports the newest generation that it had."""
+    return state.phase != pb.EMPTY and state.generation == generation
+
+
 def check_chief(states: States, incarnation: int) -> None:
     """Checks, before the chief writes what only one chief may write, that no ps knows of a newer one.
 

@@ -17,7 +17,7 @@ from psfleet.control import control_pb2 as pb
 from psfleet.control.client import CALL_SECS, FleetClient
 from psfleet.errors import LOST_PEERS, BadJobError, LostPeerError, PsfleetError, ReplacedError
 from psfleet.service.process import Stop
-from worker_service.fleet_state import States
+from worker_service.fleet_state import States, has_generation
 from worker_service.progress import TrainingProgress
 
 logger = logging.getLogger("psfleet.worker")
@@ -199,7 +199,7 @@ class Heartbeat:
         with self._lock:
             own, states, interrupt = self._generation, self._states, self._interrupt
             is_over = self._outcome is not None or bool(self._replaced)
-        is_outdated = own >= 0 and any(state is not None and state.generation != own for state in states)
+        is_outdated = own >= 0 and any(state is not None and not has_generation(state, own) for state in states)
         if is_over or is_outdated or self._stop.must_leave(self.index):
             interrupt()
 

@@ -7,8 +7,8 @@ import secrets
 from dataclasses import dataclass
 
 from psfleet.control import control_pb2 as pb
-from psfleet.control.client import FleetClient
-from psfleet.errors import LostPeerError, PsfleetError, ReplacedError
+from psfleet.control.client import FleetClient, PsClient, finish_each
+from psfleet.errors import LostPeerError, ReplacedError
 from psfleet.job.job import Job
 from psfleet.polling import wait_until
 from psfleet.service.process import Stop
@@ -64,17 +64,27 @@ def join(fleet: FleetClient, settings: Settings, job: Job, stop: Stop) -> Member
     return found
 
 
-def join_as_chief(fleet: FleetClient, settings: Settings, job: Job) -> None:
-    """Joins each ps that answers as the chief, with an incarnation of its own there; the others are left out."""
+def finish_as_chief(fleet: FleetClient, settings: Settings, job: Job, outcome: pb.Outcome) -> int:
+    """Joins each ps that answers as the chief, with an incarnation of its own there, and ends the run on it.
+
+    Both calls are repeated together: a ps that knows the chief before refuses the outcome of one that has not joined.
+
+    Returns:
+        Number of ps that have the outcome; see `finish_each`.
+    """
     process = secrets.token_hex(8)
-    for client in fleet.ps:
-        request = _request(settings, job, process)
+
+    def end(client: PsClient) -> None:
+        nonlocal process
         try:
-            granted = client.join(request)
-        except PsfleetError as error:
-            logger.info("not joined: %s", error)
-        else:
+            granted = client.join(_request(settings, job, process))
             client.identify(pb.Member(index=granted.index, incarnation=granted.incarnation, process=process))
+            client.finish(outcome)
+        except ReplacedError as error:
+            process = secrets.token_hex(8)
+            raise LostPeerError(str(error)) from error
+
+    return finish_each(fleet.ps, end)
 
 
 def _request(settings: Settings, job: Job, process: str) -> pb.JoinRequest:

@@ -39,7 +39,7 @@ from worker_service.chief.recovery import Recovery
 from worker_service.chief.run_attempt import begin
 from worker_service.chief.run_finisher import RunFinisher, versions
 from worker_service.evaluation import Evaluator
-from worker_service.fleet_state import check_chief
+from worker_service.fleet_state import States, check_chief
 from worker_service.frontends import FrontEnd, front_end
 from worker_service.heartbeat import Heartbeat
 from worker_service.joining import join
@@ -157,21 +157,36 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, feed: Batches
         error = chief.error
         if error is None and outcome.exit_code:
             raise _worker_error(outcome)
-        html.publish(chief.report(error), context.out)
         if error is not None:
+            _publish_failure(chief, components, error, [])
             raise error
+        html.publish(chief.report(None), context.out)
         return outcome.exit_code
     except PsfleetError as error:
         if chief.error is None and not _is_replaced(error, process.stop):
-            check_chief(context.fleet.describe(), context.incarnation)
-            html.publish(chief.report(error), context.out)
+            states = context.fleet.describe()
+            check_chief(states, context.incarnation)
+            _publish_failure(chief, components, error, states)
         raise
     finally:
         components.recorder.close()
 
 
+def _publish_failure(chief: Chief, components: ChiefComponents, error: PsfleetError, states: States) -> None:
+    """Writes the report of a run that an error ended, unless that would replace a better one."""
+    attempt = components.attempt
+    if attempt.may_report_failure(states):
+        html.publish(chief.report(error), attempt.out)
+    else:
+        logger.warning(
+            "no report of this end (%s): a newer chief, or a chief whose run is done, has the run folder", error
+        )
+
+
 def _chief_components(settings: Settings, context: RunContext, front: FrontEnd) -> ChiefComponents:
-    started = begin(settings)
+    # Before it removes the records of an earlier attempt: loading the program took time.
+    check_chief(context.fleet.describe(), context.incarnation)
+    attempt = begin(settings)
     manifest_extra = {
         "job": context.job.model_dump(mode="json"),
         "program_folder": str(settings.program_folder),
@@ -185,9 +200,10 @@ def _chief_components(settings: Settings, context: RunContext, front: FrontEnd) 
     return ChiefComponents(
         recovery=Recovery(context, front.initial_values, manifest_extra, events),
         committer=committer,
-        finisher=RunFinisher(context, recorder, committer, events, started),
+        finisher=RunFinisher(context, recorder, committer, events, attempt.started),
         recorder=recorder,
         events=events,
+        attempt=attempt,
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import DataStallError, DeadlineError, LostPeerError, ProgramError
 from worker_service.batches import Batches
-from worker_service.fleet_state import TRAINING, States, generation_of
+from worker_service.fleet_state import TRAINING, States, generation_of, has_generation
 from worker_service.fleet_wait import FleetWait
 from worker_service.frontends.interface import FrontEnd
 from worker_service.heartbeat import Heartbeat
@@ -152,10 +152,10 @@ class Worker:
         return self._graph[1]
 
     def _is_replaced(self, generation: int) -> bool:
-        """Whether every ps can be reached, and one has another generation."""
+        """Whether every ps can be reached, and one has another generation or no shard."""
         states = self._heartbeat.states
         return all(state is not None for state in states) and any(
-            state is not None and state.generation != generation for state in states
+            state is not None and not has_generation(state, generation) for state in states
         )
 
     def _handle_loss(self, error: LostPeerError, progressed: bool) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,7 +16,7 @@ from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
 from psfleet.control.credentials import channel
-from psfleet.errors import BadJobError, DeadlineError, LostPeerError, ReplacedError
+from psfleet.errors import BadJobError, DeadlineError, LostPeerError, PsfleetError, ReplacedError
 from psfleet.layout import Layout
 from psfleet.polling import wait_until
 
@@ -171,25 +171,47 @@ class FleetClient:
         return states
 
     def finish(self, outcome: pb.Outcome) -> int:
-        """Ends the run on every ps, with retries for `FINISH_SECS`; returns the number of ps that have the outcome.
+        """Ends the run on every ps; see `finish_each`."""
+        return finish_each(self.ps, lambda client: client.finish(outcome))
 
-        Raises:
-            ReplacedError: Another process has this worker's index.
-        """
-        pending = list(self.ps)
 
-        def notify() -> list[str]:
-            for client in list(pending):
-                try:
-                    client.finish(outcome)
-                except LostPeerError as error:
-                    logger.debug("Finish failed, will be retried: %s", error)
-                else:
-                    pending.remove(client)
-            return [client.address.control for client in pending]
+def finish_each(ps: Sequence[PsClient], end: Callable[[PsClient], object]) -> int:
+    """Ends the run on each ps, with retries for `FINISH_SECS`; returns the number of ps that have the outcome.
 
-        try:
-            wait_until(notify, FINISH_SECS, "every ps to receive the outcome", done=operator.not_)
-        except DeadlineError as error:
-            logger.warning("%s", error)
-        return len(self.ps) - len(pending)
+    A ps that refuses is left out, and keeps the outcome from no other.
+
+    Args:
+        end: Ends the run on one ps; called again after a `LostPeerError`.
+
+    Raises:
+        ReplacedError: Another process has this worker's index. If no ps had the outcome by then, none receives it: the
+            run goes on with that process.
+    """
+    pending = list(ps)
+    refusals: list[PsfleetError] = []
+
+    def notify() -> list[str]:
+        for client in list(pending):
+            try:
+                end(client)
+            except LostPeerError as error:
+                logger.debug("Finish failed, will be retried: %s", error)
+                continue
+            except ReplacedError as error:
+                if len(pending) + len(refusals) == len(ps):
+                    raise
+                refusals.append(error)
+            except BadJobError as error:
+                logger.warning("a ps does not receive the outcome: %s", error)
+                refusals.append(error)
+            pending.remove(client)
+        return [client.address.control for client in pending]
+
+    try:
+        wait_until(notify, FINISH_SECS, "every ps to receive the outcome", done=operator.not_)
+    except DeadlineError as error:
+        logger.warning("%s", error)
+    for refusal in refusals:
+        if isinstance(refusal, ReplacedError):
+            raise refusal
+    return len(ps) - len(pending) - len(refusals)

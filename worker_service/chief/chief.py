@@ -14,6 +14,7 @@ from worker_service.chief.events import Events
 from worker_service.chief.fleet_status import FleetStatusLogger
 from worker_service.chief.recorder import Recorder
 from worker_service.chief.recovery import Recovery
+from worker_service.chief.run_attempt import Attempt
 from worker_service.chief.run_finisher import RunFinisher
 from worker_service.fleet_state import States, stop_error
 from worker_service.frontends.interface import FrontEnd
@@ -32,6 +33,7 @@ class ChiefComponents:
     finisher: RunFinisher
     recorder: Recorder
     events: Events
+    attempt: Attempt
 
 
 class Chief(Worker):

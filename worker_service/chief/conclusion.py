@@ -10,7 +10,8 @@ from psfleet.checkpoint.store import newest_from
 from psfleet.checkpoint.tensors import check_tensors
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import CALL_SECS, FINISH_SECS, FleetClient
-from psfleet.errors import DONE, ProgramError
+from psfleet.errors import DONE, ProgramError, PsfleetError
+from psfleet.job.job import Job
 from psfleet.job.program import load_program
 from psfleet.layout import Layout
 from psfleet.report import html
@@ -25,7 +26,7 @@ from worker_service.chief.run_attempt import begin, is_first
 from worker_service.chief.run_finisher import RunFinisher
 from worker_service.evaluation import Evaluator
 from worker_service.frontends import FrontEnd, front_end
-from worker_service.joining import join_as_chief
+from worker_service.joining import finish_as_chief
 from worker_service.run_context import RunContext, TaskAddresses
 
 logger = logging.getLogger("psfleet.chief")
@@ -45,51 +46,85 @@ def conclude(settings: Settings, fleet: FleetClient, stop: Stop, checkpoint: Che
 
     Raises:
         ProgramError: The program cannot be loaded, or its evaluation failed; the report says so.
-        BadJobError: The checkpoint is of another model than the program's.
+        BadJobError: The checkpoint is of another model than the program's; the report says so.
     """
-    assert settings.job is not None, "saved_final_step() found its checkpoint"
-    step = checkpoint.step
-    log_json(run=settings.run, role="worker", index=0)
-    logger.info("step %d is saved and verified: the report remains", step, extra={"event": "verified", "step": step})
-    outcome = pb.Outcome(exit_code=DONE, message=f"step {step} is saved and verified")
     job = settings.job
-
-    def finish() -> None:
-        join_as_chief(fleet, settings, job)
-        fleet.finish(outcome)
-
-    finishing = threading.Thread(target=finish, name="finish", daemon=True)
-    finishing.start()
-    front = front_end(load_program(job, settings.program_folder), job, job.fleet.replicas, 0)
-    layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, job.update.bucket_bytes)
-    check_tensors(checkpoint, layout)
-    context = RunContext(
-        run=settings.run,
-        index=0,
-        incarnation=0,
-        job=job,
-        layout=layout,
-        tasks=TaskAddresses(settings.address, settings.ps),
-        fleet=fleet,
-        stop=stop,
-        out=settings.out,
+    assert job is not None, "saved_final_step() found its checkpoint"
+    log_json(run=settings.run, role="worker", index=0)
+    message = f"step {checkpoint.step} is saved and verified"
+    logger.info("%s: the report remains", message, extra={"event": "verified", "step": checkpoint.step})
+    conclusion = _Conclusion(settings, job, fleet, stop, checkpoint)
+    try:
+        front, layout = _load(settings, job, checkpoint)
+    except PsfleetError as error:
+        conclusion.report_failure(error)
+        details = error.details if isinstance(error, ProgramError) else ""
+        failure = pb.Outcome(exit_code=error.exit_code, message=str(error), details=details)
+        finish_as_chief(fleet, settings, job, failure)
+        raise
+    outcome = pb.Outcome(exit_code=DONE, message=message)
+    finishing = threading.Thread(
+        target=finish_as_chief, args=(fleet, settings, job, outcome), name="finish", daemon=True
     )
-    _report(settings, context, front, checkpoint)
+    finishing.start()
+    conclusion.report(front, layout)
     finishing.join(FINISH_SECS + CALL_SECS)
     return DONE
 
 
-def _report(settings: Settings, context: RunContext, front: FrontEnd, checkpoint: Checkpoint) -> None:
-    started = begin(settings)
-    events = Events(context.out, context.job)
-    events.add("chief", 0, "restarted", settings.cause or "it was replaced")
-    evaluator = Evaluator(front, context.layout, context.job.device)
-    recorder = Recorder(context.out, context.job, context.layout, evaluator)
-    finisher = RunFinisher(context, recorder, CheckpointCommitter(context, {}), events, started)
-    try:
-        html.publish(finisher.resumed_report(checkpoint), context.out)
-    except ProgramError as error:
-        html.publish(finisher.report([], checkpoint, error), context.out)
-        raise
-    finally:
-        recorder.close()
+def _load(settings: Settings, job: Job, checkpoint: Checkpoint) -> tuple[FrontEnd, Layout]:
+    """The program and its layout, which the checkpoint fits."""
+    front = front_end(load_program(job, settings.program_folder), job, job.fleet.replicas, 0)
+    layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, job.update.bucket_bytes)
+    check_tensors(checkpoint, layout)
+    return front, layout
+
+
+class _Conclusion:
+    """Writes the report of a run whose final step is saved."""
+
+    def __init__(self, settings: Settings, job: Job, fleet: FleetClient, stop: Stop, checkpoint: Checkpoint) -> None:
+        self._settings, self._job, self._fleet, self._stop = settings, job, fleet, stop
+        self._checkpoint = checkpoint
+        self._attempt = begin(settings)
+        self._events = Events(settings.out, job)
+        self._events.add("chief", 0, "restarted", settings.cause or "it was replaced")
+
+    def report(self, front: FrontEnd, layout: Layout) -> None:
+        """Evaluates the checkpoint and writes the report."""
+        recorder = Recorder(self._settings.out, self._job, layout, Evaluator(front, layout, self._job.device))
+        try:
+            html.publish(self._finisher(recorder, layout).resumed_report(self._checkpoint), self._settings.out)
+        except ProgramError as error:
+            self.report_failure(error)
+            raise
+        finally:
+            recorder.close()
+
+    def report_failure(self, error: PsfleetError) -> None:
+        """Writes the report of a failure, unless another report says that the run is done."""
+        if not self._attempt.may_report_failure([]):
+            logger.warning("not reported, the run is done or has a newer chief: %s", error)
+            return
+        layout = Layout.plan([], [], [], self._job.fleet.ps, self._job.update.bucket_bytes)
+        recorder = Recorder(self._settings.out, self._job, layout, None)
+        try:
+            html.publish(self._finisher(recorder, layout).report([], self._checkpoint, error), self._settings.out)
+        finally:
+            recorder.close()
+
+    def _finisher(self, recorder: Recorder, layout: Layout) -> RunFinisher:
+        settings = self._settings
+        context = RunContext(
+            run=settings.run,
+            index=0,
+            incarnation=0,
+            job=self._job,
+            layout=layout,
+            tasks=TaskAddresses(settings.address, settings.ps),
+            fleet=self._fleet,
+            stop=self._stop,
+            out=settings.out,
+        )
+        committer = CheckpointCommitter(context, {})
+        return RunFinisher(context, recorder, committer, self._events, self._attempt.started)

@@ -31,12 +31,15 @@ REMEMBERED_STEPS = 100_000
 class Recorder:
     """An `Observer` of the chief's training loop. Only the training thread writes; metrics read `loss`.
 
+    Args of the constructor:
+        evaluator: None: the program could not be loaded, and nothing is evaluated.
+
     Attributes:
         loss: Of the newest step's batch; None before the first.
         metrics: Of the newest evaluation, by name; empty before the first.
     """
 
-    def __init__(self, out: Path, job: Job, layout: Layout, evaluator: Evaluator) -> None:
+    def __init__(self, out: Path, job: Job, layout: Layout, evaluator: Evaluator | None) -> None:
         self._job = job
         self._layout = layout
         self._evaluator = evaluator
@@ -91,6 +94,8 @@ class Recorder:
         Raises:
             ProgramError: The program failed.
         """
+        if self._evaluator is None:
+            return
         tensors = values()
         started = time.perf_counter()
         metrics = self._evaluator.evaluate(tensors)

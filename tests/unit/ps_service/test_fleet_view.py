@@ -205,9 +205,9 @@ def test_without_a_free_index_a_worker_is_refused() -> None:
     assert join(view, "c", now=LATE).index == 1
 
 
-def test_generations_only_grow() -> None:
+def test_generations_only_grow_and_a_chief_that_asks_for_an_older_one_tries_again() -> None:
     view = FleetView()
     view.configured(2, quorum=3)
     view.check_generation(2)
-    with pytest.raises(BadJobError, match="generation 1 requested, expected one above 2"):
+    with pytest.raises(LostPeerError, match="generation 1 requested, expected one above 2"):
         view.check_generation(1)

@@ -69,6 +69,14 @@ def test_a_shard_that_is_closed_meanwhile_ends_nothing(error: Exception, caplog:
     assert not caplog.messages
 
 
+def test_the_newest_generation_is_known_while_the_next_shard_is_built() -> None:
+    """The chief asks for one above it; a new chief, too, may ask meanwhile."""
+    run = run_with([])
+    run.take_shard()
+    state = run.state()
+    assert (state.phase, state.generation) == (pb.EMPTY, 1)
+
+
 def test_only_a_run_without_shard_outcome_and_heartbeats_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     empty, trained, over = Run("empty", ""), run_with([]), Run("over", "")
     over.finish(pb.Outcome())

@@ -8,7 +8,7 @@ import pytest
 
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import ReplacedError
-from worker_service.fleet_state import States, check_chief, stop_error
+from worker_service.fleet_state import States, check_chief, has_generation, stop_error
 
 
 def states_with(incarnation: int) -> States:
@@ -21,6 +21,22 @@ def test_a_chief_writes_only_while_no_ps_knows_a_newer_one() -> None:
     check_chief([None], 3)
     with pytest.raises(ReplacedError, match="incarnation 3 was replaced by the process at new:2222 with incarnation 4"):
         check_chief(states_with(4), 3)
+
+
+@pytest.mark.parametrize(
+    ("state", "is_there"),
+    [
+        (pb.ShardState(generation=2, phase=pb.RUNNING), True),
+        (pb.ShardState(generation=2, phase=pb.COMPLETE), True),
+        (pb.ShardState(generation=3, phase=pb.RUNNING), False),
+        (pb.ShardState(generation=2, phase=pb.EMPTY), False),
+        (pb.ShardState(phase=pb.EMPTY), False),
+    ],
+    ids=["training", "complete", "another generation", "a shard that is closed", "restarted"],
+)
+def test_a_ps_without_a_shard_has_no_generation(state: pb.ShardState, is_there: bool) -> None:
+    """While it builds the next shard, its generation is still that of the shard before."""
+    assert has_generation(state, 2) == is_there
 
 
 @pytest.mark.parametrize(

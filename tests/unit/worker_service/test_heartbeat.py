@@ -167,7 +167,7 @@ def test_a_replaced_worker_leaves_its_step_and_neither_listens_nor_calls_again()
     interrupted = threading.Event()
     with beating(first, other) as (heartbeat, seen):
         heartbeat.attach(2, interrupted.set)
-        first.next_call().answer.put(pb.ShardState(generation=2))
+        first.next_call().answer.put(pb.ShardState(generation=2, phase=pb.RUNNING))
         other.next_call().answer.put(ReplacedError("worker 0 with incarnation 1 was replaced"))
         assert interrupted.wait(SECS)
         with pytest.raises(ReplacedError, match="worker 0 with incarnation 1 was replaced"):
@@ -180,9 +180,10 @@ def test_a_replaced_worker_leaves_its_step_and_neither_listens_nor_calls_again()
     [
         (pb.ShardState(generation=2, phase=pb.RUNNING), False),
         (pb.ShardState(generation=3, phase=pb.RUNNING), True),
+        (pb.ShardState(generation=2, phase=pb.EMPTY), True),
         (pb.ShardState(generation=2, phase=pb.FINISHED), True),
     ],
-    ids=["same generation", "another generation", "run is over"],
+    ids=["same generation", "another generation", "no shard", "run is over"],
 )
 def test_a_step_is_interrupted_when_its_generation_or_the_run_has_ended(state: pb.ShardState, is_useless: bool) -> None:
     ps = Ps()

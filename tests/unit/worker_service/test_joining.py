@@ -11,10 +11,11 @@ import pytest
 
 from ps_service.run_state import Run
 from psfleet.addresses import Address
+from psfleet.control import client
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import DeadlineError, LostPeerError, ReplacedError, StoppedError
+from psfleet.errors import BadJobError, DeadlineError, LostPeerError, ReplacedError, StoppedError
 from psfleet.service.settings import Settings
-from worker_service.joining import Membership, join
+from worker_service.joining import Membership, finish_as_chief, join
 
 
 class Ps:
@@ -23,6 +24,8 @@ class Ps:
     def __init__(self) -> None:
         self.run = Run("run", "")
         self.failures: list[Exception] = []
+        self.member = pb.Member()
+        self.address = Address("ps", 2222)
 
     def describe(self) -> pb.ShardState:
         return self.run.state()
@@ -31,6 +34,13 @@ class Ps:
         if self.failures:
             raise self.failures.pop()
         return self.run.join(request)
+
+    def identify(self, member: pb.Member) -> None:
+        self.member = member
+
+    def finish(self, outcome: pb.Outcome) -> None:
+        self.run.admit(self.member)
+        self.run.finish(outcome)
 
     def owners(self) -> list[tuple[int, int]]:
         """Index and incarnation of each worker."""
@@ -99,3 +109,37 @@ def test_a_signal_ends_joining() -> None:
     job: Any = SimpleNamespace(deadlines=SimpleNamespace(start_secs=5.0))
     with pytest.raises(StoppedError):
         join(fleet, settings, job, stop)
+
+
+def chief_of_a_finished_run(*ps: Ps) -> None:
+    """Ends the run of a chief before it, which every ps knows."""
+    fleet: Any = Fleet(*ps)
+    for one in ps:
+        one.run.join(pb.JoinRequest(index=0, incarnation=1, process="before", worker_limit=4))
+    settings: Any = SimpleNamespace(index=0, cause="it was killed", address=Address("host", 2222))
+    job: Any = SimpleNamespace(fleet=SimpleNamespace(worker_limit=4))
+    finish_as_chief(fleet, settings, job, pb.Outcome(message="saved and verified"))
+
+
+@pytest.mark.parametrize(
+    "failures",
+    [[LostPeerError("deadline exceeded")], [ReplacedError("worker 0 was replaced"), LostPeerError("reset")]],
+    ids=["lost", "replaced"],
+)
+def test_a_ps_that_misses_a_join_receives_the_outcome_of_a_finished_run_later(failures: list[Exception]) -> None:
+    late, other = Ps(), Ps()
+    late.failures = failures
+    chief_of_a_finished_run(late, other)
+    assert [one.run.outcome is not None for one in (late, other)] == [True, True]
+
+
+def test_a_ps_that_never_lets_the_chief_join_keeps_the_outcome_from_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(client, "FINISH_SECS", 0.3)
+    lost, refusing, other = Ps(), Ps(), Ps()
+    lost.failures = [LostPeerError("connection refused")] * 1000
+    refusing.failures = [BadJobError("caller's run is 'other'")] * 1000
+    chief_of_a_finished_run(lost, refusing, other)
+    assert [one.run.outcome is not None for one in (lost, refusing, other)] == [False, False, True]
+    assert len(refusing.failures) == 999, "a refusal is not repeated"

@@ -1,7 +1,8 @@
-"""Which errors of a worker end the run, and which end only its process."""
+"""How a worker's process ends: which errors end the run, and what its chief writes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,8 +10,109 @@ from typing import Any
 import pytest
 
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import DataStallError, DeadlineError, LostPeerError, ProgramError, PsfleetError
+from psfleet.errors import (
+    DataStallError,
+    DeadlineError,
+    LostPeerError,
+    ProgramError,
+    PsfleetError,
+    ReplacedError,
+    StoppedError,
+)
+from psfleet.report import html
+from psfleet.report.schema import Report
+from psfleet.service import settings
 from worker_service import service
+from worker_service.chief.run_attempt import begin
+from worker_service.fleet_state import States
+
+DONE = '{"status": "done"}'
+NO_PS = DeadlineError("all parameter servers to answer", 600)
+NEWER_CHIEF = pb.ShardState(workers=[pb.WorkerState(index=0, incarnation=2, address="new:2222")])
+
+Lead = Callable[..., None]
+
+
+def chief_settings(out: Path, cause: str = "it was killed") -> settings.Settings:
+    return settings.read({"PSFLEET_OUT": str(out), "PSFLEET_CAUSE": cause})
+
+
+@pytest.fixture
+def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lead:
+    """Leads a run that ends with an error; its report is the text "failed".
+
+    Args:
+        ends: The error; one of the chief's own if it stopped after a checkpoint.
+        states: What the ps answer at the end.
+        replace: Called while the chief is frozen.
+    """
+
+    def run(ends: PsfleetError, states: States, replace: Callable[[], object] = lambda: None) -> None:
+        def frozen() -> pb.Outcome:
+            replace()
+            if isinstance(ends, StoppedError):
+                return pb.Outcome()
+            raise ends
+
+        own = ends if isinstance(ends, StoppedError) else None
+        chief = SimpleNamespace(run=frozen, error=own, report=lambda error: "failed")
+        components = SimpleNamespace(
+            recorder=SimpleNamespace(close=lambda: None), attempt=begin(chief_settings(tmp_path))
+        )
+        monkeypatch.setattr(service, "Chief", lambda *args: chief)
+        monkeypatch.setattr(service, "_chief_components", lambda *args: components)
+        monkeypatch.setattr(html, "publish", lambda report, out: (out / Report.FILE_NAME).write_text(report))
+        process: Any = SimpleNamespace(
+            settings=None, heartbeat=None, progress=None, metrics=SimpleNamespace(add_chief=lambda components: None),
+            stop=SimpleNamespace(must_leave=lambda index: False),
+        )  # fmt: skip
+        fleet = SimpleNamespace(describe=lambda: states)
+        context: Any = SimpleNamespace(fleet=fleet, incarnation=1, out=tmp_path)
+        unused: Any = None
+        service._lead(process, context, unused, unused)
+
+    return run
+
+
+def report(out: Path) -> str:
+    path = out / Report.FILE_NAME
+    return path.read_text() if path.exists() else ""
+
+
+@pytest.mark.parametrize("error", [NO_PS, StoppedError(15)], ids=["failed", "stopped"])
+@pytest.mark.parametrize("states", [[None], [pb.ShardState()]], ids=["no ps answers", "a ps answers"])
+def test_a_failure_never_replaces_the_report_of_a_run_that_is_done(
+    lead: Lead, tmp_path: Path, error: PsfleetError, states: States
+) -> None:
+    """A chief that was frozen finds no ps: the run is over, and the chief that replaced it has reported."""
+    (tmp_path / Report.FILE_NAME).write_text(DONE)
+    with pytest.raises(type(error)):
+        lead(error, states)
+    assert report(tmp_path) == DONE
+
+
+@pytest.mark.parametrize("error", [NO_PS, StoppedError(15)], ids=["failed", "stopped"])
+def test_a_chief_without_ps_reports_how_its_run_ended(lead: Lead, tmp_path: Path, error: PsfleetError) -> None:
+    with pytest.raises(type(error)):
+        lead(error, [None])
+    assert report(tmp_path) == "failed"
+
+
+def test_a_replaced_chief_without_ps_reports_nothing(lead: Lead, tmp_path: Path) -> None:
+    with pytest.raises(DeadlineError):
+        lead(NO_PS, [None], replace=lambda: begin(chief_settings(tmp_path)))
+    assert report(tmp_path) == ""
+
+
+def test_a_chief_that_is_replaced_while_it_loads_the_program_leaves_the_records_of_the_newer_one(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / Report.FILE_NAME).write_text(DONE)
+    context: Any = SimpleNamespace(fleet=SimpleNamespace(describe=lambda: [None, NEWER_CHIEF]), incarnation=1)
+    front: Any = None
+    with pytest.raises(ReplacedError, match="incarnation 1 was replaced by the process at new:2222"):
+        service._chief_components(chief_settings(tmp_path, cause=""), context, front)
+    assert report(tmp_path) == DONE
 
 
 def data_stall(ends_run: bool) -> DataStallError:
@@ -48,7 +150,8 @@ class Ends:
             raise error
 
         chief = SimpleNamespace(error=None, run=run, report=lambda error: error)
-        components = SimpleNamespace(recorder=SimpleNamespace(close=lambda: None))
+        attempt = SimpleNamespace(may_report_failure=lambda states: True, out=Path("out"))
+        components = SimpleNamespace(recorder=SimpleNamespace(close=lambda: None), attempt=attempt)
         monkeypatch.setattr(service, "Chief", lambda *args: chief)
         monkeypatch.setattr(service, "_chief_components", lambda *args: components)
         monkeypatch.setattr("worker_service.service.html.publish", lambda report, out: self.reports.append(report))

@@ -11,7 +11,7 @@ from psfleet.addresses import Address
 from psfleet.control import client
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient
-from psfleet.errors import LostPeerError
+from psfleet.errors import BadJobError, LostPeerError, PsfleetError, ReplacedError
 
 OUTCOME = pb.Outcome(exit_code=0, message="step 9 is saved and verified")
 
@@ -19,16 +19,19 @@ OUTCOME = pb.Outcome(exit_code=0, message="step 9 is saved and verified")
 class Ps:
     """A ps whose first `failing_calls` calls fail."""
 
-    def __init__(self, host: str, failing_calls: float = 0) -> None:
+    def __init__(
+        self, host: str, failing_calls: float = 0, error: type[PsfleetError] = LostPeerError, reason: str = "gone"
+    ) -> None:
         self.address = Address(host, 2222)
         self.failing_calls = failing_calls
+        self.error = error(reason)
         self.calls = 0
 
     def finish(self, outcome: pb.Outcome) -> None:
         """See PsClient."""
         self.calls += 1
         if self.calls <= self.failing_calls:
-            raise LostPeerError("connection reset by peer")
+            raise self.error
 
 
 def fleet(*ps: Ps) -> FleetClient:
@@ -54,3 +57,32 @@ def test_a_ps_that_never_answers_is_named(monkeypatch: pytest.MonkeyPatch, caplo
     assert record.getMessage() == (
         "gave up after 0.3 s waiting for every ps to receive the outcome; last seen: ['ps-0:2223']"
     )
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_ps_that_refuses_does_not_keep_the_outcome_from_the_others(
+    number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    ps = [Ps("ps-0"), Ps("ps-1"), Ps("ps-2")]
+    ps[number] = Ps("refuses", float("inf"), BadJobError, "caller's run is 'other'")
+    assert fleet(*ps).finish(OUTCOME) == 2
+    assert [one.calls for one in ps] == [1, 1, 1]
+    assert [record.getMessage() for record in caplog.records] == [
+        "a ps does not receive the outcome: caller's run is 'other'"
+    ]
+
+
+def test_a_process_that_is_replaced_ends_no_run() -> None:
+    """The run goes on with the process that has its index now, which the other ps may not know yet."""
+    ps = Ps("ps-0", float("inf"), ReplacedError, "worker 1 was replaced"), Ps("ps-1")
+    with pytest.raises(ReplacedError, match="worker 1 was replaced"):
+        fleet(*ps).finish(OUTCOME)
+    assert ps[1].calls == 0
+
+
+def test_an_outcome_that_a_ps_has_reaches_the_others_also_if_one_knows_a_newer_process() -> None:
+    """That ps ends the run: the others must not wait."""
+    ps = Ps("ps-0"), Ps("ps-1", float("inf"), ReplacedError, "worker 1 was replaced"), Ps("ps-2")
+    with pytest.raises(ReplacedError, match="worker 1 was replaced"):
+        fleet(*ps).finish(OUTCOME)
+    assert [one.calls for one in ps] == [1, 1, 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +11,10 @@ import pytest
 from support.checkpoint_samples import save
 from support.tiny_job import PRELUDE
 
+from psfleet.addresses import Address
 from psfleet.checkpoint.store import write_initial
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import DONE
+from psfleet.errors import BAD_JOB, DONE, PROGRAM_FAILED, PsfleetError
 from psfleet.job.job import parse_job
 from psfleet.job.program import load_program
 from psfleet.layout import Layout
@@ -36,6 +38,15 @@ def chief(out: Path, **env: str) -> settings.Settings:
     return settings.read(own | {f"PSFLEET_{name}": text for name, text in env.items()})
 
 
+def fleet_of(told: list[pb.Outcome]) -> Any:
+    """One ps, which stores the outcome that it receives."""
+    granted = pb.JoinReply(incarnation=2)
+    ps = SimpleNamespace(
+        address=Address("ps", 2222), join=lambda request: granted, identify=lambda member: None, finish=told.append
+    )
+    return SimpleNamespace(ps=[ps])
+
+
 @pytest.mark.parametrize(
     ("step", "env", "is_found"),
     [(100, {"CAUSE": "it was killed"}, True), (99, {"CAUSE": "it was killed"}, False), (100, {}, False)],
@@ -57,7 +68,7 @@ def test_the_saved_model_is_evaluated_and_reported_without_any_ps(tmp_path: Path
         tmp_path / "checkpoints", layout, front.initial_values(), run="run", generation=1, optimizer="sgd", extra={}
     )
     told: list[pb.Outcome] = []
-    fleet: Any = SimpleNamespace(finish=told.append, ps=[])
+    fleet = fleet_of(told)
     stop: Any = None
     assert conclusion.conclude(chief(tmp_path, CAUSE="it was killed"), fleet, stop, saved) == DONE
     report = Report.read(tmp_path)
@@ -65,3 +76,36 @@ def test_the_saved_model_is_evaluated_and_reported_without_any_ps(tmp_path: Path
     assert report.checkpoint is not None
     assert report.checkpoint.path == str(saved.folder)
     assert [outcome.exit_code for outcome in told] == [DONE]
+
+
+@pytest.mark.parametrize(
+    ("program", "exit_code"),
+    [("raise ValueError('no data')", PROGRAM_FAILED), (PRELUDE, BAD_JOB)],
+    ids=["the program cannot be loaded", "the checkpoint is of another model"],
+)
+@pytest.mark.parametrize("has_result", [False, True], ids=["no report", "a report of success"])
+def test_a_program_that_does_not_fit_is_reported_and_no_ps_is_told_of_a_success(
+    tmp_path: Path, program: str, exit_code: int, has_result: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "concluded_program", raising=False)
+    (tmp_path / "concluded_program.py").write_text(program)
+    save(tmp_path / "checkpoints", 100)
+    process = chief(tmp_path, CAUSE="it was killed")
+    saved = conclusion.saved_final_step(process)
+    assert saved is not None
+    before = '{"status": "done"}'
+    if has_result:
+        (tmp_path / Report.FILE_NAME).write_text(before)
+    told: list[pb.Outcome] = []
+    stop: Any = None
+    with pytest.raises(PsfleetError) as caught:
+        conclusion.conclude(process, fleet_of(told), stop, saved)
+    assert caught.value.exit_code == exit_code
+    assert [outcome.exit_code for outcome in told] == [exit_code]
+    if has_result:
+        assert (tmp_path / Report.FILE_NAME).read_text() == before
+        return
+    report = Report.read(tmp_path)
+    assert (report.status, report.exit_code, report.final_step) == ("failed", exit_code, 100)
+    assert report.checkpoint is not None
+    assert report.checkpoint.path == str(saved.folder)
