@@ -7,7 +7,7 @@ import signal
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -22,6 +22,7 @@ from support.service_process import END_SECS, START_SECS, Service, running
 from psfleet import errors
 from psfleet.addresses import Address
 from psfleet.control.client import PsClient
+from psfleet.errors import LostPeerError
 from psfleet.job.job import Job, parse_job
 from psfleet.launch.local.ports import free_addresses
 from psfleet.polling import wait_until
@@ -145,7 +146,7 @@ def test_the_counters_of_a_run_equal_its_report_and_never_fall(tmp_path: Path) -
     with ExitStack() as stack, fleet(tmp_path, stack, spares=1, **sections) as measured:
         stayer = PsClient(measured.places["ps-0"].address, RUN)
         stack.callback(stayer.close)
-        join(stayer, "stayer", index=5, worker_limit=6)
+        wait_until(lambda: joined(stayer, index=5, worker_limit=6), START_SECS, "ps-0 to admit the made-up worker")
         measured.wait_for("ps-0", "step", 1)
         seen: dict[str, list[Samples]] = {name: [] for name in measured.places}
         chief = measured.services["worker-0"].process
@@ -180,6 +181,13 @@ def test_the_counters_of_a_run_equal_its_report_and_never_fall(tmp_path: Path) -
     for name, role in (("ps-0", "ps"), ("worker-0", "chief"), ("worker-1", "worker"), ("worker-2", "spare")):
         expected = {metric.exposed_name for metric in METRICS if role in metric.roles and metric is not RESTARTS}
         assert told_by(told[name][-1]) == expected
+
+
+def joined(client: PsClient, **request: Any) -> tuple[int, int] | None:
+    """What a worker gets from a ps; None until the ps answers."""
+    with suppress(LostPeerError):
+        return join(client, "stayer", **request)
+    return None
 
 
 def assert_never_falling(scrapes: list[Samples]) -> None:
