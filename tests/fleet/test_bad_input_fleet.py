@@ -19,8 +19,8 @@ from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError
 from psfleet.job.job import parse_job
-from psfleet.launch.local.ports import free_addresses
 from psfleet.polling import wait_until
+from psfleet.processes.ports import free_addresses
 
 
 @pytest.fixture

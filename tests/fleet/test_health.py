@@ -17,8 +17,8 @@ from psfleet import errors
 from psfleet.addresses import Address
 from psfleet.control.server import serving
 from psfleet.job.job import parse_job
-from psfleet.launch.local.ports import free_addresses
 from psfleet.polling import wait_until
+from psfleet.processes.ports import free_addresses
 
 JOB = parse_job(
     {

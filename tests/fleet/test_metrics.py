@@ -24,8 +24,8 @@ from psfleet.addresses import Address
 from psfleet.control.client import PsClient
 from psfleet.errors import LostPeerError
 from psfleet.job.job import Job, parse_job
-from psfleet.launch.local.ports import free_addresses
 from psfleet.polling import wait_until
+from psfleet.processes.ports import free_addresses
 from psfleet.report.schema import Report
 from psfleet.service.metrics import METRICS, PREFIX, RESTARTS
 

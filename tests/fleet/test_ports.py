@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as v1
 from support.local_fleet import processes, training
 
 from psfleet.addresses import Address
-from psfleet.launch.local.ports import free_addresses
+from psfleet.processes.ports import free_addresses
 from psfleet.tf.server import boot
 from psfleet.tls.listeners import LISTEN, LOOPBACK_HOSTS, is_on_loopback_alone
 

@@ -24,8 +24,8 @@ from ps_service.shard_graph import ShardGraph, ShardPlan
 from psfleet.addresses import Address
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.job.job import Job, parse_job
-from psfleet.launch.local.ports import free_addresses
 from psfleet.layout import Layout
+from psfleet.processes.ports import free_addresses
 from psfleet.tf import worker_job
 from psfleet.tf.server import boot, session_config
 from worker_service.frontends import FrontEnd, front_end

@@ -13,7 +13,7 @@ import tensorflow as tf
 from psfleet.addresses import Address
 from psfleet.errors import LostPeerError
 from psfleet.job.job import Job, parse_job
-from psfleet.launch.local.ports import free_addresses
+from psfleet.processes.ports import free_addresses
 from psfleet.tf.server import boot
 from worker_service.session import WorkerSession
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from psfleet.errors import DeadlineError
-from psfleet.launch.local.child import MODULES
 from psfleet.polling import wait_until
+from psfleet.processes.child import MODULES
 from psfleet.processes.command import Command, Process
 from psfleet.processes.fork_client import ForkServer
 from psfleet.service import settings

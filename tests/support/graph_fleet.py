@@ -18,9 +18,9 @@ from psfleet.addresses import Address
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.errors import LostPeerError
 from psfleet.job.job import Job, parse_job
-from psfleet.launch.local.ports import free_addresses
 from psfleet.layout import Layout, TensorSpec
 from psfleet.polling import wait_until
+from psfleet.processes.ports import free_addresses
 from psfleet.tf import ShardVariables, container_name
 from psfleet.tf.server import boot
 from worker_service.frontends.interface import FrontEnd, TrainingGraph

@@ -15,10 +15,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from psfleet.addresses import Address
 from psfleet.control.client import PsClient
-from psfleet.launch.local.child import MODULES
-from psfleet.launch.local.ports import free_addresses
 from psfleet.polling import wait_until
+from psfleet.processes.child import MODULES
 from psfleet.processes.command import Process
+from psfleet.processes.ports import free_addresses
 from psfleet.service import settings
 from psfleet.service.logs import parse_line
 from support.commands import service

@@ -14,7 +14,6 @@ from psfleet.errors import UsageError
 from psfleet.job.job import Job, load_job, parse_job
 from psfleet.launch import watcher
 from psfleet.launch.local.platform import Local
-from psfleet.launch.local.threads import share_cores
 from psfleet.launch.platform import Listener
 from psfleet.launch.results import unreported, with_failure
 from psfleet.report import html
@@ -22,7 +21,7 @@ from psfleet.report.progress import starting_entry
 from psfleet.report.schema import Report
 from psfleet.run_folder import RunFolder, claimed
 from psfleet.service import settings
-from psfleet.service.cpu import num_cores
+from psfleet.service.cpu import num_cores, share_cores
 
 
 def train(

@@ -14,10 +14,10 @@ from psfleet import errors
 from psfleet.addresses import Address, num_own_ps, ps_addresses
 from psfleet.errors import DONE, LOST_PEERS, PERMANENT_CODES, DeadlineError
 from psfleet.job.job import Job
-from psfleet.launch.local.child import Task
-from psfleet.launch.local.ports import free_addresses
 from psfleet.launch.platform import Member
 from psfleet.polling import wait_until
+from psfleet.processes.child import Task
+from psfleet.processes.ports import free_addresses
 from psfleet.report.schema import Report
 from psfleet.run_folder import RunFolder
 from psfleet.service import settings

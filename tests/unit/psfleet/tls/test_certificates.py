@@ -23,7 +23,7 @@ from psfleet.control.client import PsClient
 from psfleet.control.credentials import CALLERS, channel
 from psfleet.control.server import serving
 from psfleet.errors import BadJobError, LostPeerError, UsageError
-from psfleet.launch.local.ports import free_addresses
+from psfleet.processes.ports import free_addresses
 from psfleet.service import health
 from psfleet.tls import certificates
 from psfleet.tls.identity import SERVICE, Identity

@@ -16,9 +16,9 @@ import pytest
 
 from psfleet.addresses import LOCAL_PORTS, Address, local_address
 from psfleet.errors import BadJobError, LostPeerError
-from psfleet.launch.local.ports import free_addresses
 from psfleet.manifests.container import CONTROL_PORT, METRICS_PORT, TUNNEL_PORT
 from psfleet.polling import wait_until
+from psfleet.processes.ports import free_addresses
 from psfleet.service.settings import Settings
 from psfleet.tls import certificates, tunnel
 from psfleet.tls.data_plane import Direct, Tunnelled, data_plane

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from psfleet.job.job import Job, parse_job
-from psfleet.launch.local.threads import share_cores
+from psfleet.service.cpu import share_cores
 
 
 def job(**device: Any) -> Job:

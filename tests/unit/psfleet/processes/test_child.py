@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from psfleet import errors
-from psfleet.launch.local.child import MODULES, Task
 from psfleet.polling import wait_until
+from psfleet.processes.child import MODULES, Task
 from psfleet.service import settings
 from psfleet.service.logs import parse_line
 
