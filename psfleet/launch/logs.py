@@ -1,33 +1,18 @@
-"""Logs of members: read on threads as they grow, over restarts, and printed for people."""
+"""What the logs of a fleet say: the indices of its workers, its newest table, the lines of its tasks."""
 
 from __future__ import annotations
 
-import queue
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
-from psfleet.errors import DeadlineError, LostPeerError, UsageError
-from psfleet.launch.log_reader import over_restarts, read_into
+from psfleet.errors import UsageError
+from psfleet.launch.log_reader import followed
 from psfleet.launch.platform import TRAINING, Member, WatchedPlatform, chief_of
 from psfleet.service.logs import parse_line
 
 TABLE_LINES = 400
 """Lines of the chief's log in which its newest table of the fleet is looked for; it writes four a second at most."""
-
-
-def merge(logs: Sequence[Iterable[str]]) -> Iterator[str]:
-    """The lines of several logs in the order of their arrival, until all have ended."""
-    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    for log in logs:
-        read_into(lines, log)
-    left = len(logs)
-    while left:
-        line = lines.get()
-        left -= line is None
-        if line is not None:
-            yield line
 
 
 def fleet_table(platform: WatchedPlatform, members: Sequence[Member]) -> Mapping[str, Any]:
@@ -87,20 +72,9 @@ def fleet_logs(
         raise UsageError(f"fleet {name} has no {task} with a log, expected one of {', '.join(sorted(tasks))}")
     chosen = tasks if wanted is None else {wanted: tasks[wanted]}
 
-    def lines(each: str, member: Member) -> Iterator[str]:
-        log = over_restarts(platform, member, tail) if follow else platform.log(member, tail=tail)
-        try:
-            for line in log:
-                yield f"{each} {line}"
-        except (LostPeerError, DeadlineError) as error:
-            if not follow:
-                raise
-            yield f"{each} the log ends: {error}"
-
-    logs = [lines(each, member) for each, member in chosen.items()]
-    for line in merge(logs) if follow else chain.from_iterable(logs):
-        each, _, text = line.partition(" ")
-        yield each, text
+    if follow:
+        return followed(platform, chosen, tail)
+    return ((each, line) for each, member in chosen.items() for line in platform.log(member, tail=tail))
 
 
 def require(platform: WatchedPlatform, name: str) -> list[Member]:

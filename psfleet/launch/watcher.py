@@ -31,6 +31,7 @@ from psfleet.launch.platform import (
     may_restart,
 )
 from psfleet.polling import wait_until
+from psfleet.service.logs import parse_line
 
 logger = logging.getLogger("psfleet.launch")
 
@@ -189,7 +190,7 @@ class FleetWatcher:
 
     def _pass_entries(self) -> bool:
         """Passes on new entries of the chief's log; whether it has ended."""
-        for entry in self._tail.entries():
+        for entry in filter(None, (parse_line(line) for _, line in self._tail.lines())):
             # A process that finds that its predecessor ended for good logs the failure too, without a traceback.
             if entry.get("event") == "failed" and (entry.get("details") or not self._failure):
                 self._failure = entry

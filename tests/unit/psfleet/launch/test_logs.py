@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import queue
 import threading
 import time
 from collections.abc import Iterator
@@ -13,33 +12,32 @@ import pytest
 from support.scripted_platform import ScriptedPlatform, ended, log, member
 
 from psfleet.errors import LostPeerError, UsageError
-from psfleet.launch.log_reader import Tail, read_into
-from psfleet.launch.logs import fleet_logs, merge
+from psfleet.launch import log_reader
+from psfleet.launch.log_reader import Tail, followed
+from psfleet.launch.logs import fleet_logs
 from psfleet.launch.platform import Member
 from psfleet.polling import wait_until
+from psfleet.service.logs import parse_line
 
 WAIT_SECS = 10.0
 """For a thread that has nothing else to do."""
 
 
-class Gated:
-    """A log whose next line waits until the gate is opened."""
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_reader, "POLL_SECS", 0.01)
 
-    def __init__(self, *lines: str) -> None:
-        self._lines = lines
-        self.gate = threading.Semaphore(0)
 
-    def __iter__(self) -> Iterator[str]:
-        for line in self._lines:
-            assert self.gate.acquire(timeout=WAIT_SECS)
-            yield line
+def entries(tail: Tail) -> list[dict[str, Any]]:
+    """The entries among the new lines."""
+    return [entry for _, line in tail.lines() if (entry := parse_line(line)) is not None]
 
 
 def steps(tail: Tail, count: int) -> list[int]:
     """The steps of that many entries."""
     found: list[int] = []
     wait_until(
-        lambda: found.extend(entry["step"] for entry in tail.entries()) or len(found),
+        lambda: found.extend(entry["step"] for entry in entries(tail)) or len(found),
         WAIT_SECS,
         f"{count} entries",
         done=lambda seen: seen >= count and tail.is_over,
@@ -54,7 +52,7 @@ def test_a_tail_has_the_entries_of_one_process_after_the_other() -> None:
     tail.follow(member("chief"))
     assert steps(tail, 1) == [1]
     tail.follow(ended("chief", 0, 137))
-    assert tail.entries() == [], "the same process again"
+    assert entries(tail) == [], "the same process again"
     tail.follow(member("chief", started=5.0))
     assert steps(tail, 1) == [2]
 
@@ -84,10 +82,10 @@ def test_a_tail_reads_the_log_of_a_new_process_though_that_of_the_old_one_never_
     assert is_read.wait(WAIT_SECS)
     again = member("chief", name=name, started=5.0)
     tail.follow(again)
-    assert [entry["step"] for entry in tail.entries()] == [1], "the last lines of the old process have time to come"
+    assert [entry["step"] for entry in entries(tail)] == [1], "the last lines of the old process have time to come"
     monkeypatch.setattr("psfleet.launch.log_reader.OLD_LOG_SECS", 0.0)
     tail.follow(again)
-    found = wait_until(tail.entries, WAIT_SECS, "an entry of the new process", poll_secs=0.01)
+    found = wait_until(lambda: entries(tail), WAIT_SECS, "an entry of the new process", poll_secs=0.01)
     assert [entry["step"] for entry in found] == [2]
     stuck.set()
 
@@ -109,29 +107,86 @@ def test_a_process_that_has_ended_is_not_waited_for_and_no_entry_of_the_old_one_
 def test_a_member_without_a_process_has_no_log_to_read() -> None:
     tail = Tail(ScriptedPlatform([]))
     tail.follow(member("chief", started=0.0))
-    assert (tail.is_over, tail.entries()) == (True, [])
-
-
-def test_a_log_that_breaks_is_over() -> None:
-    def broken() -> Iterator[str]:
-        yield "a"
-        raise LostPeerError("gone")
-
-    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-    read_into(lines, broken())
-    assert [lines.get(timeout=WAIT_SECS) for _ in range(2)] == ["a", None]
+    assert (tail.is_over, entries(tail)) == (True, [])
 
 
 def test_lines_of_several_logs_come_in_the_order_of_their_arrival_until_all_have_ended() -> None:
-    ps, worker = Gated("ps 1", "ps 2"), Gated("worker 1")
-    lines = merge([ps, worker])
+    class Gated(ScriptedPlatform):
+        """Each line of a log waits until the test opens its member's gate."""
+
+        def log(self, member: Member, **options: Any) -> Iterator[str]:
+            for line in super().log(member):
+                assert gates[member.role].acquire(timeout=WAIT_SECS)
+                yield line
+
+    gates = {"ps": threading.Semaphore(0), "chief": threading.Semaphore(0)}
+    logs = {"ps-0": log({"time": 1.0}, {"time": 2.0}), "chief": log({"time": 1.5})}
+    platform = Gated([ended("ps"), ended("chief")], logs=logs)
+    lines = followed(platform, {"ps-0": ended("ps"), "chief": ended("chief")})
     seen = []
-    for each in (ps, worker, ps):
-        each.gate.release()
+    for role in ("ps", "chief", "ps"):
+        gates[role].release()
         seen.append(next(lines))
-    assert seen == ["ps 1", "worker 1", "ps 2"]
+    assert seen == [("ps-0", logs["ps-0"][0]), ("chief", logs["chief"][0]), ("ps-0", logs["ps-0"][1])]
+    for gate in gates.values():
+        gate.release(10)
     assert list(lines) == []
-    assert list(merge([])) == []
+    assert list(followed(platform, {})) == []
+
+
+def test_lines_that_are_taken_together_come_in_the_order_of_their_arrival() -> None:
+    class InTurn(ScriptedPlatform):
+        """Two logs, each line of which waits for the one before it in the other."""
+
+        def log(self, member: Member, **options: Any) -> Iterator[str]:
+            for number in range(member.index or 0, 5, 2):
+                assert not number or turns[number - 1].wait(WAIT_SECS)
+                yield str(number)
+                assert is_taken.wait(WAIT_SECS)
+                turns[number].set()
+
+    is_taken, turns = threading.Event(), [threading.Event() for _ in range(5)]
+    first, second = ended("worker", 0), ended("worker", 1)
+    lines = followed(InTurn([first, second]), {"a": first, "b": second})
+    assert next(lines) == ("a", "0")
+    is_taken.set()
+    assert turns[-1].wait(WAIT_SECS)
+    assert [next(lines)[1] for _ in range(4)] == ["1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("look", [[ended("ps", is_over=False)], LostPeerError("away")], ids=["not restarted", "away"])
+def test_a_log_whose_member_is_not_restarted_in_time_ends_with_a_line_that_says_so(
+    look: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_reader, "RESTART_SECS", 0.2)
+    platform = ScriptedPlatform([member("ps")], [member("ps")], look, logs=LOGS)
+    assert list(fleet_logs(platform, "small", "ps-0", follow=True)) == [
+        ("ps-0", "a"), ("ps-0", "b"), ("ps-0", "the log ends: gave up after 0.2 s waiting for a restart of ps-0"),
+    ]  # fmt: skip
+
+
+def test_the_log_of_a_member_that_is_removed_ends() -> None:
+    platform = ScriptedPlatform([member("ps")], [member("ps")], [], logs=LOGS)
+    assert [line for _, line in fleet_logs(platform, "small", "ps-0", follow=True)] == ["a", "b"]
+
+
+def test_a_log_that_grows_faster_than_it_is_read_does_not_keep_its_reader() -> None:
+    class Endless(ScriptedPlatform):
+        def log(self, member: Member, **options: Any) -> Iterator[str]:
+            while not is_enough.is_set():
+                yield "noise"
+
+    is_enough = threading.Event()
+    tail = Tail(Endless([]))
+    # Each line that is read lets the thread add more.
+    tail._is_new = lambda line: bool(is_enough.wait(0.001)) or True  # type: ignore[assignment]
+    tail.follow(member("chief"))
+    reader = threading.Thread(target=tail.lines)
+    reader.start()
+    reader.join(WAIT_SECS)
+    is_stuck = reader.is_alive()
+    is_enough.set()
+    assert not is_stuck
 
 
 LOGS = {"ps-0": ["a", "b"], "chief": ["c"], "worker-1": ["d"]}
@@ -213,7 +268,7 @@ def test_a_tail_reads_the_rest_of_a_log_that_broke_off_just_before_its_process_e
     tail.follow(over)
     assert steps(tail, 1) == [2]
     tail.follow(over)
-    assert (tail.is_over, tail.entries(), len(platform.opened)) == (True, [], 2), "only once"
+    assert (tail.is_over, entries(tail), len(platform.opened)) == (True, [], 2), "only once"
 
 
 def test_a_log_cut_to_its_last_lines_is_not_followed_by_its_history_where_it_broke_off() -> None:
