@@ -94,26 +94,35 @@ class FleetWatcher:
         return self._gone
 
     def _is_over(self) -> bool:
-        """Looks at every member once; restarts those that await it."""
+        """Looks at every member once; whether the run is over.
+
+        Raises:
+            LostPeerError: No look has succeeded for too long: the platform is away, or refuses what the fleet needs.
+        """
         try:
-            members = self._platform.members(self._job.name)
+            is_over = self._look()
             self._has_lasted("away", False, 0.0)
-            chief = chief_of(members)
-            if chief is None:
-                raise TakenDownError(self._job.name)
-            self._chief_code = chief.exit_code
-            self._tail.follow(chief)
-            self._platform.end_restarts(members)
-            if not chief.is_over or chief.exit_code in STOPPED or may_restart(chief, self._job):
-                if "gone" not in self._since:
-                    self._restart(members)
-                self._report_problems(members)
-            return self._has_ended(chief) or self._is_lost(members, chief)
+            return is_over
         except LostPeerError as error:
             if self._has_lasted("away", True, AWAY_SECS):
                 raise LostPeerError(f"gave up after {AWAY_SECS:g} s: {error}") from error
             logger.debug("%s", error)
         return False
+
+    def _look(self) -> bool:
+        """Restarts members that await it; whether the run is over."""
+        members = self._platform.members(self._job.name)
+        chief = chief_of(members)
+        if chief is None:
+            raise TakenDownError(self._job.name)
+        self._chief_code = chief.exit_code
+        self._tail.follow(chief)
+        self._platform.end_restarts(members)
+        if not chief.is_over or chief.exit_code in STOPPED or may_restart(chief, self._job):
+            if "gone" not in self._since:
+                self._restart(members)
+            self._report_problems(members)
+        return self._has_ended(chief) or self._is_lost(members, chief)
 
     def _has_ended(self, chief: Member) -> bool:
         """Whether the chief has ended for good.

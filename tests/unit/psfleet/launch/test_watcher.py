@@ -123,6 +123,22 @@ def test_a_platform_that_stays_away_ends_the_command(monkeypatch: pytest.MonkeyP
         follow(ScriptedPlatform(ALL, LostPeerError("the engine is shutting down")))
 
 
+@pytest.mark.parametrize("request_name", ["stop", "end_restarts", "restart"])
+def test_a_platform_that_refuses_a_call_at_every_look_ends_the_command(
+    request_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any) -> None:
+        raise LostPeerError("the container cannot be changed")
+
+    monkeypatch.setattr(watcher, "AWAY_SECS", 0.3)
+    platform = ScriptedPlatform(
+        changed(*([killed("worker", 1)] if request_name == "restart" else [ended("ps", 0, 75)]))
+    )
+    monkeypatch.setattr(platform, request_name, refuse)
+    with pytest.raises(LostPeerError, match=r"gave up after 0\.3 s: the container cannot be changed"):
+        follow(platform)
+
+
 def test_a_log_that_broke_off_is_read_again_without_repetition() -> None:
     entries = log({"step": 1, "time": 1.0}, {"step": 2, "time": 2.0})
     platform = ScriptedPlatform(*[ALL] * 30, DONE, logs={"chief": entries})
