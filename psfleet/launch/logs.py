@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from psfleet.errors import UsageError
 from psfleet.launch.log_reader import followed
-from psfleet.launch.platform import TRAINING, Member, WatchedPlatform, chief_of
+from psfleet.launch.platform import TRAINING, Member, WatchedPlatform, chief_of, require
 from psfleet.service.logs import parse_line
 
 TABLE_LINES = 400
@@ -75,21 +75,3 @@ def fleet_logs(
     if follow:
         return followed(platform, chosen, tail)
     return ((each, line) for each, member in chosen.items() for line in platform.log(member, tail=tail))
-
-
-def require(platform: WatchedPlatform, name: str) -> list[Member]:
-    """The members of a fleet.
-
-    Raises:
-        UsageError: There are none.
-    """
-    members = platform.members(name)
-    if not members:
-        raise UsageError(f"no fleet {name} {platform.where}, expected one that `psfleet up` started")
-    return members
-
-
-def pass_traceback(failure: Mapping[str, Any], listener: Callable[[Mapping[str, Any]], None]) -> None:
-    """Passes on the training program's own traceback from the entry of a failed process, if it has one."""
-    if failure.get("details"):
-        listener({"event": "traceback", "message": str(failure["details"]).rstrip()})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,6 +183,18 @@ def chief_of(members: Sequence[Member]) -> Member | None:
     return next((member for member in members if member.role == "chief"), None)
 
 
+def require(platform: WatchedPlatform, name: str) -> list[Member]:
+    """The members of a fleet.
+
+    Raises:
+        UsageError: There are none.
+    """
+    members = platform.members(name)
+    if not members:
+        raise UsageError(f"no fleet {name} {platform.where}, expected one that `psfleet up` started")
+    return members
+
+
 def cause_of_end(exit_code: int, memory_limit: str | None = None) -> str:
     """Why a process failed, from its exit code; empty if it ended well.
 
@@ -194,6 +206,16 @@ def cause_of_end(exit_code: int, memory_limit: str | None = None) -> str:
     if exit_code > SIGNAL_BASE:
         return f"killed by {signal.Signals(exit_code - SIGNAL_BASE).name}"
     return f"exit code {exit_code}" if exit_code != DONE else ""
+
+
+def lines_of(chunks: Iterable[bytes]) -> Iterator[str]:
+    """The lines of a log that comes in chunks, which may cut a line; the last line may have no end."""
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from (line.decode(errors="replace") for line in whole)
+    if rest:
+        yield rest.decode(errors="replace")
 
 
 def gone_for_good(members: Sequence[Member], job: Job) -> Member | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import signal
 import tarfile
 from collections.abc import Iterator, Sequence
@@ -13,8 +12,8 @@ from typing import Any
 from psfleet import errors
 from psfleet.errors import PERMANENT_CODES, STOPPED, LostPeerError
 from psfleet.job.job import Job
-from psfleet.launch.logs import fleet_table, require, with_indices
-from psfleet.launch.platform import TRAINING, Member, Platform, chief_of, gone_for_good
+from psfleet.launch.logs import fleet_table, with_indices
+from psfleet.launch.platform import TRAINING, Member, Platform, chief_of, gone_for_good, require
 from psfleet.report import html
 from psfleet.report.evidence import first_failure, validated
 from psfleet.report.schema import EventLog, History, Report
@@ -26,23 +25,15 @@ OF_THIS_START = (EventLog.FILE_NAME, Report.FILE_NAME)
 """Results that are copied only if they were written since the fleet was created."""
 
 
-class Chunks(io.RawIOBase):
-    """A file over a stream of chunks; to be wrapped into an `io.BufferedReader`."""
+class Chunks:
+    """The file that `tarfile` reads a stream of chunks from, each call one chunk, whatever its size."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = filter(None, chunks)
-        self._rest = b""
 
-    def readable(self) -> bool:
-        """See io.RawIOBase."""
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        """See io.RawIOBase."""
-        self._rest = self._rest or next(self._chunks, b"")
-        count = min(len(buffer), len(self._rest))
-        buffer[:count], self._rest = self._rest[:count], self._rest[count:]
-        return count
+    def read(self, size: int) -> bytes:
+        """The next chunk; empty at the end."""
+        return next(self._chunks, b"")
 
 
 def collect(platform: Platform, name: str, folder: Path) -> Report:
@@ -77,8 +68,10 @@ def _copy(platform: Platform, job: Job, folder: Path, created: float) -> None:
     """Extracts what belongs to the run; files of one start only if they are of this one."""
     with platform.tar(job, [*ALWAYS, *OF_THIS_START]) as archives:
         for chunks in archives:
+            # Typed as a whole file, of which a stream needs only `read`.
+            source: Any = Chunks(chunks)
             try:
-                with tarfile.open(fileobj=io.BufferedReader(Chunks(chunks)), mode="r|") as archive:
+                with tarfile.open(fileobj=source, mode="r|") as archive:
                     for entry in archive:
                         top = Path(entry.name).parts[:1]
                         if top and (top[0] in ALWAYS or (top[0] in OF_THIS_START and entry.mtime >= int(created))):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from psfleet.errors import SIGNAL_BASE
-from psfleet.launch.logs import fleet_table, require, with_indices
-from psfleet.launch.platform import TRAINING, Member, WatchedPlatform
+from psfleet.launch.logs import fleet_table, with_indices
+from psfleet.launch.platform import TRAINING, Member, WatchedPlatform, require
 from psfleet.service.logs import parse_line
 
 FAILURE_LINES = 50

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 
 from psfleet.errors import DONE, PERMANENT_CODES, BadJobError, UsageError
-from psfleet.launch.logs import require
-from psfleet.launch.platform import Platform, Request, chief_of
+from psfleet.launch.platform import Platform, Request, chief_of, require
 
 logger = logging.getLogger("psfleet.launch")
 

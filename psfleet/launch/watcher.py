@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import signal
 import threading
 import time
@@ -20,7 +21,6 @@ from psfleet.errors import (
 )
 from psfleet.job.job import Job
 from psfleet.launch.log_reader import Tail
-from psfleet.launch.logs import pass_traceback, require
 from psfleet.launch.platform import (
     TRAINING,
     Listener,
@@ -29,6 +29,7 @@ from psfleet.launch.platform import (
     chief_of,
     gone_for_good,
     may_restart,
+    require,
 )
 from psfleet.polling import wait_until
 from psfleet.service.logs import parse_line
@@ -210,11 +211,12 @@ class FleetWatcher:
         """Passes on the rest of the chief's log, then the program's traceback if that is what ended the run."""
         _wait(self._pass_rest, "the rest of the chief's log", done=bool)
         if not self._platform.restarts_stopped:
-            _wait(self._left, "every member to end", done=lambda left: not left)
+            _wait(self._left, "every member to end", done=operator.not_)
         code = self._failure.get("exit_code")
         # A chief that was restarted after a bug may have ended well.
-        if code in PERMANENT_CODES or code == BUG == self._chief_code:
-            pass_traceback(self._failure, self._listener)
+        details = self._failure.get("details")
+        if details and (code in PERMANENT_CODES or code == BUG == self._chief_code):
+            self._listener({"event": "traceback", "message": str(details).rstrip()})
 
     def _pass_rest(self) -> bool:
         """Passes on what is left of the chief's log, which may have broken off since the last look."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 
 from docker.models.containers import Container
@@ -70,17 +70,6 @@ def _cause(container: Container) -> str:
     return cause_of_end(int(state["ExitCode"]))
 
 
-def lines(chunks: Iterable[bytes]) -> Iterator[str]:
-    """Lines of a log that comes in chunks; the engine cuts lines at 16 KB."""
-    rest = b""
-    for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n")
-        yield from (line.decode(errors="replace") for line in whole)
-    if rest:
-        yield rest.decode(errors="replace")
-
-
 def seconds(text: str) -> float:
-    """A time of the engine, which has nanoseconds, in seconds since 1970."""
-    whole, _, fraction = text.removesuffix("Z").partition(".")
-    return datetime.fromisoformat(whole + "+00:00").timestamp() + float(f"0.{fraction or 0}")
+    """A time of the engine in seconds since 1970."""
+    return datetime.fromisoformat(text).timestamp()

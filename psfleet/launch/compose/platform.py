@@ -18,9 +18,9 @@ from docker.models.containers import Container
 from psfleet.errors import UsageError
 from psfleet.job.job import Job, job_from_json
 from psfleet.launch.compose import engine
-from psfleet.launch.compose.containers import PROJECT, RESTARTING, WORKING_DIR, lines, member_of, memory_limit
+from psfleet.launch.compose.containers import PROJECT, RESTARTING, WORKING_DIR, member_of, memory_limit
 from psfleet.launch.compose.engine import translate_errors
-from psfleet.launch.platform import TRAINING, Member, Request
+from psfleet.launch.platform import TRAINING, Member, Request, lines_of
 from psfleet.manifests import container
 from psfleet.manifests.certificates_folder import certificates_folder
 from psfleet.manifests.compose.render import ROLE, file_text, project
@@ -115,7 +115,7 @@ class Compose:
         with translate_errors():
             found = self._client.containers.get(member.name)
             # The engine takes no time of zero.
-            yield from lines(
+            yield from lines_of(
                 found.logs(stream=True, follow=follow, since=since or None, tail="all" if tail is None else tail)
             )
 

@@ -5,20 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from typing import Any
 
-from kubernetes import client, config, watch
+from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
+from kubernetes.client.rest import RESTClientObject
 from kubernetes.config.config_exception import ConfigException
 from kubernetes.dynamic import DynamicClient
 from kubernetes.dynamic.exceptions import ResourceNotFoundError
 from urllib3.exceptions import HTTPError
+from websocket import WebSocketException
 
 from psfleet.errors import LostPeerError, UsageError, innermost
+from psfleet.launch.platform import lines_of
 from psfleet.manifests.kubernetes.names import MANAGED_BY, selector, text
 
 OLDEST = (1, 33)
 ANSWER_SECS = 30
+FOLLOW_SECS = 300
+"""How long a log that is followed may have no new line before it is opened again: its connection may be dead."""
 MANAGER = "psfleet"
 """Owner of the fields that `psfleet up` applies."""
 WITHOUT = "`psfleet train JOB` needs no cluster"
@@ -26,7 +32,8 @@ NOT_FOUND = 404
 TEMPORARY = (408, 429)
 SERVER_ERROR = 500
 
-API_ERRORS = (ApiException, HTTPError, OSError)
+UNANSWERED = (HTTPError, OSError, WebSocketException)
+API_ERRORS = (ApiException, *UNANSWERED)
 
 
 @contextmanager
@@ -43,7 +50,7 @@ def translate_errors(what: str) -> Iterator[None]:
         is_temporary = error.status in TEMPORARY or (error.status or 0) >= SERVER_ERROR
         kind = LostPeerError if is_temporary else UsageError
         raise kind(f"Kubernetes refuses to {what}: {_reason(error)}") from error
-    except (HTTPError, OSError) as error:
+    except UNANSWERED as error:
         raise LostPeerError(f"Kubernetes does not answer ({what}): {innermost(error)}") from error
 
 
@@ -55,6 +62,14 @@ def suppress_missing() -> Iterator[None]:
     except ApiException as error:
         if error.status != NOT_FOUND:
             raise
+
+
+class _Transport(RESTClientObject):
+    """Gives a deadline to each request that has none."""
+
+    def request(self, *arguments: Any, _request_timeout: Any = None, **options: Any) -> Any:
+        """See RESTClientObject."""
+        return super().request(*arguments, _request_timeout=_request_timeout or ANSWER_SECS, **options)
 
 
 class Cluster:
@@ -76,6 +91,7 @@ class Cluster:
         settings = client.Configuration.get_default_copy()
         settings.retries = False
         self.api = client.ApiClient(settings)
+        self.api.rest_client = _Transport(settings)
         self.namespace: str = context["context"].get("namespace", "default")
         self.core = client.CoreV1Api(self.api)
         self.batch = client.BatchV1Api(self.api)
@@ -83,7 +99,7 @@ class Cluster:
 
     def _require_version(self) -> None:
         try:
-            found = client.VersionApi(self.api).get_code(_request_timeout=ANSWER_SECS)
+            found = client.VersionApi(self.api).get_code()
         except API_ERRORS as error:
             reason = _reason(error) if isinstance(error, ApiException) else innermost(error)
             raise UsageError(
@@ -109,21 +125,20 @@ class Cluster:
 
     def _listed(self, listing: Callable[..., Any], name: str | None) -> list[Any]:
         with translate_errors("list the parts of fleets"):
-            return list(listing(self.namespace, label_selector=chosen(name), _request_timeout=ANSWER_SECS).items)
+            return list(listing(self.namespace, label_selector=chosen(name)).items)
 
     def config_map(self, name: str) -> Mapping[str, str]:
         """The texts of a ConfigMap; empty if there is none."""
         with translate_errors(f"read ConfigMap {name}"), suppress_missing():
-            return self.core.read_namespaced_config_map(name, self.namespace, _request_timeout=ANSWER_SECS).data or {}
+            return self.core.read_namespaced_config_map(name, self.namespace).data or {}
         return {}
 
     def apply(self, objects: Sequence[Mapping[str, Any]]) -> list[Any]:
         """Server-side apply; returns the objects as the API has stored them."""
         applied = []
-        dynamic = DynamicClient(self.api)
         for content in objects:
             with translate_errors(f"apply {content['kind']} {content['metadata']['name']}"):
-                resource = dynamic.resources.get(api_version=content["apiVersion"], kind=content["kind"])
+                resource = self._dynamic.resources.get(api_version=content["apiVersion"], kind=content["kind"])
                 applied.append(
                     resource.server_side_apply(
                         body=dict(content), namespace=self.namespace, field_manager=MANAGER, force_conflicts=True
@@ -133,35 +148,38 @@ class Cluster:
 
     def remove_all(self, name: str, kinds: Sequence[tuple[str, str]]) -> None:
         """Deletes all that a fleet made of the given kinds (API version and kind), with what depends on it."""
-        dynamic = DynamicClient(self.api)
+        where = {"namespace": self.namespace}
         for version, kind in kinds:
-            with translate_errors(f"delete {kind} of fleet {name}"):
-                try:
-                    resource = dynamic.resources.get(api_version=version, kind=kind)
-                except ResourceNotFoundError:
-                    continue
-                where = {"namespace": self.namespace}
+            with translate_errors(f"delete {kind} of fleet {name}"), suppress(ResourceNotFoundError):
+                resource = self._dynamic.resources.get(api_version=version, kind=kind)
                 for found in resource.get(**where, label_selector=chosen(name)).items:
                     with suppress_missing():
                         resource.delete(name=found.metadata.name, **where, body={"propagationPolicy": "Background"})
 
+    @cached_property
+    def _dynamic(self) -> DynamicClient:
+        """Knows the kinds of the API; asks for them."""
+        return DynamicClient(self.api)
+
     def delete_pod(self, name: str) -> None:
         """Asks a pod to end, if it is there."""
         with translate_errors(f"delete pod {name}"), suppress_missing():
-            self.core.delete_namespaced_pod(name, self.namespace, _request_timeout=ANSWER_SECS)
+            self.core.delete_namespaced_pod(name, self.namespace)
 
-    def log(self, pod: str, tail: int | None = None) -> Iterator[str]:
-        """The lines of a pod's log so far; none where it has none (any more)."""
-        more = {} if tail is None else {"tail_lines": tail}
-        with suppress(*API_ERRORS):
-            reply = self.core.read_namespaced_pod_log(pod, self.namespace, _preload_content=False, **more)
-            yield from watch.watch.iter_resp_lines(reply)
+    def log(self, pod: str, tail: int | None = None, follow: bool = False) -> Iterator[str]:
+        """The lines of a pod's log; none where it has none (any more).
 
-    def follow(self, pod: str, tail: int | None = None) -> Iterator[str]:
-        """The lines of a pod's log as they come, until it ends or the connection does."""
-        more = {} if tail is None else {"tail_lines": tail}
+        Args:
+            tail: Only this many of the last lines; None: all.
+            follow: Whether to wait for more until the log ends, or its connection does.
+        """
+        options = {} if tail is None else {"tail_lines": tail}
+        limits = (ANSWER_SECS, FOLLOW_SECS if follow else ANSWER_SECS)
         with suppress(*API_ERRORS):
-            yield from watch.Watch().stream(self.core.read_namespaced_pod_log, pod, self.namespace, **more)
+            reply = self.core.read_namespaced_pod_log(
+                pod, self.namespace, follow=follow, _preload_content=False, _request_timeout=limits, **options
+            )
+            yield from lines_of(reply.stream(decode_content=False))
 
 
 def chosen(name: str | None) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import operator
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 from psfleet.errors import LostPeerError, UsageError
 from psfleet.job.job import Job, job_from_json
 from psfleet.launch.kubernetes.api import Cluster, translate_errors
-from psfleet.launch.kubernetes.exec import execute, execution
+from psfleet.launch.kubernetes.exec import execute
 from psfleet.launch.kubernetes.pods import Pod, beyond, members_of, pods_of
 from psfleet.launch.platform import Member, Request
 from psfleet.manifests import container
@@ -105,7 +106,8 @@ class Kubernetes:
 
     def stop(self, chief: Member, timeout_secs: float) -> None:
         """See `Platform`. SIGTERM, which a deleted pod gets, would only make the chief leave room for another."""
-        execute(self._cluster, chief.name, INTERRUPT)
+        for _ in execute(self._cluster, chief.name, INTERRUPT):
+            continue
         limit = math.ceil(timeout_secs) + REMOVAL_SECS
 
         def is_gone() -> bool:
@@ -116,22 +118,16 @@ class Kubernetes:
 
     def log(self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """See `Platform`. Each process is a pod with a log of its own; a whole log is that of all pods of the index."""
-        if follow:
-            return self._cluster.follow(member.name, tail)
-        return self._log_of_index(member) if tail is None else self._cluster.log(member.name, tail)
+        if follow or tail is not None:
+            return self._cluster.log(member.name, tail, follow)
+        return self._log_of_index(member)
 
     @contextmanager
     def tar(self, job: Job, names: Sequence[str]) -> Iterator[Iterator[Iterator[bytes]]]:
         """See `Platform`. A pod that only reads the volume packs it into a stream of the API."""
 
-        def archive(pod: str) -> Iterator[bytes]:
-            with execution(self._cluster, pod, PACK) as output:
-                yield from output.chunks()
-                if output.problem():
-                    raise LostPeerError(f"the results could not be copied: {output.problem()}")
-
         with self._reader(job) as pod:
-            yield iter([archive(pod)])
+            yield iter([execute(self._cluster, pod, PACK)])
 
     def scale(self, job: Job, workers: int) -> None:
         """See `Platform`."""
@@ -147,19 +143,11 @@ class Kubernetes:
             pods = self._cluster.pods(name)
             self._cluster.remove_all(name, KINDS)
             grace = max([pod.spec.termination_grace_period_seconds or 0 for pod in pods], default=0)
-
-            def left() -> list[str]:
-                parts = [*self._cluster.jobs(name), *self._cluster.pods(name)]
-                return [part.metadata.name for part in parts]
-
-            wait_until(left, grace + REMOVAL_SECS, f"the pods of fleet {name} to end", done=_is_empty, poll_secs=0.5)
+            what = f"the pods of fleet {name} to end"
+            _wait_until_gone(name, [self._cluster.jobs, self._cluster.pods], grace + REMOVAL_SECS, what)
         if claims:
             self._cluster.remove_all(name, [VOLUME])
-
-            def volumes() -> list[str]:
-                return [claim.metadata.name for claim in self._cluster.claims(name)]
-
-            wait_until(volumes, REMOVAL_SECS, f"the volume of fleet {name} to go", done=_is_empty, poll_secs=0.5)
+            _wait_until_gone(name, [self._cluster.claims], REMOVAL_SECS, f"the volume of fleet {name} to go")
         return bool(jobs or claims)
 
     def _log_of_index(self, found: Member) -> Iterator[str]:
@@ -202,5 +190,10 @@ def _owned(content: dict[str, Any], owner: Any) -> dict[str, Any]:
     return {**content, "metadata": {**content["metadata"], "ownerReferences": [reference]}}
 
 
-def _is_empty(found: Sequence[object]) -> bool:
-    return not found
+def _wait_until_gone(name: str, listings: Sequence[Callable[[str], list[Any]]], timeout_secs: float, what: str) -> None:
+    """Waits until the API lists no more of a fleet's objects."""
+
+    def left() -> list[str]:
+        return [found.metadata.name for listing in listings for found in listing(name)]
+
+    wait_until(left, timeout_secs, what, done=operator.not_, poll_secs=0.5)

@@ -10,9 +10,9 @@ from docker.errors import APIError
 from support.compose_samples import container
 
 from psfleet.errors import BadJobError, LostPeerError
-from psfleet.launch.compose.containers import lines, member_of, seconds
+from psfleet.launch.compose.containers import member_of, seconds
 from psfleet.launch.compose.platform import Compose
-from psfleet.launch.platform import Member
+from psfleet.launch.platform import Member, lines_of
 
 
 def member(role: str, **state: Any) -> Member:
@@ -146,7 +146,7 @@ def test_a_log_that_is_not_followed_ends_while_its_container_runs() -> None:
 
 
 def test_lines_are_whole_wherever_the_engine_cuts_them() -> None:
-    assert list(lines([b"one\ntw", b"o\nthr", b"ee"])) == ["one", "two", "three"]
+    assert list(lines_of([b"one\ntw", b"o\nthr", b"ee"])) == ["one", "two", "three"]
 
 
 def test_the_engines_times_keep_their_fraction() -> None:

@@ -47,7 +47,7 @@ class ScriptedCluster:
         """See `Cluster`."""
         return self._pods
 
-    def log(self, pod: str, tail: int | None = None) -> Iterator[str]:
+    def log(self, pod: str, tail: int | None = None, follow: bool = False) -> Iterator[str]:
         """See `Cluster`."""
         lines = [f"{pod} 1", f"{pod} 2"]
         return iter(lines if tail is None else lines[-tail:])
