@@ -9,7 +9,7 @@ from typing import Any
 from psfleet.errors import SIGNAL_BASE
 from psfleet.launch.logs import fleet_table, with_indices
 from psfleet.launch.platform import TRAINING, Member, WatchedPlatform, require
-from psfleet.service.logs import parse_line
+from psfleet.service.logs import last_failure
 
 FAILURE_LINES = 50
 
@@ -79,12 +79,6 @@ def _last_event(platform: WatchedPlatform, member: Member, row: Mapping[str, Any
     if member.has_failed:
         # The platform says how it failed if a signal ended it, and its log says why otherwise.
         was_killed = (member.exit_code or 0) > SIGNAL_BASE or not member.started
-        return member.cause if was_killed else _last_words(platform, member) or member.cause
+        said = None if was_killed else last_failure([*platform.log(member, tail=FAILURE_LINES)], member.exit_code)
+        return str(said["message"]) if said is not None else member.cause
     return member.note or str(row.get("last_event") or "")
-
-
-def _last_words(platform: WatchedPlatform, member: Member) -> str:
-    """The last failure that a member logged, if its last process ended with it."""
-    entries = map(parse_line, platform.log(member, tail=FAILURE_LINES))
-    failures = [entry for entry in entries if entry is not None and entry.get("event") == "failed"]
-    return str(failures[-1]["message"]) if failures and failures[-1]["exit_code"] == member.exit_code else ""

@@ -25,7 +25,12 @@ def start(platform: Platform, request: Request) -> None:
     if chief is not None and chief.state != "created":
         is_same = platform.job(name) == request.job
         if not chief.is_over:
-            _check_same(request, is_same)
+            if request.fresh:
+                raise UsageError(f"--fresh: fleet {name} runs, expected one that was ended by `psfleet down {name}`")
+            if not is_same:
+                raise UsageError(
+                    f"fleet {name} runs with another version of the job: end it by `psfleet down {name}` first"
+                )
             return
         is_permanent = any(member.exit_code in PERMANENT_CODES for member in members)
         if is_same and not request.fresh and (chief.exit_code == DONE or is_permanent):
@@ -74,12 +79,3 @@ def _stop_secs(platform: Platform, name: str) -> float:
     except (UsageError, BadJobError) as error:
         logger.warning("%s; its chief gets %g s to stop", error, STOP_SECS)
         return STOP_SECS
-
-
-def _check_same(request: Request, is_same: bool) -> None:
-    """Checks that a fleet that trains is the requested one."""
-    name = request.job.name
-    if request.fresh:
-        raise UsageError(f"--fresh: fleet {name} runs, expected one that was ended by `psfleet down {name}`")
-    if not is_same:
-        raise UsageError(f"fleet {name} runs with another version of the job: end it by `psfleet down {name}` first")

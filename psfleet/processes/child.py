@@ -13,7 +13,7 @@ from psfleet import errors
 from psfleet.processes import fork_client
 from psfleet.processes.command import Command, Process
 from psfleet.service import settings
-from psfleet.service.logs import parse_line
+from psfleet.service.logs import last_failure
 
 MODULES = {"ps": "ps_service", "worker": "worker_service"}
 
@@ -84,9 +84,4 @@ class Task:
 
     def failure(self) -> dict[str, Any] | None:
         """The last thing that a failed process logged: `message`, `exit_code`, `details`."""
-        for line in reversed(self.log.read_text(encoding="utf-8", errors="replace").splitlines()):
-            entry = parse_line(line)
-            if entry is not None and entry.get("event") == "failed":
-                # Of an earlier process if the last one ended otherwise.
-                return entry if entry["exit_code"] == self.exit_code() else None
-        return None
+        return last_failure(self.log.read_text(encoding="utf-8", errors="replace").splitlines(), self.exit_code())

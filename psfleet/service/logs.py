@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import Any
 
 LATEST = 1e11
@@ -46,6 +46,18 @@ def parse_line(line: str | bytes) -> dict[str, Any] | None:
         return None
     when = entry.get("time")
     return entry if isinstance(when, float) and 0 < when < LATEST else None
+
+
+def last_failure(lines: Sequence[str], exit_code: int | None) -> dict[str, Any] | None:
+    """The last failure that a process logged (`message`, `exit_code`, `details`); None if it did not end with that.
+
+    Args:
+        lines: Of its log, which may begin with those of earlier processes.
+        exit_code: With which it ended.
+    """
+    entries = filter(None, map(parse_line, reversed(lines)))
+    last = next((entry for entry in entries if entry.get("event") == "failed"), None)
+    return last if last is not None and last["exit_code"] == exit_code else None
 
 
 class EntriesAfter:

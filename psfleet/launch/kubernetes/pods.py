@@ -25,13 +25,12 @@ class Pod:
     def __init__(self, content: Any) -> None:
         self.content = content
         self.name: str = content.metadata.name
-        self.uid: str = content.metadata.uid
         labels = content.metadata.labels or {}
         self.fleet: str = labels.get(INSTANCE, "")
         self.component: str = labels.get(COMPONENT, "")
         self.index = int(labels.get(COMPLETION_INDEX, -1))
         statuses = content.status.container_statuses
-        self._status = _first(statuses)
+        self._status: Any = statuses[0] if statuses else None
         state = self._status.state if self._status is not None else None
         self._ended: Any = state.terminated if state is not None else None
         self._running: Any = state.running if state is not None else None
@@ -115,30 +114,29 @@ def pods_of(contents: Iterable[Any]) -> list[Pod]:
     return sorted(found, key=lambda pod: pod.order)
 
 
-def members_of(jobs: Sequence[Any], pods: Sequence[Pod]) -> list[Member]:
+def members_of(jobs: Iterable[Any], pods: Sequence[Pod]) -> list[Member]:
     """The members of fleets: one for each index of each V1Job, with the newest of its pods if there is one."""
-    members = []
-    for name in sorted({job.metadata.labels[INSTANCE] for job in jobs}):
-        for component in (PS, WORKER):
-            job = job_of(jobs, name, component)
-            for index in range(job.spec.completions if job is not None else 0):
-                own = [pod for pod in pods if (pod.fleet, pod.component, pod.index) == (name, component, index)]
-                members.append(_member(job, name, component, index, own))
-    return members
+    return [_member(job, index, pods) for job in sorted(jobs, key=_place) for index in range(job.spec.completions)]
 
 
-def beyond(jobs: Sequence[Any], pods: Sequence[Pod]) -> list[Member]:
+def beyond(jobs: Iterable[Any], pods: Sequence[Pod]) -> list[Member]:
     """One member for each index that the completions of its V1Job no longer include, with the newest of its pods."""
-    members = []
-    for job in jobs:
-        name, component = job.metadata.labels[INSTANCE], job.metadata.labels[COMPONENT]
-        own = [pod for pod in pods if (pod.fleet, pod.component) == (name, component)]
-        for index in sorted({pod.index for pod in own if pod.index >= job.spec.completions}):
-            members.append(_member(job, name, component, index, [pod for pod in own if pod.index == index]))
-    return members
+    return [
+        _member(job, index, pods)
+        for job in jobs
+        for index in sorted({pod.index for pod in pods if (pod.fleet, pod.component) == _place(job)})
+        if index >= job.spec.completions
+    ]
 
 
-def _member(job: Any, name: str, component: str, index: int, pods: Sequence[Pod]) -> Member:
+def _place(job: Any) -> tuple[str, str]:
+    """The fleet and the component that a V1Job runs."""
+    return job.metadata.labels[INSTANCE], job.metadata.labels[COMPONENT]
+
+
+def _member(job: Any, index: int, all_pods: Sequence[Pod]) -> Member:
+    name, component = _place(job)
+    pods = [pod for pod in all_pods if (pod.fleet, pod.component, pod.index) == (name, component, index)]
     role = PS if component == PS else "chief" if index == 0 else WORKER
     pod = pods[-1] if pods else None
     ended = verdict(job)
@@ -195,14 +193,9 @@ def failed_indexes(job: Any) -> set[int]:
     return {index for first, _, last in parts for index in range(int(first), int(last or first) + 1)}
 
 
-def job_of(jobs: Iterable[Any], name: str, component: str) -> Any:
-    """The V1Job of a component of a fleet; None if there is none."""
-    return next((job for job in jobs if job.metadata.name == member(name, component)), None)
-
-
 def verdict(job: Any) -> Any:
     """The condition that ended a V1Job: Complete or Failed; None while it runs."""
-    conditions = (job.status.conditions or ()) if job is not None else ()
+    conditions = job.status.conditions or ()
     return next((each for each in conditions if each.type in ("Complete", "Failed") and each.status == "True"), None)
 
 
@@ -210,10 +203,6 @@ def _last_message(text: str) -> str:
     """A termination message in one line: the text of the service, or its last log entry."""
     entries = [entry for entry in map(parse_line, text.splitlines()) if entry is not None and "message" in entry]
     return _one_line(str(entries[-1]["message"]) if entries else text)
-
-
-def _first(statuses: Sequence[Any] | None) -> Any:
-    return statuses[0] if statuses else None
 
 
 def _one_line(text: str) -> str:

@@ -14,7 +14,7 @@ from psfleet import errors
 from psfleet.addresses import Address, num_own_ps, ps_addresses
 from psfleet.errors import DONE, LOST_PEERS, PERMANENT_CODES, DeadlineError
 from psfleet.job.job import Job
-from psfleet.launch.platform import Member
+from psfleet.launch.platform import Member, may_restart
 from psfleet.polling import wait_until
 from psfleet.processes.child import Task
 from psfleet.processes.ports import free_addresses
@@ -62,10 +62,6 @@ class Local:
         """Starts all processes."""
         for task in self._tasks:
             self._start(task, "")
-
-    def job(self, name: str) -> Job:
-        """See `Platform`."""
-        return self._job
 
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
         """See `Platform`. Passes on signals, and ends the processes that outlive the chief for too long."""
@@ -171,10 +167,6 @@ class Local:
             awaits_restart=code is not None and not self._is_final(task, code),
         )
 
-    def _is_over(self, task: Task) -> bool:
-        code = task.exit_code()
-        return code is not None and (self._is_final(task, code) or task.restarts >= self._job.fleet.max_restarts)
-
     def _is_final(self, task: Task, code: int) -> bool:
         """Whether a process that has ended is not restarted, however many restarts are left."""
         if code == DONE or (task is self._chief and self._is_stopped):
@@ -202,10 +194,11 @@ class Local:
 
     def _end_after_chief(self) -> None:
         """A chief that is done ends the others; if it failed too early for that, they get a signal."""
-        if self._heeded < 2 and self._is_over(self._chief):
+        chief = self._member(self._chief)
+        if self._heeded < 2 and chief.is_over and not may_restart(chief, self._job):
             self._heeded = 2
             self._is_closed.set()
             self._end_within(LEAVE_SECS)
-            if self._chief.exit_code() != DONE:
+            if chief.exit_code != DONE:
                 for task in self._tasks:
                     task.signal(signal.SIGTERM)

@@ -108,7 +108,7 @@ def test_only_pods_of_ps_and_workers_count_older_ones_first() -> None:
 def workers(verdict: str = "", failed: str | None = None, suspend: bool = False) -> Any:
     """The Job of two workers."""
     condition = {"type": verdict, "status": "True", "reason": "MaxFailedIndexesExceeded", "message": "too\nmany"}
-    labels = {"app.kubernetes.io/instance": "small"}
+    labels = {"app.kubernetes.io/instance": "small", "app.kubernetes.io/component": "worker"}
     content = {
         "metadata": {"name": "small-worker", "creationTimestamp": CREATED, "labels": labels},
         "spec": {"completions": 2, "suspend": suspend, "template": {"spec": {"containers": []}}},
