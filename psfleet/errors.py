@@ -29,6 +29,14 @@ def innermost(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
+def cause_of_end(exit_code: int) -> str:
+    """Why a process failed, from its exit code, 128 + n for signal n; empty if it ended well."""
+    # Not every code above 128 is of a signal: a container that its engine lost has 255.
+    if exit_code - SIGNAL_BASE in list(signal.Signals):
+        return f"killed by {signal.Signals(exit_code - SIGNAL_BASE).name}"
+    return f"exit code {exit_code}" if exit_code != DONE else ""
+
+
 class PsfleetError(Exception):
     """Base class of all errors of psfleet; the message is one line for the user."""
 

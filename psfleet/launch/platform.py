@@ -195,17 +195,9 @@ def require(platform: WatchedPlatform, name: str) -> list[Member]:
     return members
 
 
-def cause_of_end(exit_code: int, memory_limit: str | None = None) -> str:
-    """Why a process failed, from its exit code; empty if it ended well.
-
-    Args:
-        memory_limit: Of a process that was killed because it exceeded it.
-    """
-    if memory_limit is not None:
-        return f"OOMKilled: out of memory, the limit is {memory_limit}"
-    if exit_code > SIGNAL_BASE:
-        return f"killed by {signal.Signals(exit_code - SIGNAL_BASE).name}"
-    return f"exit code {exit_code}" if exit_code != DONE else ""
+def out_of_memory(limit: str) -> str:
+    """Why a process failed that was killed because it exceeded the limit of its memory."""
+    return f"OOMKilled: out of memory, the limit is {limit}"
 
 
 def lines_of(chunks: Iterable[bytes]) -> Iterator[str]:

@@ -7,6 +7,7 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from psfleet import errors
@@ -23,17 +24,6 @@ ALWAYS = ("checkpoints", "tensorboard", History.FILE_NAME)
 """Results that are copied whatever their age."""
 OF_THIS_START = (EventLog.FILE_NAME, Report.FILE_NAME)
 """Results that are copied only if they were written since the fleet was created."""
-
-
-class Chunks:
-    """The file that `tarfile` reads a stream of chunks from, each call one chunk, whatever its size."""
-
-    def __init__(self, chunks: Iterator[bytes]) -> None:
-        self._chunks = filter(None, chunks)
-
-    def read(self, size: int) -> bytes:
-        """The next chunk; empty at the end."""
-        return next(self._chunks, b"")
 
 
 def collect(platform: Platform, name: str, folder: Path) -> Report:
@@ -68,19 +58,24 @@ def _copy(platform: Platform, job: Job, folder: Path, created: float) -> None:
     """Extracts what belongs to the run; files of one start only if they are of this one."""
     with platform.tar(job, [*ALWAYS, *OF_THIS_START]) as archives:
         for chunks in archives:
-            # Typed as a whole file, of which a stream needs only `read`.
-            source: Any = Chunks(chunks)
             try:
-                with tarfile.open(fileobj=source, mode="r|") as archive:
-                    for entry in archive:
-                        top = Path(entry.name).parts[:1]
-                        if top and (top[0] in ALWAYS or (top[0] in OF_THIS_START and entry.mtime >= int(created))):
-                            archive.extract(entry, folder, filter="data")
+                _extract(chunks, folder, created)
             except tarfile.TarError as error:
                 raise LostPeerError(f"the copy of the results broke off: {error}") from error
             # What follows the archive: the platform's own verdict on its completeness.
             for _ in chunks:
                 continue
+
+
+def _extract(chunks: Iterator[bytes], folder: Path, created: float) -> None:
+    pieces = filter(None, chunks)
+    # A stream is only read, a piece of any size at a time.
+    source: Any = SimpleNamespace(read=lambda size: next(pieces, b""))
+    with tarfile.open(fileobj=source, mode="r|") as archive:
+        for entry in archive:
+            top = Path(entry.name).parts[:1]
+            if top and (top[0] in ALWAYS or (top[0] in OF_THIS_START and entry.mtime >= int(created))):
+                archive.extract(entry, folder, filter="data")
 
 
 def _save_logs(platform: Platform, name: str, members: Sequence[Member], folder: RunFolder) -> None:

@@ -77,10 +77,8 @@ class Task:
         code = self.exit_code()
         if code is None:
             return "it runs"
-        if self.was_killed():
-            return f"killed by {signal.Signals(code - errors.SIGNAL_BASE).name}"
-        last = self.failure()
-        return f"{last['message']} (exit code {code})" if last else f"exit code {code}"
+        last = None if self.was_killed() else self.failure()
+        return f"{last['message']} (exit code {code})" if last else errors.cause_of_end(code)
 
     def failure(self) -> dict[str, Any] | None:
         """The last thing that a failed process logged: `message`, `exit_code`, `details`."""

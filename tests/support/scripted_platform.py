@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from psfleet.errors import LostPeerError
+from psfleet.errors import LostPeerError, cause_of_end
 from psfleet.job.job import Job, parse_job
-from psfleet.launch.platform import Member, Request, cause_of_end
+from psfleet.launch.platform import Member, Request
 
 Look = Sequence[Member] | LostPeerError
 """The members at one look, or the error that it ends with."""

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from docker.models.containers import Container
 
-from psfleet.errors import PERMANENT_CODES
-from psfleet.launch.platform import KILLED, Member, cause_of_end
+from psfleet.errors import PERMANENT_CODES, cause_of_end
+from psfleet.launch.platform import KILLED, Member, out_of_memory
 from psfleet.manifests.compose.render import ROLE, project
 
 PROJECT = "com.docker.compose.project"
@@ -64,10 +64,8 @@ def memory_limit(container: Container) -> str:
 def _cause(container: Container) -> str:
     state = container.attrs["State"]
     if state["OOMKilled"]:
-        return cause_of_end(int(state["ExitCode"]), memory_limit(container))
-    if state["Error"]:
-        return f"did not start: {state['Error']}"
-    return cause_of_end(int(state["ExitCode"]))
+        return out_of_memory(memory_limit(container))
+    return f"did not start: {state['Error']}" if state["Error"] else cause_of_end(int(state["ExitCode"]))
 
 
 def seconds(text: str) -> float:

@@ -6,6 +6,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import docker
 import requests
@@ -82,14 +83,14 @@ def require_plugin() -> None:
         raise UsageError(f"`docker compose` is {done.stdout.strip()}, {wanted}; {WITHOUT}")
 
 
-def compose(project: str, text: str, *arguments: str) -> None:
-    """Runs `docker compose` on a file's text.
+def compose(project: str, text: str, folder: Path, *arguments: str) -> None:
+    """Runs `docker compose` on a file's text, with paths relative to a folder.
 
     Raises:
         LostPeerError: It failed; the message ends with its last line.
     """
-    command = ["docker", "compose", "--progress", "quiet", "-p", project, "-f", "-", *arguments]
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    command = ["docker", "compose", "--progress", "quiet", "-p", project, "-f", "-", "--project-directory", str(folder)]
+    done = subprocess.run([*command, *arguments], input=text, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "no message")
         raise LostPeerError(f"docker compose {' '.join(arguments)}: {last.strip()}")

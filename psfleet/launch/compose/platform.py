@@ -67,15 +67,15 @@ class Compose:
 
             certificates.ensure(certificates_folder(job.name))
         text = file_text(job, request.job_file, None, "psfleet up")
-        home = str(request.job_file.resolve().parent)
-        engine.compose(project(job.name), text, "--project-directory", home, "up", "--no-start")
+        engine.compose(project(job.name), text, request.job_file.resolve().parent, "up", "--no-start")
         self._start(job.name)
 
     @translate_errors()
     def job(self, name: str) -> Job:
         """See `Platform`."""
         chief = self._chief(name)
-        return job_from_json(_environment(chief).get(settings.JOB, ""), f"container {chief.name}: {settings.JOB}")
+        environment = dict(pair.partition("=")[::2] for pair in chief.attrs["Config"]["Env"] or ())
+        return job_from_json(environment.get(settings.JOB, ""), f"container {chief.name}: {settings.JOB}")
 
     @translate_errors()
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
@@ -146,7 +146,7 @@ class Compose:
         home = Path(self._chief(job.name).labels[WORKING_DIR])
         text = file_text(job, home / "job.yaml", None, "psfleet scale")
         arguments = ["up", "-d", "--no-recreate", "--no-deps", "--scale", f"worker={workers - 1}", "worker"]
-        engine.compose(project(job.name), text, "--project-directory", str(home), *arguments)
+        engine.compose(project(job.name), text, home, *arguments)
 
     @translate_errors()
     def remove(self, name: str, results: bool) -> bool:
@@ -182,14 +182,14 @@ class Compose:
         left = self._containers(name)
         for _ in range(START_TRIES):
             with ThreadPoolExecutor(STARTS_AT_ONCE) as pool:
-                calls = [(each, pool.submit(each.start)) for each in left]
-            failed = {each: error for each, call in calls if (error := call.exception()) is not None}
-            left = list(failed)
-            if not left:
+                starts = [(each, pool.submit(each.start)) for each in left]
+            failed = [(each, error) for each, start in starts if (error := start.exception()) is not None]
+            if not failed:
                 return
+            left = [each for each, _ in failed]
         self.remove(name, results=False)
-        error = failed[left[0]]
-        raise UsageError(f"container {left[0].name} does not start: {error}") from error
+        (first, error), *_ = failed
+        raise UsageError(f"container {first.name} does not start: {error}") from error
 
     def _out_of_memory(self) -> dict[str, float]:
         """By container, when it last ran out of memory."""
@@ -197,11 +197,6 @@ class Compose:
         filters = {"event": "oom", "label": ROLE}
         events = self._client.events(since=now - REMEMBERED_SECS, until=now, decode=True, filters=filters)
         return {event["id"]: event["timeNano"] / 1e9 for event in events}
-
-
-def _environment(chief: Container) -> dict[str, str]:
-    pairs = (pair.partition("=") for pair in chief.attrs["Config"]["Env"] or ())
-    return {name: value for name, _, value in pairs}
 
 
 def _order(member: Member) -> tuple[str, int, int, int, str]:

@@ -68,7 +68,8 @@ class Kubernetes:
         job = request.job
         objects = render(job, request.job_file) + tls_secrets(job)
         self.remove(job.name, results=request.fresh)
-        workers = next(each for each in objects if _is_workers(each, job.name))
+        last = ("Job", member(job.name, WORKER))
+        workers = next(each for each in objects if (each["kind"], each["metadata"]["name"]) == last)
         # The workers' Job last: all that its pods need is there.
         others = [each for each in objects if each is not workers]
         self._cluster.apply(others)
@@ -178,10 +179,6 @@ class Kubernetes:
             yield name
         finally:
             self._cluster.delete_pod(name)
-
-
-def _is_workers(content: dict[str, Any], name: str) -> bool:
-    return content["kind"] == "Job" and bool(content["metadata"]["name"] == member(name, WORKER))
 
 
 def _owned(content: dict[str, Any], owner: Any) -> dict[str, Any]:

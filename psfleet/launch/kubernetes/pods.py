@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from psfleet.errors import DONE, LOST_PEERS, PERMANENT_CODES
-from psfleet.launch.platform import Member, cause_of_end
+from psfleet.errors import DONE, LOST_PEERS, PERMANENT_CODES, cause_of_end
+from psfleet.launch.platform import Member, out_of_memory
 from psfleet.manifests.kubernetes.names import COMPLETION_INDEX, COMPONENT, INSTANCE, PS, WORKER, member
 from psfleet.service.logs import parse_line
 
@@ -103,8 +103,7 @@ class Pod:
         if self._ended is None or self._ended.exit_code == DONE:
             return _one_line(self.content.status.message or "") if self.content.status.phase == "Failed" else ""
         if self.is_out_of_memory:
-            limit = self.content.spec.containers[0].resources.limits["memory"]
-            return cause_of_end(int(self._ended.exit_code), limit)
+            return out_of_memory(self.content.spec.containers[0].resources.limits["memory"])
         return _last_message(self._ended.message or "") or cause_of_end(int(self._ended.exit_code))
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from psfleet import errors
-from psfleet.addresses import Address, num_own_ps, ps_addresses
+from psfleet.addresses import num_own_ps, ps_addresses
 from psfleet.errors import DONE, LOST_PEERS, PERMANENT_CODES, DeadlineError
 from psfleet.job.job import Job
 from psfleet.launch.platform import Member, may_restart
@@ -139,13 +139,12 @@ class Local:
             settings.START: "",
         }
 
-        def task(role: str, index: int, address: Address) -> Task:
+        tasks = []
+        for place, address in enumerate(free):
+            role, index = ("ps", place) if place < num_ps else ("worker", place - num_ps)
             own = {settings.INDEX: str(index), settings.ADDRESS: address.data}
-            return Task(role, index, {**common, **own}, self._folder.log(role, index))
-
-        places = [("ps", index, address) for index, address in enumerate(free[:num_ps])]
-        places += [("worker", index, address) for index, address in enumerate(free[num_ps:])]
-        return [task(*place) for place in places]
+            tasks.append(Task(role, index, {**common, **own}, self._folder.log(role, index)))
+        return tasks
 
     def _start(self, task: Task, cause: str) -> None:
         task.start(cause=cause)

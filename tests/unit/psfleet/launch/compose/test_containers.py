@@ -77,6 +77,8 @@ def test_only_docker_kill_leaves_a_restart_to_psfleet(state: dict[str, Any], awa
         ({"ExitCode": 0}, "exited (0)", ""),
         ({"ExitCode": 70}, "exited (70)", "exit code 70"),
         ({"ExitCode": 137}, "exited (137)", "killed by SIGKILL"),
+        ({"ExitCode": 255}, "exited (255)", "exit code 255"),
+        ({"ExitCode": 168}, "exited (168)", "exit code 168"),
         ({"ExitCode": 137, "OOMKilled": True}, "OOMKilled", "OOMKilled: out of memory, the limit is 1 GiB"),
         ({"ExitCode": 128, "Error": "port is taken"}, "exited (128)", "did not start: port is taken"),
     ],

@@ -83,4 +83,4 @@ def test_a_missing_image_names_the_command_that_builds_it() -> None:
 def test_a_compose_command_that_fails_is_told_by_its_last_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     docker_command(tmp_path, monkeypatch, "echo first >&2; echo the reason >&2; exit 1")
     with pytest.raises(Exception, match="docker compose up: the reason"):
-        engine.compose("psfleet-small", "{}", "up")
+        engine.compose("psfleet-small", "{}", tmp_path, "up")

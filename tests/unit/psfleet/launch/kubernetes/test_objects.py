@@ -1,0 +1,145 @@
+"""The objects of a fleet in Kubernetes: how they are applied and removed, and how its results are copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from psfleet.errors import DeadlineError
+from psfleet.job.job import load_job
+from psfleet.launch.kubernetes import platform as module
+from psfleet.launch.kubernetes.platform import Kubernetes
+from psfleet.launch.platform import Member, Request
+
+JOB = Path(__file__).parents[5] / "examples" / "linear" / "job.yaml"
+
+
+class Recording:
+    """The part of `Cluster` that objects need; what is deleted is gone at the second listing after that.
+
+    Attributes:
+        applied: Kind and name of each object with its owners, in the order of the calls.
+        removed: Kinds.
+    """
+
+    namespace = "here"
+
+    def __init__(self, jobs: int = 0, claims: int = 0) -> None:
+        self.applied: list[tuple[str, str, int]] = []
+        self.removed: list[str] = []
+        self.is_stuck = False
+        self._left = {"Job": [self._named("job")] * jobs, "Pod": [self._named("pod")] * jobs}
+        self._left["PersistentVolumeClaim"] = [self._named("claim")] * claims
+        self._ending: dict[str, int] = {}
+
+    @staticmethod
+    def _named(name: str) -> Any:
+        return SimpleNamespace(
+            metadata=SimpleNamespace(name=name, uid="u"), spec=SimpleNamespace(termination_grace_period_seconds=None)
+        )
+
+    def _listed(self, kind: str) -> list[Any]:
+        if kind in self._ending and not self.is_stuck:
+            self._ending[kind] -= 1
+            if not self._ending[kind]:
+                self._left[kind] = []
+        return self._left[kind]
+
+    def jobs(self, name: str) -> list[Any]:
+        """See `Cluster`."""
+        return self._listed("Job")
+
+    def pods(self, name: str) -> list[Any]:
+        """See `Cluster`."""
+        return self._listed("Pod")
+
+    def claims(self, name: str) -> list[Any]:
+        """See `Cluster`."""
+        return self._listed("PersistentVolumeClaim")
+
+    def apply(self, objects: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """See `Cluster`."""
+        for each in objects:
+            meta = each["metadata"]
+            self.applied.append((each["kind"], meta["name"], len(meta.get("ownerReferences", ()))))
+        return [self._named(each["metadata"]["name"]) for each in objects]
+
+    def remove_all(self, name: str, kinds: Sequence[tuple[str, str]]) -> None:
+        """See `Cluster`."""
+        self.removed += [kind for _, kind in kinds]
+        self._ending.update({kind: 2 for _, kind in kinds})
+
+
+@pytest.fixture(autouse=True)
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_until = module.wait_until
+    monkeypatch.setattr(
+        module, "wait_until", lambda *arguments, **options: wait_until(*arguments, **{**options, "poll_secs": 0.01})
+    )
+
+
+def platform(cluster: Recording) -> Kubernetes:
+    """A platform over a cluster."""
+    found = Kubernetes()
+    found.__dict__["_cluster"] = cluster
+    return found
+
+
+def test_the_job_of_the_workers_is_applied_when_all_that_its_pods_need_is_there_and_owns_it() -> None:
+    cluster = Recording()
+    platform(cluster).apply(Request(load_job(JOB), JOB))
+    names = [(kind, name) for kind, name, _ in cluster.applied]
+    at = names.index(("Job", "linear-worker"))
+    before, after = cluster.applied[:at], cluster.applied[at + 1 :]
+    assert ("Job", "linear-ps", 0) in before
+    volume = ("PersistentVolumeClaim", 0)
+    assert volume in [(kind, owners) for kind, _, owners in before]
+    assert after == [(kind, name, 1) for kind, name, _ in before if kind != volume[0]]
+    assert cluster.removed == []
+
+
+@pytest.mark.parametrize(
+    ("cluster", "results", "removed", "is_found"),
+    [
+        (Recording(), True, [], False),
+        (Recording(jobs=1, claims=1), False, ["Job", "Pod"], True),
+        (Recording(jobs=1, claims=1), True, ["Job", "Pod", "PersistentVolumeClaim"], True),
+        (Recording(claims=1), True, ["PersistentVolumeClaim"], True),
+    ],
+    ids=["nothing", "without results", "all", "results"],
+)
+def test_a_fleet_is_removed_with_its_results_on_request(
+    cluster: Recording, results: bool, removed: list[str], is_found: bool
+) -> None:
+    assert platform(cluster).remove("small", results) is is_found
+    assert [kind for kind in cluster.removed if kind in ("Job", "Pod", "PersistentVolumeClaim")] == removed
+    assert (not results and cluster._left["PersistentVolumeClaim"]) or not any(cluster._left.values()), "waited for"
+
+
+def test_pods_that_do_not_go_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "REMOVAL_SECS", 0.05)
+    cluster = Recording(jobs=1)
+    cluster.is_stuck = True
+    with pytest.raises(DeadlineError, match=r"waiting for the pods of fleet small to end; last seen: \['job', 'pod'\]"):
+        platform(cluster).remove("small", results=False)
+
+
+def test_a_chief_gets_sigint_and_its_pod_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[str, tuple[str, ...]]] = []
+
+    def execute(cluster: Recording, pod: str, command: tuple[str, ...]) -> Iterator[bytes]:
+        said.append((pod, command))
+        yield b""
+
+    monkeypatch.setattr(module, "execute", execute)
+    cluster = Recording(jobs=1)
+    monkeypatch.setattr(module, "pods_of", lambda found: found)
+    states = iter([False, True])
+    monkeypatch.setattr(cluster, "pods", lambda name: [SimpleNamespace(name="chief-x", is_over=next(states))])
+    platform(cluster).stop(Member("small", "chief", 0, "chief-x", "running"), 1.0)
+    assert said == [("chief-x", ("sh", "-c", "kill -INT 1"))]
+    assert next(states, None) is None, "until it has ended"
