@@ -34,12 +34,8 @@ def with_indices(platform: WatchedPlatform, members: Sequence[Member], table: Ma
             return member.index
         if member.host in hosts or not member.started:
             return hosts.get(member.host)
-        log = platform.log(member)
-        entries = map(parse_line, log)
-        found = next((entry["index"] for entry in entries if entry and entry.get("index", -1) >= 0), None)
-        if hasattr(log, "close"):
-            log.close()
-        return found
+        entries = map(parse_line, platform.log(member))
+        return next((entry["index"] for entry in entries if entry and entry.get("index", -1) >= 0), None)
 
     return [replace(member, index=index(member)) for member in members]
 

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 from psfleet.errors import (
     BUG,
@@ -35,8 +35,6 @@ from psfleet.polling import wait_until
 from psfleet.service.logs import parse_line
 
 logger = logging.getLogger("psfleet.launch")
-
-T = TypeVar("T")
 
 POLL_SECS = 0.1
 """Between two looks at the chief's log, or at members that should end."""
@@ -209,7 +207,7 @@ class FleetWatcher:
 
     def _finish(self) -> None:
         """Passes on the rest of the chief's log, then the program's traceback if that is what ended the run."""
-        _wait(self._pass_rest, "the rest of the chief's log", done=bool)
+        _wait(self._pass_rest, "the rest of the chief's log")
         if not self._platform.restarts_stopped:
             _wait(self._left, "every member to end", done=operator.not_)
         code = self._failure.get("exit_code")
@@ -234,7 +232,7 @@ class FleetWatcher:
         return ", ".join(f"{member.name} ({member.state})" for member in left)
 
 
-def _wait(probe: Callable[[], T], what: str, done: Callable[[T], bool]) -> None:
+def _wait(probe: Callable[[], object], what: str, done: Callable[[object], bool] = bool) -> None:
     """Waits for an event on which the result of the run does not depend."""
     try:
         wait_until(probe, LEAVE_SECS, what, done=done, poll_secs=POLL_SECS)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from docker.models.containers import Container
 
@@ -18,17 +20,20 @@ RESTARTING = "restarting"
 """State of a container that has ended and that Docker is about to start again."""
 
 
-def member_of(container: Container, starts: int = 0) -> Member:
+def member_of(container: Container, starts: int = 0, killed: float | None = None) -> Member:
     """A container that `docker inspect` has described.
 
     Args:
         starts: How often psfleet has restarted it, which the engine does not count.
+        killed: When it last ran out of memory, in seconds since 1970.
     """
     state, role = container.attrs["State"], str(container.labels[ROLE])
     status, code, is_out_of_memory = str(state["Status"]), int(state["ExitCode"]), bool(state["OOMKilled"])
     has_ended = status not in ("running", "created", "paused")
     # A restart after a permanent exit code ends alike.
     is_over = status in ("exited", "dead") or (status == RESTARTING and code in PERMANENT_CODES)
+    limit = f"{int(container.attrs['HostConfig']['Memory']) / (1 << 30):.2g} GiB"
+    when = time.strftime("%H:%M:%S", time.localtime(killed))
     shown = "OOMKilled" if is_out_of_memory else f"{status} ({code})"
     return Member(
         fleet=str(container.labels[PROJECT]).removeprefix(project("")),
@@ -39,12 +44,13 @@ def member_of(container: Container, starts: int = 0) -> Member:
         started=max(0.0, seconds(state["StartedAt"])),
         created=seconds(container.attrs["Created"]),
         exit_code=code if has_ended else None,
-        cause=_cause(container) if has_ended else "",
+        cause=_cause(state, limit) if has_ended else "",
         restarts=int(container.attrs["RestartCount"]) + starts,
         is_over=is_over,
         # Docker restarts all containers but those that were killed through it.
         awaits_restart=status == "exited" and code == KILLED and not is_out_of_memory,
         health=str(state.get("Health", {}).get("Status", "")) if status == "running" else "",
+        note=f"killed at {when}: out of memory, the limit is {limit}" if killed is not None else "",
         host=str(container.attrs["Config"]["Hostname"]) if role == "worker" else "",
     )
 
@@ -56,15 +62,9 @@ def index_of(labels: Mapping[str, str]) -> int | None:
     return 0 if labels[ROLE] == "chief" else None
 
 
-def memory_limit(container: Container) -> str:
-    """The limit of a container's memory, as text."""
-    return f"{int(container.attrs['HostConfig']['Memory']) / (1 << 30):.2g} GiB"
-
-
-def _cause(container: Container) -> str:
-    state = container.attrs["State"]
+def _cause(state: Mapping[str, Any], memory_limit: str) -> str:
     if state["OOMKilled"]:
-        return out_of_memory(memory_limit(container))
+        return out_of_memory(memory_limit)
     return f"did not start: {state['Error']}" if state["Error"] else cause_of_end(int(state["ExitCode"]))
 
 

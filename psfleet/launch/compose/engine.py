@@ -17,6 +17,8 @@ from psfleet.errors import LostPeerError, UsageError, innermost
 ENGINE_VERSION = (20, 10)
 PLUGIN_VERSION = (2, 20)
 ANSWER_SECS = 60
+COMPOSE_SECS = 1800.0
+"""How long `docker compose` may take; it may pull the images of monitoring."""
 WITHOUT = "`psfleet train JOB` needs no containers"
 
 
@@ -87,13 +89,19 @@ def compose(project: str, text: str, folder: Path, *arguments: str) -> None:
     """Runs `docker compose` on a file's text, with paths relative to a folder.
 
     Raises:
-        LostPeerError: It failed; the message ends with its last line.
+        LostPeerError: It failed, and the message ends with its last line; or it did not end.
     """
     command = ["docker", "compose", "--progress", "quiet", "-p", project, "-f", "-", "--project-directory", str(folder)]
-    done = subprocess.run([*command, *arguments], input=text, capture_output=True, text=True, check=False)
+    what = f"docker compose {' '.join(arguments)}"
+    try:
+        done = subprocess.run(
+            [*command, *arguments], input=text, capture_output=True, text=True, check=False, timeout=COMPOSE_SECS
+        )
+    except subprocess.TimeoutExpired as error:
+        raise LostPeerError(f"{what}: it did not end within {COMPOSE_SECS:g} s") from error
     if done.returncode != 0:
         last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "no message")
-        raise LostPeerError(f"docker compose {' '.join(arguments)}: {last.strip()}")
+        raise LostPeerError(f"{what}: {last.strip()}")
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from docker.models.containers import Container
 from psfleet.errors import UsageError
 from psfleet.job.job import Job, job_from_json
 from psfleet.launch.compose import engine
-from psfleet.launch.compose.containers import PROJECT, RESTARTING, WORKING_DIR, member_of, memory_limit
+from psfleet.launch.compose.containers import PROJECT, RESTARTING, WORKING_DIR, member_of
 from psfleet.launch.compose.engine import translate_errors
 from psfleet.launch.platform import TRAINING, Member, Request, lines_of
 from psfleet.manifests import container
@@ -81,14 +80,7 @@ class Compose:
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
         """See `Platform`."""
         killed = self._out_of_memory() if with_notes else {}
-        members = []
-        for each in self._containers(name):
-            member = member_of(each, self._starts[each.id])
-            if each.id in killed:
-                when = time.strftime("%H:%M:%S", time.localtime(killed[each.id]))
-                note = f"killed at {when}: out of memory, the limit is {memory_limit(each)}"
-                member = replace(member, note=note)
-            members.append(member)
+        members = (member_of(each, self._starts[each.id], killed.get(each.id)) for each in self._containers(name))
         return sorted(members, key=_order)
 
     @translate_errors()

@@ -25,6 +25,7 @@ class Pod:
     def __init__(self, content: Any) -> None:
         self.content = content
         self.name: str = content.metadata.name
+        self.created = float(content.metadata.creation_timestamp.timestamp())
         labels = content.metadata.labels or {}
         self.fleet: str = labels.get(INSTANCE, "")
         self.component: str = labels.get(COMPONENT, "")
@@ -34,12 +35,6 @@ class Pod:
         state = self._status.state if self._status is not None else None
         self._ended: Any = state.terminated if state is not None else None
         self._running: Any = state.running if state is not None else None
-
-    @property
-    def order(self) -> tuple[str, str, int, float, str]:
-        """By fleet, role and index, older ones first."""
-        created = self.content.metadata.creation_timestamp.timestamp()
-        return self.fleet, self.component, self.index, created, self.name
 
     @property
     def is_over(self) -> bool:
@@ -52,7 +47,7 @@ class Pod:
         process = self._running or self._ended
         if process is None:
             return 0.0
-        return float((process.started_at or self.content.metadata.creation_timestamp).timestamp())
+        return float(process.started_at.timestamp()) if process.started_at is not None else self.created
 
     @property
     def exit_code(self) -> int | None:
@@ -110,7 +105,7 @@ class Pod:
 def pods_of(contents: Iterable[Any]) -> list[Pod]:
     """The pods of ps and workers among V1Pods: by fleet, role and index, older ones first."""
     found = [pod for pod in map(Pod, contents) if pod.component in (PS, WORKER) and pod.index >= 0]
-    return sorted(found, key=lambda pod: pod.order)
+    return sorted(found, key=lambda pod: (pod.fleet, pod.component, pod.index, pod.created, pod.name))
 
 
 def members_of(jobs: Iterable[Any], pods: Sequence[Pod]) -> list[Member]:

@@ -62,7 +62,7 @@ def train(
     job = share_cores(job, num_cores(), job.fleet.replicas)
     settings.require_tensorflow()
     with claimed(Path(out) if out is not None else Path("runs") / job.name, job, fresh) as run_folder:
-        return _run(job, run_folder, folder.resolve(), listener or _ignore)
+        return _run(job, run_folder, folder.resolve(), listener or (lambda entry: None))
 
 
 def _run(job: Job, folder: RunFolder, program_folder: Path, listener: Listener) -> Report:
@@ -107,7 +107,3 @@ def _signals_into(received: list[int]) -> Iterator[None]:
     finally:
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
-
-
-def _ignore(entry: Mapping[str, Any]) -> None:
-    """Listens to nothing."""

@@ -13,7 +13,7 @@ import docker
 import pytest
 from docker.errors import ImageNotFound
 
-from psfleet.errors import USAGE, UsageError
+from psfleet.errors import USAGE, LostPeerError, UsageError
 from psfleet.launch.compose import engine
 
 JOB = Path(__file__).parents[5] / "examples" / "linear" / "job.yaml"
@@ -83,4 +83,11 @@ def test_a_missing_image_names_the_command_that_builds_it() -> None:
 def test_a_compose_command_that_fails_is_told_by_its_last_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     docker_command(tmp_path, monkeypatch, "echo first >&2; echo the reason >&2; exit 1")
     with pytest.raises(Exception, match="docker compose up: the reason"):
+        engine.compose("psfleet-small", "{}", tmp_path, "up")
+
+
+def test_a_compose_command_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    docker_command(tmp_path, monkeypatch, "exec /bin/sleep 30")
+    monkeypatch.setattr(engine, "COMPOSE_SECS", 0.2, raising=False)
+    with pytest.raises(LostPeerError, match=r"docker compose up: it did not end within 0\.2 s"):
         engine.compose("psfleet-small", "{}", tmp_path, "up")

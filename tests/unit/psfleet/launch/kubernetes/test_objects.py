@@ -117,7 +117,8 @@ def test_a_fleet_is_removed_with_its_results_on_request(
 ) -> None:
     assert platform(cluster).remove("small", results) is is_found
     assert [kind for kind in cluster.removed if kind in ("Job", "Pod", "PersistentVolumeClaim")] == removed
-    assert (not results and cluster._left["PersistentVolumeClaim"]) or not any(cluster._left.values()), "waited for"
+    left = [kind for kind, found in cluster._left.items() if found]
+    assert left == ([] if results else ["PersistentVolumeClaim"]), "it waits until what it deletes is gone"
 
 
 def test_pods_that_do_not_go_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
