@@ -16,16 +16,9 @@ LISTEN_SECS = 10.0
 
 @pytest.fixture
 def stop() -> Iterator[Stop]:
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.getsignal(number) for number in numbers]
     made = Stop()
     yield made
-    signal.set_wakeup_fd(-1)
-    # It lives as long as its process, and so has no end of its own.
-    for end in (made._reader, made._writer):
-        end.close()
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
+    made.listener.uninstall()
 
 
 @pytest.mark.parametrize(
