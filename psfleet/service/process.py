@@ -17,6 +17,7 @@ from pathlib import Path
 
 from psfleet import errors
 from psfleet.errors import BadJobError, ProgramError, PsfleetError, StoppedError
+from psfleet.job.program_files import digest, program_files
 from psfleet.service.children import end_group_with_this_process
 from psfleet.service.exit_records import ExitRecord
 from psfleet.service.logs import log_json
@@ -91,7 +92,7 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
         die_with(settings.parent_pid)
         if settings.parent_pid:
             end_group_with_this_process()
-        record = ExitRecord(settings.records)
+        record = ExitRecord(settings.records, program=_program_digest(settings))
         settings = replace(settings, cause=record.begin() or settings.cause)
         code = load()(settings, stop)
     except PsfleetError as error:
@@ -110,6 +111,13 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _program_digest(settings: Settings) -> str:
+    """The digest of the training program; empty if this process does not have it."""
+    if settings.job is None or settings.records is None:
+        return ""
+    return digest(program_files(settings.job.program, settings.program_folder))
 
 
 def _write_termination_message(message: str) -> None:
