@@ -152,7 +152,7 @@ def _train(process: _Process, plane: DataPlane) -> int:
 
 def _lead(process: _Process, context: RunContext, front: FrontEnd, feed: Batches) -> int:
     """Trains as the chief, and writes the report, however the run ends; returns the exit code."""
-    components = _chief_components(process, context, front)
+    components = _chief_components(process.settings, context, front, process.program)
     process.metrics.add_chief(components)
     chief = Chief(context, front, feed, process.heartbeat, process.progress, components)
     try:
@@ -186,15 +186,14 @@ def _publish_failure(chief: Chief, components: ChiefComponents, error: PsfleetEr
         )
 
 
-def _chief_components(process: _Process, context: RunContext, front: FrontEnd) -> ChiefComponents:
-    settings = process.settings
+def _chief_components(settings: Settings, context: RunContext, front: FrontEnd, program: str = "") -> ChiefComponents:
     # Before it removes the records of an earlier attempt: loading the program took time.
     check_chief(context.fleet.describe(), context.incarnation)
     attempt = begin(settings)
     manifest_extra = {
         "job": context.job.model_dump(mode="json"),
         "program_folder": str(settings.program_folder),
-        PROGRAM_DIGEST: process.program,
+        PROGRAM_DIGEST: program,
         "versions": versions(),
         "incarnation": context.incarnation,
     }
