@@ -63,7 +63,7 @@ def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lead:
         monkeypatch.setattr(service, "_chief_components", lambda *args: components)
         monkeypatch.setattr(html, "publish", lambda report, out: (out / Report.FILE_NAME).write_text(report))
         process: Any = SimpleNamespace(
-            settings=None, heartbeat=None, progress=None, metrics=SimpleNamespace(add_chief=lambda components: None),
+            settings=None, program="", heartbeat=None, progress=None, metrics=SimpleNamespace(add_chief=lambda components: None),
             stop=SimpleNamespace(must_leave=lambda index: False),
         )  # fmt: skip
         fleet = SimpleNamespace(describe=lambda: states)
