@@ -43,6 +43,7 @@ def test_a_worker_leaves_and_the_chief_saves_unless_it_is_replaced(
     assert stop.must_leave(0) == chief_leaves
     assert stop.must_save() != chief_leaves
     assert stop.error().exit_code == 128 + number
+    assert str(stop.error()) == f"stopped by {signal.Signals(number).name}"
 
 
 def test_a_signal_that_a_program_handles_itself_stops_nothing(stop: Stop) -> None:
