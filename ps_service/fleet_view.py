@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ps_service.run_program import RunProgram
 from ps_service.worker_record import CHIEF, LEASE_SECS, NEVER, Member, WorkerRecord
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, LostPeerError, ReplacedError
@@ -38,6 +39,7 @@ class FleetView:
         stop_signal: The signal by which that generation ends before the final step of the job; 0: it does not.
         outcome: How the run ended; never changes once it is set.
         finished_at: When it ended.
+        program: The training program, which is the same in all processes.
     """
 
     relearn_until: float = NEVER
@@ -48,6 +50,7 @@ class FleetView:
     stop_signal: int = 0
     outcome: pb.Outcome | None = None
     finished_at: float = NEVER
+    program: RunProgram = field(default_factory=RunProgram)
     _granted: dict[str, pb.JoinReply] = field(default_factory=dict)
 
     def join(self, request: pb.JoinRequest, now: float) -> pb.JoinReply:
@@ -58,11 +61,12 @@ class FleetView:
 
         Raises:
             ReplacedError: The process had an index that another process has now.
-            LostPeerError: This ps was restarted and relearns the leases.
-            BadJobError: All indices are taken.
+            LostPeerError: This ps was restarted and relearns the leases and the program.
+            BadJobError: All indices are taken, or the process has another training program than the run.
         """
         for known in request.known:
             self._learn(known, now)
+        self._admit_program(request, now)
         if request.incarnation:
             return self._register(request, now)
         granted = self._granted.get(request.process)
@@ -130,6 +134,8 @@ class FleetView:
         worker.step, worker.pushed, worker.is_reading = request.step, request.pushed, request.reading_first_batch
         worker.joins = max(worker.joins, request.joins)
         worker.address = request.address or worker.address
+        worker.program = request.program
+        self.program.learn(request.program)
         worker.has_left, worker.has_session = request.leaving, request.generation >= 0
         worker.has_outcome = self.outcome is not None
         return True
@@ -176,12 +182,20 @@ class FleetView:
         alive = [worker for worker in self.workers.values() if worker.is_alive(now)]
         return all(worker.has_outcome and not worker.has_session for worker in alive)
 
+    def _admit_program(self, request: pb.JoinRequest, now: float) -> None:
+        """See `RunProgram.admit`; once the run is over, a process joins only to receive the outcome."""
+        if self.outcome is not None:
+            return
+        if request.program and not self.program.digest and not request.incarnation and now < self.relearn_until:
+            raise LostPeerError("this ps was restarted and does not know the run's program yet")
+        self.program.admit(request)
+
     def _register(self, request: pb.JoinRequest, now: float) -> pb.JoinReply:
         member = Member(request.index, request.incarnation, request.process)
         self.admit(member, now)
         worker = self.workers[member.index]
         worker.joins = max(worker.joins, request.joins)
-        worker.address, worker.cause = request.address, request.cause
+        worker.address, worker.cause, worker.program = request.address, request.cause, request.program
         return pb.JoinReply(index=member.index, joins=worker.joins, incarnation=member.incarnation)
 
     def _grant(self, request: pb.JoinRequest, now: float) -> pb.JoinReply:
@@ -191,7 +205,7 @@ class FleetView:
                 f"worker index {request.index} requested, all {request.worker_limit} of fleet.max_workers are taken"
             )
         worker = self._own(Member(index, self.epoch + 1, request.process), now)
-        worker.address, worker.cause = request.address, request.cause
+        worker.address, worker.cause, worker.program = request.address, request.cause, request.program
         reply = pb.JoinReply(index=index, joins=worker.joins, incarnation=worker.owner.incarnation)
         self._granted[request.process] = reply
         return reply
@@ -212,11 +226,13 @@ class FleetView:
 
     def _learn(self, known: pb.WorkerState, now: float) -> None:
         """Stores what another ps knows of an index, unless this ps knows a newer owner."""
+        self.program.learn(known.program)
         member = Member(known.index, known.incarnation, known.process)
         worker = self.workers.get(member.index)
         if not member.incarnation or (worker is not None and worker.owner.rank >= member.rank):
             return
         worker = self._own(member, now if known.is_alive else NEVER)
+        worker.program = known.program
         worker.address, worker.joins = known.address, max(worker.joins, known.joins)
 
     def _own(self, member: Member, now: float) -> WorkerRecord:

@@ -45,6 +45,7 @@ class WorkerRecord:
         address: host:port of its TensorFlow server.
         joins: Number of processes that have had the index.
         cause: Why the present one was restarted; empty if it was not.
+        program: Digest of its training program.
         step: Global step of its local parameters.
         pushed: Gradients that the present process has pushed.
         beat: Number of its newest heartbeat.
@@ -59,6 +60,7 @@ class WorkerRecord:
     address: str = ""
     joins: int = 1
     cause: str = ""
+    program: str = ""
     step: int = 0
     pushed: int = 0
     beat: int = 0
@@ -83,4 +85,5 @@ class WorkerRecord:
             address=self.address,
             incarnation=self.owner.incarnation,
             process=self.owner.process,
+            program=self.program,
         )

@@ -137,6 +137,14 @@ class StoppedError(PsfleetError):
     """A signal stopped this process."""
 
     def __init__(self, signal_number: int) -> None:
-        super().__init__(f"stopped by signal {signal_number}")
+        super().__init__(f"stopped by {_name(signal_number)}")
         self.signal_number = signal_number
         self.exit_code = SIGNAL_BASE + signal_number
+
+
+def _name(signal_number: int) -> str:
+    """As users know a signal: SIGINT."""
+    try:
+        return signal.Signals(signal_number).name
+    except ValueError:
+        return f"signal {signal_number}"

@@ -45,10 +45,18 @@ class Heartbeat:
 
     Args of the constructor:
         joins: Number of processes that have had the index.
+        program: Digest of the training program.
     """
 
     def __init__(
-        self, fleet: FleetClient, index: int, address: Address, stop: Stop, progress: TrainingProgress, joins: int = 1
+        self,
+        fleet: FleetClient,
+        index: int,
+        address: Address,
+        stop: Stop,
+        progress: TrainingProgress,
+        joins: int = 1,
+        program: str = "",
     ) -> None:
         self.index = index
         self._fleet = fleet
@@ -60,6 +68,7 @@ class Heartbeat:
         self._outcome: pb.Outcome | None = None
         self._replaced = ""
         self._joins = joins
+        self._program = program
         self._beats = itertools.count(1)
         self._generation = -1
         self._interrupt: Callable[[], None] = _no_step
@@ -183,6 +192,7 @@ class Heartbeat:
             generation=self.generation,
             address=self._address,
             joins=self._joins,
+            program=self._program,
             beat=next(self._beats),
         )
 

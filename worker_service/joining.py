@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient, PsClient, finish_each
 from psfleet.errors import LostPeerError, ReplacedError
 from psfleet.job.job import Job
+from psfleet.job.program_files import digest
 from psfleet.polling import wait_until
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
@@ -30,11 +32,16 @@ class Membership:
     joins: int
 
 
-def join(fleet: FleetClient, settings: Settings, job: Job, stop: Stop) -> Membership:
+def join(
+    fleet: FleetClient, settings: Settings, job: Job, stop: Stop, program: Mapping[str, str] | None = None
+) -> Membership:
     """Joins the run; calls of `fleet` are from then on those of a member.
 
+    Args:
+        program: The files of the training program (see `psfleet.job.program_files`).
+
     Raises:
-        BadJobError: Every index is taken, or a ps serves another run or version.
+        BadJobError: Every index is taken, a ps serves another run or version, or the run has another program.
         DeadlineError: Not every ps answered within `deadlines.start_secs`.
         StoppedError: A signal came first.
     """
@@ -45,7 +52,7 @@ def join(fleet: FleetClient, settings: Settings, job: Job, stop: Stop) -> Member
         if stop.event.is_set():
             raise stop.error()
         try:
-            return _join(fleet, settings, job, process)
+            return _join(fleet, settings, job, process, program or {})
         except ReplacedError as error:
             # Another process got the index between two calls: this one asks for an index as if it had none.
             process = secrets.token_hex(8)
@@ -87,19 +94,22 @@ def finish_as_chief(fleet: FleetClient, settings: Settings, job: Job, outcome: p
     return finish_each(fleet.ps, end)
 
 
-def _request(settings: Settings, job: Job, process: str) -> pb.JoinRequest:
+def _request(settings: Settings, job: Job, process: str, program: Mapping[str, str] | None = None) -> pb.JoinRequest:
+    files = program or {}
     return pb.JoinRequest(
         index=settings.index,
         worker_limit=job.fleet.worker_limit,
         cause=settings.cause,
         process=process,
         address=settings.address.data,
+        program=digest(files),
+        program_files=files,
     )
 
 
-def _join(fleet: FleetClient, settings: Settings, job: Job, process: str) -> Membership:
+def _join(fleet: FleetClient, settings: Settings, job: Job, process: str, program: Mapping[str, str]) -> Membership:
     first, *others = fleet.ps
-    request = _request(settings, job, process)
+    request = _request(settings, job, process, program)
     for client in others:
         request.known.extend(client.describe().workers)
     granted = first.join(request)

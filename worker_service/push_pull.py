@@ -9,7 +9,7 @@ import tensorflow.compat.v1 as v1
 
 from psfleet.job.job import Job
 from psfleet.layout import FlatLayout, Layout
-from psfleet.tf import STALENESS_BUCKETS, ShardVariables, keeps_previous
+from psfleet.tf import STALENESS_BUCKETS, ShardVariables, keeps_previous, secs_since
 
 SMALL_BYTES = 1 << 20
 """A bucket of at most this size carries the global step: the copy costs less than a second tensor on the network."""
@@ -88,7 +88,7 @@ class Exchange:
             with tf.control_dependencies([arrived]):
                 passed = self._pass_barrier(local_step) if self._is_sync else variables.tokens[self._index].dequeue()
             with tf.control_dependencies([passed]):
-                waited = [tf.timestamp() - arrived]
+                waited = [secs_since(arrived)]
             with tf.control_dependencies([variables.waited_secs.scatter_nd_add([[self._index]], waited).op]):
                 sent = self._read()
         # Outside of the control dependencies: waiting for the barrier on the worker too would cost one more message.

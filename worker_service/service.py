@@ -21,6 +21,7 @@ from psfleet.errors import (
 )
 from psfleet.job.job import Job
 from psfleet.job.program import load_program
+from psfleet.job.program_files import digest, program_files
 from psfleet.layout import Layout
 from psfleet.report import html
 from psfleet.service.logs import log_json
@@ -35,7 +36,7 @@ from worker_service.chief.chief import Chief, ChiefComponents
 from worker_service.chief.conclusion import conclude, saved_final_step
 from worker_service.chief.events import Events
 from worker_service.chief.recorder import Recorder
-from worker_service.chief.recovery import Recovery
+from worker_service.chief.recovery import PROGRAM_DIGEST, Recovery
 from worker_service.chief.run_attempt import begin
 from worker_service.chief.run_finisher import RunFinisher, versions
 from worker_service.evaluation import Evaluator
@@ -54,7 +55,7 @@ logger = logging.getLogger("psfleet.worker")
 
 @dataclass(frozen=True)
 class _Process:
-    """This process, once it has an index."""
+    """This process, once it has an index; `program` is the digest of its training program."""
 
     settings: Settings
     job: Job
@@ -64,6 +65,7 @@ class _Process:
     heartbeat: Heartbeat
     metrics: WorkerMetrics
     incarnation: int
+    program: str
 
 
 def serve(settings: Settings, stop: Stop) -> int:
@@ -85,14 +87,15 @@ def serve(settings: Settings, stop: Stop) -> int:
         saved = saved_final_step(settings)
         if saved is not None:
             return conclude(settings, fleet, stop, saved)
-        membership = join(fleet, settings, job, stop)
+        files = program_files(job.program, settings.program_folder)
+        membership = join(fleet, settings, job, stop, files)
         index, incarnation = membership.member.index, membership.member.incarnation
         log_json(run=settings.run, role="worker", index=index)
         logger.info("joined as worker %d", index, extra={"incarnation": incarnation})
-        heartbeat = Heartbeat(fleet, index, settings.address, stop, progress, membership.joins)
+        heartbeat = Heartbeat(fleet, index, settings.address, stop, progress, membership.joins, digest(files))
         metrics.add_heartbeat(heartbeat)
         heartbeat.start()
-        process = _Process(settings, job, fleet, stop, progress, heartbeat, metrics, incarnation)
+        process = _Process(settings, job, fleet, stop, progress, heartbeat, metrics, incarnation, digest(files))
         try:
             with data_plane(settings, "worker", index, identity) as plane:
                 return _train(process, plane)
@@ -149,7 +152,7 @@ def _train(process: _Process, plane: DataPlane) -> int:
 
 def _lead(process: _Process, context: RunContext, front: FrontEnd, feed: Batches) -> int:
     """Trains as the chief, and writes the report, however the run ends; returns the exit code."""
-    components = _chief_components(process.settings, context, front)
+    components = _chief_components(process.settings, context, front, process.program)
     process.metrics.add_chief(components)
     chief = Chief(context, front, feed, process.heartbeat, process.progress, components)
     try:
@@ -183,13 +186,14 @@ def _publish_failure(chief: Chief, components: ChiefComponents, error: PsfleetEr
         )
 
 
-def _chief_components(settings: Settings, context: RunContext, front: FrontEnd) -> ChiefComponents:
+def _chief_components(settings: Settings, context: RunContext, front: FrontEnd, program: str = "") -> ChiefComponents:
     # Before it removes the records of an earlier attempt: loading the program took time.
     check_chief(context.fleet.describe(), context.incarnation)
     attempt = begin(settings)
     manifest_extra = {
         "job": context.job.model_dump(mode="json"),
         "program_folder": str(settings.program_folder),
+        PROGRAM_DIGEST: program,
         "versions": versions(),
         "incarnation": context.incarnation,
     }

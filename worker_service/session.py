@@ -22,7 +22,7 @@ from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.tf import keeps_previous
 from psfleet.tf.server import session_config
-from worker_service.session_errors import translate_errors
+from worker_service.session_errors import UnreachableError, translate_errors
 from worker_service.step import StepGraph
 
 CLOSE_SECS = 2.0
@@ -115,8 +115,11 @@ class WorkerSession:
         with translate_errors():
             try:
                 self._opened.result(self._step_secs)
-            except (CancelledError, TimeoutError) as error:
-                raise LostPeerError("a ps went away while a session was opened") from error
+            except CancelledError as error:
+                raise UnreachableError("a ps went away while a session was opened") from error
+            except TimeoutError as error:
+                message = f"a ps went away while a session was opened: no answer within {self._step_secs:g} s"
+                raise UnreachableError(message) from error
         start = self.resume()
         step = self._step
         self._train = _Call(self._session, step.step, [*step.feeds, step.local_step], self._options)

@@ -26,6 +26,10 @@ class RefusedCallError(LostPeerError):
     """
 
 
+class UnreachableError(LostPeerError):
+    """The data plane of a ps, or of this worker, does not answer: never the training program's fault."""
+
+
 @contextmanager
 def translate_errors(at: str = "") -> Iterator[None]:
     """Raises psfleet's errors in place of TensorFlow's; `at` begins the message about a tensor that is not finite."""
@@ -37,6 +41,8 @@ def translate_errors(at: str = "") -> Iterator[None]:
         raise ProgramError(f"the program failed in TensorFlow: {_reason(error)}", error.message) from error
     except tf.errors.OpError as error:
         kind = RefusedCallError if is_refused(error) else LostPeerError
+        if isinstance(error, tf.errors.UnavailableError):
+            kind = UnreachableError
         raise kind(f"{type(error).__name__}: {_reason(error)}") from error
     except RuntimeError as error:
         # The session was closed by another thread.

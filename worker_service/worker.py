@@ -10,6 +10,7 @@ from collections.abc import Callable
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import DataStallError, DeadlineError, LostPeerError, ProgramError
 from worker_service.batches import Batches
+from worker_service.data_ports import blocked
 from worker_service.fleet_state import TRAINING, States, generation_of, has_generation
 from worker_service.fleet_wait import FleetWait
 from worker_service.frontends.interface import FrontEnd
@@ -17,6 +18,7 @@ from worker_service.heartbeat import Heartbeat
 from worker_service.progress import TrainingProgress
 from worker_service.run_context import RunContext
 from worker_service.session import WorkerSession
+from worker_service.session_errors import UnreachableError
 from worker_service.step import StepGraph
 from worker_service.training_loop import NullObserver, Observer, train_generation
 
@@ -169,14 +171,25 @@ class Worker:
         logger.warning("lost a peer at step %d: %s", step, error, extra={"event": "lost_peer", "step": step})
         if progressed:
             self._last_progress, self._failures = time.monotonic(), 0
-        self._failures += 1
         states = context.fleet.describe()
-        self._check_stall(error, states)
         is_healthy = all(state is not None and state.phase in TRAINING for state in states)
-        if self._failures >= SAME_ERROR_LIMIT and is_healthy and "DeadlineExceeded" not in str(error):
+        if isinstance(error, UnreachableError):
+            error = self._locate(error) if is_healthy else error
+        elif is_healthy and "DeadlineExceeded" not in str(error):
+            self._failures += 1
+        self._check_stall(error, states)
+        if self._failures >= SAME_ERROR_LIMIT:
             raise ProgramError(
                 f"step {step + 1} failed {self._failures} times in a row while every ps is healthy: {error}"
             ) from error
+
+    def _locate(self, error: UnreachableError) -> LostPeerError:
+        """The error with the ports of TensorFlow that cannot be reached, which are logged, too."""
+        found = blocked([(f"ps {shard}", address) for shard, address in enumerate(self._context.tasks.ps)])
+        if not found:
+            return error
+        logger.warning("%s, while its control port answers", found, extra={"event": "blocked_port"})
+        return UnreachableError(f"{error}; {found}, while its control port answers")
 
     def _check_stall(self, error: LostPeerError, states: States) -> None:
         """Raises if the fleet has stood still for too long; the time in which data are read first does not count."""

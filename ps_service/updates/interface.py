@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from psfleet.tf import ShardVariables
+from psfleet.tf import ShardVariables, secs_since
 
 
 class Updates(Protocol):
@@ -42,7 +42,7 @@ def timed(variables: ShardVariables, gradients: Sequence[Any], update: Callable[
         started = tf.timestamp()
     updated = update()
     with tf.control_dependencies([started, updated]):
-        took = tf.timestamp() - started
+        took = secs_since(started)
     return variables.update_secs.assign_add(took, read_value=False)
 
 

@@ -63,7 +63,7 @@ class SavedPart(_message.Message):
     def __init__(self, step: _Optional[int] = ..., file: _Optional[str] = ..., num_bytes: _Optional[int] = ..., sha256: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
 
 class WorkerState(_message.Message):
-    __slots__ = ("index", "step", "is_alive", "pushed", "joins", "cause", "address", "incarnation", "process")
+    __slots__ = ("index", "step", "is_alive", "pushed", "joins", "cause", "address", "incarnation", "process", "program")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     IS_ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +73,7 @@ class WorkerState(_message.Message):
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
     index: int
     step: int
     is_alive: bool
@@ -82,7 +83,8 @@ class WorkerState(_message.Message):
     address: str
     incarnation: int
     process: str
-    def __init__(self, index: _Optional[int] = ..., step: _Optional[int] = ..., is_alive: _Optional[bool] = ..., pushed: _Optional[int] = ..., joins: _Optional[int] = ..., cause: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., process: _Optional[str] = ...) -> None: ...
+    program: str
+    def __init__(self, index: _Optional[int] = ..., step: _Optional[int] = ..., is_alive: _Optional[bool] = ..., pushed: _Optional[int] = ..., joins: _Optional[int] = ..., cause: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., process: _Optional[str] = ..., program: _Optional[str] = ...) -> None: ...
 
 class ShardState(_message.Message):
     __slots__ = ("run", "phase", "generation", "step", "final_step", "layout_digest", "pushed", "used", "staleness", "parts", "workers", "outcome", "optimizer", "slots", "waiting_secs", "cause", "model_bytes", "first_step", "epoch", "quorum", "stop_signal", "reading_first_batch")
@@ -157,7 +159,14 @@ class ConfigureRequest(_message.Message):
     def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., generation: _Optional[int] = ..., job_json: _Optional[str] = ..., layout_json: _Optional[str] = ..., checkpoint_folder: _Optional[str] = ..., checkpoints_root: _Optional[str] = ..., shard: _Optional[int] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
-    __slots__ = ("caller", "index", "worker_limit", "cause", "process", "address", "incarnation", "joins", "known")
+    __slots__ = ("caller", "index", "worker_limit", "cause", "process", "address", "incarnation", "joins", "known", "program", "program_files")
+    class ProgramFilesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     CALLER_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     WORKER_LIMIT_FIELD_NUMBER: _ClassVar[int]
@@ -167,6 +176,8 @@ class JoinRequest(_message.Message):
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     JOINS_FIELD_NUMBER: _ClassVar[int]
     KNOWN_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FILES_FIELD_NUMBER: _ClassVar[int]
     caller: Caller
     index: int
     worker_limit: int
@@ -176,7 +187,9 @@ class JoinRequest(_message.Message):
     incarnation: int
     joins: int
     known: _containers.RepeatedCompositeFieldContainer[WorkerState]
-    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., index: _Optional[int] = ..., worker_limit: _Optional[int] = ..., cause: _Optional[str] = ..., process: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., joins: _Optional[int] = ..., known: _Optional[_Iterable[_Union[WorkerState, _Mapping]]] = ...) -> None: ...
+    program: str
+    program_files: _containers.ScalarMap[str, str]
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., index: _Optional[int] = ..., worker_limit: _Optional[int] = ..., cause: _Optional[str] = ..., process: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., joins: _Optional[int] = ..., known: _Optional[_Iterable[_Union[WorkerState, _Mapping]]] = ..., program: _Optional[str] = ..., program_files: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class JoinReply(_message.Message):
     __slots__ = ("index", "joins", "incarnation")
@@ -189,7 +202,7 @@ class JoinReply(_message.Message):
     def __init__(self, index: _Optional[int] = ..., joins: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
-    __slots__ = ("caller", "step", "pushed", "leaving", "generation", "address", "joins", "beat", "reading_first_batch")
+    __slots__ = ("caller", "step", "pushed", "leaving", "generation", "address", "joins", "beat", "reading_first_batch", "program")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     PUSHED_FIELD_NUMBER: _ClassVar[int]
@@ -199,6 +212,7 @@ class HeartbeatRequest(_message.Message):
     JOINS_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     READING_FIRST_BATCH_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
     caller: Caller
     step: int
     pushed: int
@@ -208,7 +222,8 @@ class HeartbeatRequest(_message.Message):
     joins: int
     beat: int
     reading_first_batch: bool
-    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., step: _Optional[int] = ..., pushed: _Optional[int] = ..., leaving: _Optional[bool] = ..., generation: _Optional[int] = ..., address: _Optional[str] = ..., joins: _Optional[int] = ..., beat: _Optional[int] = ..., reading_first_batch: _Optional[bool] = ...) -> None: ...
+    program: str
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., step: _Optional[int] = ..., pushed: _Optional[int] = ..., leaving: _Optional[bool] = ..., generation: _Optional[int] = ..., address: _Optional[str] = ..., joins: _Optional[int] = ..., beat: _Optional[int] = ..., reading_first_batch: _Optional[bool] = ..., program: _Optional[str] = ...) -> None: ...
 
 class ScheduleCheckpointRequest(_message.Message):
     __slots__ = ("caller", "generation", "step", "stop", "signal")

@@ -81,7 +81,7 @@ class Event(Record):
     time: float = Field(description="Unix time in seconds.")
     role: str = Field(description="Role of the process: ps, chief, worker or spare.")
     index: Count = Field(description="Index of the process in its role.")
-    kind: str = Field(description="Type of the event: `restarted`.")
+    kind: str = Field(description="Type of the event: `restarted`; `program_changed` of a resumed run.")
     cause: str = Field(description="Cause of the event, in one line.")
     steps_lost: Count = Field(0, description="Number of applied steps that were lost and have to be repeated.")
 

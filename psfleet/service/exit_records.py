@@ -31,25 +31,29 @@ class ExitRecord:
     Args of the constructor:
         folder: A folder on the fleet's shared volume; None: nothing is recorded.
         hostname: Of this container; read from the system by default.
+        program: Digest of the training program, which may be a mounted folder: the record of another one is ignored.
     """
 
-    def __init__(self, folder: Path | None, hostname: str = "") -> None:
+    def __init__(self, folder: Path | None, hostname: str = "", program: str = "") -> None:
         self._path = folder / f"{hostname or os.uname().nodename}.json" if folder is not None else None
+        self._program = program
         self._starts = 0
 
     def begin(self) -> str:
         """Records the start of a process.
 
         Returns:
-            Cause of the restart; empty in a new container.
+            Cause of the restart; empty in a new container, and with another program than the one that failed.
 
         Raises:
-            AlreadyEndedError: The previous process ended with a permanent error.
+            AlreadyEndedError: The previous process ended with a permanent error, with the same program.
             StorageError: The record cannot be written.
         """
         if self._path is None:
             return ""
         previous = _read(self._path)
+        if previous.get("exit_code") in PERMANENT_CODES and previous.get("program", "") != self._program:
+            previous = {}
         self._starts = previous.get("starts", 0)
         code, message = previous.get("exit_code"), previous.get("message", "")
         if code in PERMANENT_CODES:
@@ -76,7 +80,8 @@ class ExitRecord:
     def _write(self, code: int | None, message: str) -> None:
         assert self._path is not None, "begin() comes first"
         temporary = self._path.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"starts": self._starts, "exit_code": code, "message": message}))
+        content = {"starts": self._starts, "exit_code": code, "message": message, "program": self._program}
+        temporary.write_text(json.dumps(content))
         temporary.replace(self._path)
 
 

@@ -7,7 +7,6 @@ import faulthandler
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
 import traceback
@@ -18,9 +17,12 @@ from pathlib import Path
 
 from psfleet import errors
 from psfleet.errors import BadJobError, ProgramError, PsfleetError, StoppedError
+from psfleet.job.program_files import digest, program_files
+from psfleet.service.children import end_group_with_this_process
 from psfleet.service.exit_records import ExitRecord
 from psfleet.service.logs import log_json
 from psfleet.service.settings import Settings, read
+from psfleet.service.signals import SignalListener
 
 logger = logging.getLogger("psfleet")
 
@@ -34,9 +36,6 @@ PR_SET_PDEATHSIG = 1
 class Stop:
     """The first SIGTERM or SIGINT that this process received, and its meaning (see `Settings.leaves_on_sigterm`).
 
-    Python runs signal handlers between two bytecode instructions of the main thread, which can be inside TensorFlow for
-    a minute. Therefore a separate thread reads the signal from the wake-up file descriptor.
-
     Attributes:
         event: Set once a signal was received.
         signal_number: Number of that signal; 0: none.
@@ -47,12 +46,7 @@ class Stop:
         self.event = threading.Event()
         self.signal_number = 0
         self.leaves_on_sigterm = False
-        self._reader, self._writer = socket.socketpair()
-        self._writer.setblocking(False)
-        signal.set_wakeup_fd(self._writer.fileno())
-        for number in STOP_SIGNALS:
-            signal.signal(number, _ignore_in_main_thread)
-        threading.Thread(target=self._listen, name="signals", daemon=True).start()
+        self.listener = SignalListener(STOP_SIGNALS, self._receive)
 
     def must_leave(self, index: int) -> bool:
         """Whether the worker with an index must exit now, while the run continues without it."""
@@ -67,13 +61,10 @@ class Stop:
         """The error for a process that received a signal."""
         return StoppedError(self.signal_number)
 
-    def _listen(self) -> None:
-        # The descriptor gets the number of every signal that has a Python handler, a training program's own included.
-        number = self._reader.recv(1)[0]
-        while number not in STOP_SIGNALS:
-            number = self._reader.recv(1)[0]
-        self.signal_number = number
-        self.event.set()
+    def _receive(self, number: int) -> None:
+        if number in STOP_SIGNALS and not self.event.is_set():
+            self.signal_number = number
+            self.event.set()
 
 
 Service = Callable[[Settings, Stop], int]
@@ -99,7 +90,9 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
         stop.leaves_on_sigterm = settings.leaves_on_sigterm
         log_json(run=settings.run, role=role, index=settings.index)
         die_with(settings.parent_pid)
-        record = ExitRecord(settings.records)
+        if settings.parent_pid:
+            end_group_with_this_process()
+        record = ExitRecord(settings.records, program=_program_digest(settings))
         settings = replace(settings, cause=record.begin() or settings.cause)
         code = load()(settings, stop)
     except PsfleetError as error:
@@ -120,8 +113,11 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
         os._exit(code)
 
 
-def _ignore_in_main_thread(number: int, frame: object) -> None:
-    """Replaces Python's default handlers, which would interrupt the main thread."""
+def _program_digest(settings: Settings) -> str:
+    """The digest of the training program; empty if this process does not have it."""
+    if settings.job is None or settings.records is None:
+        return ""
+    return digest(program_files(settings.job.program, settings.program_folder))
 
 
 def _write_termination_message(message: str) -> None:

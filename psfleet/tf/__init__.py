@@ -1,5 +1,12 @@
 """The only package of psfleet that imports TensorFlow: servers, and the resources that a ps and its workers share."""
 
-from psfleet.tf.shard_variables import STALENESS_BUCKETS, ShardVariables, container_name, keeps_previous, worker_job
+from psfleet.tf.shard_variables import (
+    STALENESS_BUCKETS,
+    ShardVariables,
+    container_name,
+    keeps_previous,
+    secs_since,
+    worker_job,
+)
 
-__all__ = ["STALENESS_BUCKETS", "ShardVariables", "container_name", "keeps_previous", "worker_job"]
+__all__ = ["STALENESS_BUCKETS", "ShardVariables", "container_name", "keeps_previous", "secs_since", "worker_job"]

@@ -125,6 +125,14 @@ class ShardVariables:
             )
 
 
+def secs_since(started: tf.Tensor) -> tf.Tensor:
+    """Seconds since a `tf.timestamp` (float64 scalar), to be added to a counter.
+
+    At least 0: `tf.timestamp` is the wall clock, which can be set back (tsl/platform/env_time.cc).
+    """
+    return tf.maximum(tf.timestamp() - started, 0.0)
+
+
 def _variable(name: str, shape: list[int], dtype: tf.DType) -> tf.Variable:
     return v1.get_variable(
         name, shape, dtype, initializer=v1.zeros_initializer(), trainable=False, use_resource=True, collections=[]

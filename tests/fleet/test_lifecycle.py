@@ -65,6 +65,20 @@ def test_a_run_that_cannot_stop_in_time_is_ended(tmp_path: Path) -> None:
         assert fleet.checkpoint().step > 0
 
 
+def test_a_program_with_its_own_handlers_and_processes_is_stopped_and_killed_as_any(tmp_path: Path) -> None:
+    programs = ("signalled_program", "paced_program")
+    with training(tmp_path, programs=programs, train={"steps": 2000}, fleet={"workers": 2}) as fleet:
+        fleet.wait_for_step(20)
+        loaders = sorted(fleet.gates.folder.glob("loader-*"))
+        assert len(loaders) == 2
+        fleet.kill("worker", 1)
+        others = fleet.wait_for(lambda: set(fleet.gates.folder.glob("loader-*")) - {*loaders}, START_SECS, "a loader")
+        fleet.wait_for_step(fleet.last_step() + 20)
+        left = [int(path.name.removeprefix("loader-")) for path in {*loaders, *others}]
+        assert len([pid for pid in left if pid in processes(fleet.out)]) == 2, "that of the killed worker has ended"
+        stop(fleet, signal.SIGTERM)
+
+
 def test_a_run_that_is_stopped_before_it_trains_ends_at_once(tmp_path: Path) -> None:
     with training(tmp_path) as fleet:
         fleet.wait_for(lambda: len(processes(fleet.out)) == 3, START_SECS, "three processes")

@@ -43,7 +43,7 @@ class Events:
         Args:
             role: Of the process: chief, worker, spare or ps.
             index: Of the process.
-            kind: `restarted` is the only one that psfleet records.
+            kind: `restarted`, or `program_changed` if a run was resumed with another program.
             cause: Why it happened.
             steps_lost: Applied steps that it cost.
         """

@@ -24,6 +24,9 @@ from worker_service.run_context import RunContext
 
 logger = logging.getLogger("psfleet.chief")
 
+PROGRAM_DIGEST = "program_digest"
+"""Key of a manifest's extra content: the digest of the program that trained it (`psfleet.job.program_files`)."""
+
 
 @dataclass(frozen=True)
 class RecoveryResult:
@@ -137,3 +140,11 @@ class Recovery:
         elif checkpoint.step:
             extra = {"event": "starting", "step": checkpoint.step}
             logger.info("restoring from step %d", checkpoint.step, extra=extra)
+            self._record_program_change(checkpoint)
+
+    def _record_program_change(self, checkpoint: Checkpoint) -> None:
+        """Adds an event if a run goes on from a checkpoint that another program trained, which is allowed."""
+        before, now = checkpoint.extra.get(PROGRAM_DIGEST), self._extra.get(PROGRAM_DIGEST)
+        if before and now and before != now:
+            cause = f"step {checkpoint.step} was trained by a program with digest {before}, this one has {now}"
+            self._events.add("chief", 0, "program_changed", cause)

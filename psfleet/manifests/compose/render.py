@@ -58,7 +58,7 @@ def render(job: Job, job_file: Path, folder: Path | None = None) -> dict[str, An
     """A compose file's content; see `file_text`."""
     paths = _Paths(job_file, folder)
     ps, _ = container_addresses(job)
-    services = {f"ps-{index}": _ps(job, ps, index) for index in range(num_own_ps(job))}
+    services = {f"ps-{index}": _ps(job, ps, paths, index) for index in range(num_own_ps(job))}
     own_ps = list(services)
     services["worker"] = _worker(job, ps, paths, own_ps)
     services["chief"] = _chief(job, ps, paths, own_ps)
@@ -72,9 +72,12 @@ def render(job: Job, job_file: Path, folder: Path | None = None) -> dict[str, An
     }
 
 
-def _ps(job: Job, ps: list[Address], index: int) -> Service:
+def _ps(job: Job, ps: list[Address], paths: _Paths, index: int) -> Service:
+    """Has the program's folder only to see whether the program has changed since the container ended for good."""
     own = {settings.INDEX: str(index), settings.ADDRESS: ps[index].data}
-    return _member(job, ps, "ps", job.container.ps_image, job.container.ps, own)
+    service = _member(job, ps, "ps", job.container.ps_image, job.container.ps, own)
+    service["volumes"] += paths.program(job)
+    return service
 
 
 def _worker(job: Job, ps: list[Address], paths: _Paths, own_ps: list[str]) -> Service:
@@ -177,9 +180,12 @@ class _Paths:
 
     def mounts(self, job: Job) -> list[dict[str, Any]]:
         """The program's folder and the job's own mounts; all read only."""
-        pairs = [(".", container.PROGRAM)] if job.container.program == "mount" else []
-        pairs += [tuple(mount.rsplit(":", 1)) for mount in job.container.mounts]  # type: ignore[misc]
-        return [bind(self.source(source), target) for source, target in pairs]
+        pairs = [mount.rsplit(":", 1) for mount in job.container.mounts]
+        return [*self.program(job), *(bind(self.source(source), target) for source, target in pairs)]
+
+    def program(self, job: Job) -> list[dict[str, Any]]:
+        """The program's folder, unless it is in the image; read only."""
+        return [bind(self.source("."), container.PROGRAM)] if job.container.program == "mount" else []
 
     def source(self, source: str) -> str:
         """A host path, relative to the job file or absolute, as the compose file has it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,7 +59,9 @@ class Fleet:
         self.member = member
 
 
-def joined(fleet: Any, index: int = -1, port: int = 2222, start_secs: float = 5.0) -> Membership:
+def joined(
+    fleet: Any, index: int = -1, port: int = 2222, start_secs: float = 5.0, program: Mapping[str, str] | None = None
+) -> Membership:
     """Joins as a process with settings of its own."""
     settings = Settings(
         job=None, program_folder=Path(), run="run", index=index, ps=(), address=Address("host", port), out=Path(),
@@ -66,7 +69,7 @@ def joined(fleet: Any, index: int = -1, port: int = 2222, start_secs: float = 5.
     )  # fmt: skip
     job: Any = SimpleNamespace(deadlines=SimpleNamespace(start_secs=start_secs), fleet=SimpleNamespace(worker_limit=4))
     stop: Any = SimpleNamespace(event=threading.Event())
-    return join(fleet, settings, job, stop)
+    return join(fleet, settings, job, stop, program)
 
 
 def test_every_ps_knows_the_incarnation_that_ps_0_granted_and_calls_carry_it() -> None:
@@ -75,6 +78,16 @@ def test_every_ps_knows_the_incarnation_that_ps_0_granted_and_calls_carry_it() -
     assert [joined(fleet, index, port).member.index for index, port in ((0, 1), (-1, 2), (-1, 3))] == [0, 1, 2]
     assert first.owners() == other.owners() == [(0, 1), (1, 2), (2, 3)]
     assert (fleet.member.index, fleet.member.incarnation) == (2, 3)
+
+
+def test_a_process_with_another_program_than_the_run_does_not_join() -> None:
+    first, other = Ps(), Ps()
+    joined(Fleet(first, other), index=0, program={"program.py": "1"})
+    with pytest.raises(BadJobError, match=r"program\.py differs"):
+        joined(Fleet(first, other), program={"program.py": "2"})
+    with pytest.raises(BadJobError, match="which the run was started with"):
+        joined(Fleet(Ps(), other), program={"program.py": "2"})
+    assert other.owners() == [(0, 1)]
 
 
 def test_incarnations_and_restarts_are_counted_on_after_ps_0_has_lost_its_table() -> None:

@@ -63,7 +63,8 @@ def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lead:
         monkeypatch.setattr(service, "_chief_components", lambda *args: components)
         monkeypatch.setattr(html, "publish", lambda report, out: (out / Report.FILE_NAME).write_text(report))
         process: Any = SimpleNamespace(
-            settings=None, heartbeat=None, progress=None, metrics=SimpleNamespace(add_chief=lambda components: None),
+            settings=None, program="", heartbeat=None, progress=None,
+            metrics=SimpleNamespace(add_chief=lambda components: None),
             stop=SimpleNamespace(must_leave=lambda index: False),
         )  # fmt: skip
         fleet = SimpleNamespace(describe=lambda: states)
@@ -142,8 +143,9 @@ class Ends:
         stop: Any = SimpleNamespace(must_leave=lambda index: False)
         fleet: Any = SimpleNamespace(finish=self.outcomes.append, describe=lambda: [None])
         self.process: Any = SimpleNamespace(
-            fleet=fleet, stop=stop, heartbeat=None, progress=None, settings=None, metrics=SimpleNamespace(add_chief=id)
-        )
+            fleet=fleet, stop=stop, heartbeat=None, progress=None, settings=None, program="",
+            metrics=SimpleNamespace(add_chief=id),
+        )  # fmt: skip
         self.context: Any = SimpleNamespace(fleet=fleet, incarnation=1, out=Path("out"))
 
         def run() -> pb.Outcome:

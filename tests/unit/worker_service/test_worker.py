@@ -8,14 +8,18 @@ from typing import Any
 import pytest
 from support.program_samples import sample_job
 
+from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import DeadlineError, LostPeerError
+from psfleet.errors import DeadlineError, LostPeerError, ProgramError
 from worker_service import worker as worker_module
 from worker_service.progress import TrainingProgress
-from worker_service.worker import Worker
+from worker_service.session_errors import UnreachableError
+from worker_service.worker import SAME_ERROR_LIMIT, Worker
 
 STALL_SECS, FIRST_BATCH_SECS = 600, 1800
 """The defaults of the job file."""
+PS = Address("127.0.0.1", 1)
+"""Nothing listens there."""
 
 
 class Fleet:
@@ -24,17 +28,20 @@ class Fleet:
     Attributes:
         now: The time.
         is_reading: Whether another worker reads its first batch.
+        phase: Of the ps.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.is_reading = False
+        self.phase = pb.RUNNING
         monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=lambda: self.now))
         context: Any = SimpleNamespace(
             index=1,
             job=sample_job(),
             stop=SimpleNamespace(must_leave=lambda index: False),
             fleet=SimpleNamespace(describe=lambda: [self._state()]),
+            tasks=SimpleNamespace(ps=(PS,)),
         )
         heartbeat: Any = SimpleNamespace(outcome=None)
         batches: Any = SimpleNamespace(first_wait_ended=0.0)
@@ -42,13 +49,14 @@ class Fleet:
         front_end: Any = None
         self._worker = Worker(context, front_end, batches, heartbeat, TrainingProgress())
 
-    def lose(self, at: float) -> None:
+    def lose(self, at: float, error: LostPeerError | None = None) -> None:
         """The worker loses a peer."""
         self.now = at
-        self._worker._handle_loss(LostPeerError("DeadlineExceeded: a ps went away"), progressed=False)
+        lost = error or LostPeerError("DeadlineExceeded: a ps went away")
+        self._worker._handle_loss(lost, progressed=False)
 
     def _state(self) -> pb.ShardState:
-        return pb.ShardState(phase=pb.RUNNING, reading_first_batch=self.is_reading)
+        return pb.ShardState(phase=self.phase, reading_first_batch=self.is_reading)
 
 
 @pytest.fixture
@@ -84,3 +92,28 @@ def test_a_worker_that_has_waited_for_the_first_batch_of_another_waits_for_its_s
     fleet.lose(at=FIRST_BATCH_SECS + 60)
     with pytest.raises(DeadlineError, match="gave up after 600 s"):
         fleet.lose(at=FIRST_BATCH_SECS + STALL_SECS)
+
+
+def test_the_program_is_at_fault_if_its_step_fails_again_and_again_on_a_healthy_fleet(fleet: Fleet) -> None:
+    for at in range(SAME_ERROR_LIMIT - 1):
+        fleet.lose(at, LostPeerError("InternalError: boom"))
+    with pytest.raises(ProgramError, match="failed 5 times in a row while every ps is healthy: InternalError: boom"):
+        fleet.lose(SAME_ERROR_LIMIT, LostPeerError("InternalError: boom"))
+
+
+def test_a_data_plane_that_is_blocked_while_the_ps_are_healthy_is_not_the_programs_fault(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    for at in range(3 * SAME_ERROR_LIMIT):
+        fleet.lose(at, UnreachableError("no session"))
+    assert f"TensorFlow's port of ps 0 at {PS.data} cannot be reached (Connection refused)" in caplog.text
+    with pytest.raises(DeadlineError, match=f"gave up after 600 s .*no session; .*ps 0 at {PS.data} cannot be reached"):
+        fleet.lose(STALL_SECS + 1, UnreachableError("no session"))
+
+
+def test_failures_while_a_ps_has_no_shard_do_not_count_against_the_program(fleet: Fleet) -> None:
+    fleet.phase = pb.EMPTY
+    for at in range(2 * SAME_ERROR_LIMIT):
+        fleet.lose(at, LostPeerError("AbortedError: restarted"))
+    fleet.phase = pb.RUNNING
+    fleet.lose(20, LostPeerError("AbortedError: restarted"))

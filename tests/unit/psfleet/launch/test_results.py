@@ -146,14 +146,14 @@ def test_a_worker_that_failed_for_good_is_the_cause_though_the_chief_was_only_st
 
 
 def test_a_run_that_was_stopped_because_a_ps_was_gone_for_good_failed_of_that(tmp_path: Path, volume: Path) -> None:
-    leave(volume, status="stopped", exit_code=143, error="stopped by signal 15")
+    leave(volume, status="stopped", exit_code=143, error="stopped by SIGTERM")
     report = results(tmp_path, volume, chief(143), ended("ps", 0, 137, cause="out of memory"))
     assert (report.status, report.exit_code) == ("failed", LOST_PEERS)
     assert report.error == "ps-0: out of memory, and was not started again"
 
 
 def test_a_run_that_was_stopped_is_stopped(tmp_path: Path, volume: Path) -> None:
-    leave(volume, status="stopped", exit_code=143, error="stopped by signal 15")
+    leave(volume, status="stopped", exit_code=143, error="stopped by SIGTERM")
     report = results(tmp_path, volume, chief(143), ended("ps", 0, 143))
     assert (report.status, report.exit_code) == ("stopped", 143)
 

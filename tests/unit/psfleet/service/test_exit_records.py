@@ -39,6 +39,20 @@ def test_a_process_after_a_permanent_error_ends_with_the_same_error(tmp_path: Pa
         assert caught.value.exit_code == code
 
 
+@pytest.mark.parametrize("code", sorted(PERMANENT_CODES))
+def test_a_process_with_another_program_than_the_one_that_failed_starts_anew(tmp_path: Path, code: int) -> None:
+    """The program is a mounted folder, in which the user has fixed it."""
+    before = ExitRecord(tmp_path, "one", program="1111")
+    before.begin()
+    before.end(code, "the program raised ValueError")
+    with pytest.raises(AlreadyEndedError):
+        ExitRecord(tmp_path, "one", program="1111").begin()
+    fixed = ExitRecord(tmp_path, "one", program="2222")
+    assert fixed.begin() == "", "it is no restart"
+    fixed.end(75, "lost ps 1")
+    assert ExitRecord(tmp_path, "one", program="2222").begin() == "lost ps 1 (exit code 75)"
+
+
 def test_a_new_container_has_no_record(tmp_path: Path) -> None:
     before = ExitRecord(tmp_path, "one")
     before.begin()

@@ -16,16 +16,9 @@ LISTEN_SECS = 10.0
 
 @pytest.fixture
 def stop() -> Iterator[Stop]:
-    numbers = (signal.SIGTERM, signal.SIGINT)
-    before = [signal.getsignal(number) for number in numbers]
     made = Stop()
     yield made
-    signal.set_wakeup_fd(-1)
-    # It lives as long as its process, and so has no end of its own.
-    for end in (made._reader, made._writer):
-        end.close()
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
+    made.listener.uninstall()
 
 
 @pytest.mark.parametrize(
@@ -50,6 +43,7 @@ def test_a_worker_leaves_and_the_chief_saves_unless_it_is_replaced(
     assert stop.must_leave(0) == chief_leaves
     assert stop.must_save() != chief_leaves
     assert stop.error().exit_code == 128 + number
+    assert str(stop.error()) == f"stopped by {signal.Signals(number).name}"
 
 
 def test_a_signal_that_a_program_handles_itself_stops_nothing(stop: Stop) -> None:

@@ -16,7 +16,7 @@ from psfleet.errors import BadJobError, NoCheckpointError
 from psfleet.layout import Layout, TensorSpec
 from psfleet.report.schema import History, Point
 from worker_service.chief.events import Events
-from worker_service.chief.recovery import Recovery
+from worker_service.chief.recovery import PROGRAM_DIGEST, Recovery
 
 EMPTY = pb.ShardState(run="run", phase=pb.EMPTY, cause="killed by SIGKILL")
 
@@ -80,6 +80,21 @@ def test_a_committed_record_that_cannot_be_read_is_ignored(tmp_path: Path) -> No
     save(tmp_path / "checkpoints", 20)
     (tmp_path / committed.FILE_NAME).write_text('{"step": ')
     assert recover(tmp_path, EMPTY, EMPTY, last_step=20) == "00000020-g1"
+
+
+@pytest.mark.parametrize(("before", "is_told"), [("1111", True), ("2222", False), (None, False)])
+def test_a_run_that_is_resumed_with_a_changed_program_says_so(
+    tmp_path: Path, before: str | None, is_told: bool
+) -> None:
+    save(tmp_path / "checkpoints", 20, extra={} if before is None else {PROGRAM_DIGEST: before})
+    ps = [Ps(EMPTY), Ps(EMPTY)]
+    context = sample_context(tmp_path, ps)
+    events = Events(tmp_path, context.job)
+    extra = {PROGRAM_DIGEST: "2222"}
+    Recovery(context, lambda: random_values(1), extra, events).recover([EMPTY, EMPTY], last_step=0)
+    found = [(event.kind, event.role, event.cause) for event in events.all()]
+    cause = "step 20 was trained by a program with digest 1111, this one has 2222"
+    assert found == ([("program_changed", "chief", cause)] if is_told else [])
 
 
 def test_a_final_step_of_another_model_is_refused(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from support.chief_samples import Ps, sample_context, sample_job, shard_state, w
 
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import DeadlineError
+from worker_service.chief import run_finisher
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.events import Events
 from worker_service.chief.run_finisher import RunFinisher
@@ -41,3 +43,17 @@ def test_a_last_part_that_takes_longer_than_a_step_is_waited_for(
 def test_a_last_part_that_is_never_written_ends_the_wait(tmp_path: Path) -> None:
     with pytest.raises(DeadlineError, match="the parts of the last checkpoint"):
         finisher(tmp_path, BRIEF | {"stall_secs": 0.2}, num_waits=1000).commit_last(1)
+
+
+@pytest.mark.parametrize(("wall", "expected"), [(1010.0, 10 + 5), (400.0, 5)], ids=["as it was", "set back"])
+def test_the_duration_of_a_run_does_not_depend_on_a_clock_that_is_set_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wall: float, expected: float
+) -> None:
+    """The attempt started at 1000; this chief replaces another, and 5 s later the clock is set to 0."""
+    clock = SimpleNamespace(time=lambda: wall, monotonic=lambda: 7.0)
+    monkeypatch.setattr(run_finisher, "time", clock)
+    context = sample_context(tmp_path, [])
+    recorder: Any = None
+    made = RunFinisher(context, recorder, CheckpointCommitter(context, {}), Events(tmp_path, context.job), 1000.0)
+    clock.time, clock.monotonic = lambda: 0.0, lambda: 12.0
+    assert made._seconds() == expected

@@ -106,6 +106,8 @@ def test_mounts_are_read_only_and_relative_to_the_file_they_are_written_to(tmp_p
         "/data": "../jobs/data",
     }
     assert all(mount["read_only"] for mount in binds.values())
+    of_ps = render(job, home / "job.yaml", tmp_path / "deploy")["services"]["ps-0"]["volumes"]
+    assert [mount for mount in of_ps if mount["type"] == "bind"] == [binds["/program"]], "it compares its digest"
     absolute = render(job, home / "job.yaml")["services"]["worker"]["volumes"]
     assert str(home) in [mount["source"] for mount in absolute]
 
@@ -114,6 +116,7 @@ def test_a_program_in_the_image_is_not_mounted(tmp_path: Path) -> None:
     found = services(tmp_path, container={"program": "image", "worker_image": "mine:1"})
     assert found["worker"]["image"] == "mine:1"
     assert [mount["target"] for mount in found["worker"]["volumes"]] == ["/out"]
+    assert [mount["target"] for mount in found["ps-0"]["volumes"]] == ["/out"]
 
 
 def test_the_chief_is_stopped_first_and_the_ps_last(tmp_path: Path) -> None:

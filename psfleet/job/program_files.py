@@ -1,0 +1,119 @@
+"""The Python files of a training program and their digest, which is the same in all processes of a run.
+
+A program's files are its module and all that this imports from the same folder, found by reading `import` statements:
+an edit of another file beside it must not end a run. Files that are imported by a computed name, and files that are not
+Python, are not found. Nothing is imported here, and links are followed: Kubernetes mounts a ConfigMap as links to a
+folder `..data`, whose name never appears.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import warnings
+from collections.abc import Iterator, Mapping
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+MAX_FILES = 1000
+"""A program with more has the digest of the first of them, in the order in which they are found."""
+DIGEST_CHARS = 16
+
+
+def program_files(program: str, folder: Path) -> dict[str, str]:
+    """The files of a program and the digests of their contents, by path relative to the folder that has its module.
+
+    Args:
+        program: As in the job file, `module:callable`.
+        folder: Searched first; else the module is looked for on Python's path, as `load_program` does.
+
+    Returns:
+        Empty if there is no such module in a folder.
+    """
+    module = program.partition(":")[0]
+    base = _base(module.partition(".")[0], folder)
+    if base is None:
+        return {}
+    found: dict[str, str] = {}
+    waiting = [module]
+    seen: set[str] = set()
+    while waiting and len(found) < MAX_FILES:
+        name = waiting.pop(0)
+        if name in seen:
+            continue
+        seen.add(name)
+        for path, package in _files(base, name):
+            relative = path.relative_to(base).as_posix()
+            if relative not in found:
+                content = _read(path)
+                found[relative] = hashlib.sha256(content).hexdigest()[:DIGEST_CHARS]
+                waiting.extend(_imports(content, package))
+    return found
+
+
+def digest(files: Mapping[str, str]) -> str:
+    """One digest for all files of a program; empty if there are none."""
+    if not files:
+        return ""
+    text = "".join(f"{name}\n{content}\n" for name, content in sorted(files.items()))
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARS]
+
+
+def first_difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:
+    """The first file, by name, that is not the same in both; empty if there is none."""
+    return next((name for name in sorted({*one, *other}) if one.get(name) != other.get(name)), "")
+
+
+def _base(root: str, folder: Path) -> Path | None:
+    """The folder that has a top-level module or package."""
+    if (folder / f"{root}.py").is_file() or (folder / root).is_dir():
+        return folder
+    try:
+        spec = PathFinder.find_spec(root)
+    except (ImportError, ValueError):
+        return None
+    if spec is None or spec.origin is None:
+        return None
+    origin = Path(spec.origin)
+    return origin.parents[1] if spec.submodule_search_locations else origin.parent
+
+
+def _files(base: Path, name: str) -> Iterator[tuple[Path, str]]:
+    """The files that the import of a module executes below a folder, each with the package that it belongs to."""
+    parts = name.split(".")
+    for length in range(1, len(parts) + 1):
+        dotted, place = ".".join(parts[:length]), base.joinpath(*parts[:length])
+        for path, package in (
+            (place / "__init__.py", dotted),
+            (place.with_name(f"{place.name}.py"), ".".join(parts[: length - 1])),
+        ):
+            if path.is_file():
+                yield path, package
+                break
+
+
+def _imports(content: bytes, package: str) -> Iterator[str]:
+    """The modules that a file imports, and the names that it imports from them, which may be modules."""
+    with warnings.catch_warnings():
+        # Of the parser, about the program's own text: Python shows them when it imports it.
+        warnings.simplefilter("ignore")
+        try:
+            tree = ast.parse(content)
+        except (SyntaxError, ValueError, RecursionError):
+            return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package.split(".") if package else []
+            above = above[: len(above) - node.level + 1] if node.level else []
+            module = ".".join([*above, *filter(None, [node.module])])
+            yield from ([module] if module else [])
+            yield from (f"{module}.{alias.name}" if module else alias.name for alias in node.names)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
