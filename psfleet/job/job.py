@@ -5,10 +5,11 @@ The description of each field is its documentation: `docs/job-file.md` is genera
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
@@ -159,12 +160,40 @@ def _problem(item: Mapping[str, Any]) -> str:
     field = ".".join(_keys(item["loc"]))
     message = str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == "extra_forbidden":
-        return f"{field}: unknown key"
+        return f"{field}: unknown key{_suggestion(field)}"
     if item["type"] == "missing":
         return f"{field}: missing, expected a value"
     if item["type"] == "value_error":
         return f"{field}: {message}" if field else message
     return f"{field} is {item['input']!r}: {message}"
+
+
+def _suggestion(field: str) -> str:
+    """For an unknown key: the field of its section with a similar name, or else one of the same name in another."""
+    section, _, key = field.rpartition(".")
+    known = set(_known(Job))
+    siblings = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section]
+    similar = difflib.get_close_matches(key, siblings, n=1)
+    if similar:
+        return f"; did you mean {similar[0]}?"
+    elsewhere = sorted(name for name in known if name.rpartition(".")[2] == key)
+    return f"; did you mean {elsewhere[0]}?" if elsewhere else ""
+
+
+def _known(model: type[Section], prefix: str = "") -> Iterator[str]:
+    """All fields of a section and of those in it, as dotted names."""
+    for name, field in model.model_fields.items():
+        yield prefix + name
+        for section in _sections(field.annotation):
+            yield from _known(section, f"{prefix}{name}.")
+
+
+def _sections(annotation: Any) -> Iterator[type[Section]]:
+    """The sections in a type: itself, or the members of a union."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    for member in get_args(annotation):
+        yield from _sections(member)
 
 
 def _keys(location: Sequence[str | int]) -> list[str]:

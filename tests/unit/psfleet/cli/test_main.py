@@ -211,3 +211,8 @@ def test_the_command_line_needs_nothing_that_the_package_does_not_name() -> None
     root = Path(package.__file__).parents[1]
     done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_package_lists_what_is_public() -> None:
+    assert dir(package) == sorted(["GraphProgram", "KerasProgram", "Report", "__version__", "train"])
+    assert [name for name in dir(package) if getattr(package, name, None) is None] == []
