@@ -35,7 +35,7 @@ BAD = [
         "train.batchsize: unknown key; did you mean batch_size?",
     ),
     ({"optimizer": {"name": "sgd", "lerning_rate": 1}}, "optimizer.lerning_rate: unknown key; did you mean learning_r"),
-    ({"xyzzy": 1}, "job: xyzzy: unknown key"),
+    ({"xyzzy": 1}, "xyzzy: unknown key"),
     ({"name": "Le Net"}, "name is 'Le Net': String should match pattern"),
     ({"name": "x" * 41}, "String should have at most 40 characters"),
     ({"program": "program.build"}, "program is 'program.build': String should match pattern"),
