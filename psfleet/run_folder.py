@@ -56,6 +56,14 @@ class Owner:
     platform: str
 
 
+def default_folder(name: str, platform: str = LOCAL) -> Path:
+    """`runs/NAME`; `runs/NAME-PLATFORM` if the former has a run of this job on another platform."""
+    folder = Path("runs") / name
+    owner = _owner(folder)
+    is_elsewhere = owner is not None and owner.platform not in ("", platform) and (folder / CHECKPOINTS).is_dir()
+    return folder.with_name(f"{name}-{platform}") if is_elsewhere else folder
+
+
 @contextmanager
 def claimed(path: Path, job: Job, fresh: bool, platform: str = LOCAL) -> Iterator[RunFolder]:
     """Context manager that locks a run folder, deletes the files of earlier runs, and writes the resolved job.

@@ -22,6 +22,7 @@ from psfleet.errors import BadJobError, ProgramError, PsfleetError, UsageError
 from psfleet.job.job import load_job
 from psfleet.processes.validation import check_program
 from psfleet.report.progress import progress, summary
+from psfleet.run_folder import default_folder
 from psfleet.service.logs import log_plain
 from psfleet.service.settings import prepare_tensorflow
 
@@ -57,7 +58,7 @@ def root(
 def train(job: JobFile, overrides: Overrides = None, out: Out = None, fresh: Fresh = False) -> None:
     """Train a job in local processes; resume from its newest checkpoint if there is one."""
     loaded = load_job(job, overrides or ())
-    folder = out if out is not None else Path("runs") / loaded.name
+    folder = out if out is not None else default_folder(loaded.name)
     console = Console(soft_wrap=True)
     with progress(console, loaded) as listener:
         report = launch.train(loaded, out=folder, fresh=fresh, program_folder=job.parent, listener=listener)

@@ -8,7 +8,7 @@ import pytest
 from support.program_samples import sample_job
 
 from psfleet.errors import UsageError
-from psfleet.run_folder import LOCAL, claimed
+from psfleet.run_folder import LOCAL, claimed, default_folder
 
 JOB = sample_job()
 OTHER = JOB.model_copy(update={"name": "other"})
@@ -68,3 +68,16 @@ def test_a_run_with_checkpoints_is_continued_where_it_was(
         (tmp_path / "checkpoints").mkdir()
     with pytest.raises(UsageError, match=f"`{command}"), claimed(tmp_path, JOB, fresh=False, platform=second):
         pytest.fail("claimed")
+
+
+def test_the_default_folder_is_not_that_of_a_run_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for platform in (LOCAL, "compose"):
+        with claimed(default_folder("sample", platform), JOB, fresh=False, platform=platform) as folder:
+            (folder.path / "checkpoints").mkdir()
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["sample", "sample-compose"]
+    assert [default_folder("sample", platform).name for platform in (LOCAL, "compose", "kubernetes")] == [
+        "sample",
+        "sample-compose",
+        "sample-kubernetes",
+    ]
