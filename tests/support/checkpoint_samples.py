@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -64,7 +65,15 @@ def contents(layout: Layout, seed: int) -> list[ShardContent]:
     ]
 
 
-def save(root: Path, step: int, *, layout: Layout | None = None, generation: int = 1, seed: int = 1) -> Checkpoint:
+def save(
+    root: Path,
+    step: int,
+    *,
+    layout: Layout | None = None,
+    generation: int = 1,
+    seed: int = 1,
+    extra: dict[str, Any] | None = None,
+) -> Checkpoint:
     layout = layout or sample_layout()
     folder = checkpoint_folder(root, step, generation)
     parts = [
@@ -80,5 +89,5 @@ def save(root: Path, step: int, *, layout: Layout | None = None, generation: int
         generation=generation,
         optimizer="adam",
         slots=SLOTS,
-        extra={"versions": {"psfleet": "0"}},
+        extra={"versions": {"psfleet": "0"}} | (extra or {}),
     )
