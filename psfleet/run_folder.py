@@ -1,8 +1,9 @@
-"""The run folder: the names of the files in it, and the lock that one run at a time holds on it."""
+"""The run folder: the names of the files in it, whose run it is, and the lock that one run at a time holds on it."""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,14 +15,19 @@ from psfleet.errors import UsageError
 from psfleet.job.job import Job
 from psfleet.report.schema import EventLog, History, Report
 
+LOCAL = "local"
+"""The platform of runs on this machine's processes."""
+OWNER = ".run"
+"""Marker of a run folder: the job's name and the platform, as JSON."""
+LOGS = "logs"
 CHECKPOINTS = "checkpoints"
 """Folder of the run's checkpoints."""
 STARTED = ".started"
 """Run-attempt marker, written by the chief: identifier and start time of the attempt."""
 RECORDED = (Report.FILE_NAME, Report.DRAFT_NAME, "report.html", EventLog.FILE_NAME, STARTED, committed.FILE_NAME)
 """Files that the chief deletes when a new attempt starts."""
-OF_ONE_START = (*RECORDED, "logs")
-"""Files and folders that a resumed run replaces."""
+OF_ONE_START = (*RECORDED, LOGS)
+"""Files and folders that a resumed run replaces; in `logs`, only `*.log`."""
 OWN = (CHECKPOINTS, "tensorboard", History.FILE_NAME, *OF_ONE_START)
 """All files and folders of a run that `--fresh` deletes; other files in the folder are never changed."""
 
@@ -42,17 +48,34 @@ class RunFolder:
         return self.path / "logs" / f"{role}-{index}.log"
 
 
+@dataclass(frozen=True)
+class Owner:
+    """The run that a folder belongs to: the job's name, and the platform; empty if it is not known."""
+
+    name: str
+    platform: str
+
+
+def default_folder(name: str, platform: str = LOCAL) -> Path:
+    """`runs/NAME`; `runs/NAME-PLATFORM` if the former has a run of this job on another platform."""
+    folder = Path("runs") / name
+    owner = _owner(folder)
+    is_elsewhere = owner is not None and owner.platform not in ("", platform) and (folder / CHECKPOINTS).is_dir()
+    return folder.with_name(f"{name}-{platform}") if is_elsewhere else folder
+
+
 @contextmanager
-def claimed(path: Path, job: Job, fresh: bool) -> Iterator[RunFolder]:
+def claimed(path: Path, job: Job, fresh: bool, platform: str = LOCAL) -> Iterator[RunFolder]:
     """Context manager that locks a run folder, deletes the files of earlier runs, and writes the resolved job.
 
     Args:
         path: The folder; created if it is missing.
         job: The resolved job.
         fresh: Whether checkpoints and history of earlier runs are deleted too.
+        platform: Where the run is: `local`, or the name of a platform.
 
     Raises:
-        UsageError: The folder cannot be written, or another run has locked it.
+        UsageError: The folder cannot be written, another run has locked it, or `check_owner` refuses it.
     """
     folder = RunFolder(path.resolve())
     try:
@@ -65,10 +88,12 @@ def claimed(path: Path, job: Job, fresh: bool) -> Iterator[RunFolder]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UsageError(f"--out {path}: another run is using it, expected another folder") from error
+        check_owner(path, job, fresh, platform)
         try:
             clear(folder.path, OWN if fresh else OF_ONE_START)
-            (folder.path / "logs").mkdir(exist_ok=True)
+            (folder.path / LOGS).mkdir(exist_ok=True)
             folder.job.write_text(job.model_dump_json(indent=2), encoding="utf-8")
+            (folder.path / OWNER).write_text(json.dumps({"name": job.name, "platform": platform}), encoding="utf-8")
         except OSError as error:
             raise UsageError(
                 f"--out {path}: {error.strerror or error}, expected a folder that can be written"
@@ -76,11 +101,61 @@ def claimed(path: Path, job: Job, fresh: bool) -> Iterator[RunFolder]:
         yield folder
 
 
+def check_owner(path: Path, job: Job, fresh: bool, platform: str) -> None:
+    """Refuses a folder whose files are not those of this run.
+
+    Raises:
+        UsageError: The folder has files of the user's that a run would delete, or it has a run of another job, or of
+            this one on another platform, and `fresh` is false.
+    """
+    owner = _owner(path)
+    if owner is None:
+        theirs = [name for name in (OWN if fresh else OF_ONE_START) if _exists(path / name)]
+        if theirs:
+            raise UsageError(
+                f"--out {path}: has {', '.join(theirs)}, which no run has written (there is no {OWNER}); expected a "
+                "new folder or that of a run"
+            )
+        return
+    if fresh:
+        return
+    if owner.name != job.name:
+        raise UsageError(
+            f"--out {path}: has a run of job {owner.name}; expected another folder for job {job.name}, or --fresh to "
+            "delete that run"
+        )
+    if owner.platform not in ("", platform) and (path / CHECKPOINTS).is_dir():
+        command = "train" if owner.platform == LOCAL else f"up --on {owner.platform}"
+        raise UsageError(
+            f"--out {path}: has a run on platform {owner.platform}, which `psfleet {command}` continues; expected "
+            "another folder, or --fresh to delete that run"
+        )
+
+
+def _owner(path: Path) -> Owner | None:
+    """The owner of a run folder; None if no run has written it."""
+    for name in (OWNER, "job.json"):
+        try:
+            content = json.loads((path / name).read_bytes())
+            return Owner(str(content["name"]), str(content.get("platform", "")))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            continue
+    return None
+
+
+def _exists(path: Path) -> bool:
+    """Whether there is a file, or a folder that is not empty."""
+    return any(path.iterdir()) if path.is_dir() else path.exists()
+
+
 def clear(folder: Path, names: tuple[str, ...]) -> None:
-    """Deletes the named files and folders in a folder, if they exist."""
+    """Deletes the named files and folders in a folder, if they exist; in `logs`, only `*.log`."""
     for name in names:
         path = folder / name
-        if path.is_dir():
+        if name == LOGS and path.is_dir():
+            for log in path.glob("*.log"):
+                log.unlink()
+        elif path.is_dir():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)

@@ -13,4 +13,9 @@ Overrides = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Override a field of the job, for example train.steps=100."),
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Delete the checkpoints and results of earlier runs first.")]
-Out = Annotated[Path | None, typer.Option(help="The run folder; runs/<name> by default.")]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        help="The run folder; runs/<name> by default, or runs/<name>-<platform> if the former has a run elsewhere."
+    ),
+]

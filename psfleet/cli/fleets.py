@@ -29,7 +29,7 @@ from psfleet.launch.up import scale as scale_fleet
 from psfleet.launch.up import start
 from psfleet.launch.watcher import FleetWatcher
 from psfleet.report.progress import progress, summary
-from psfleet.run_folder import claimed
+from psfleet.run_folder import check_owner, claimed, default_folder
 
 WATCH_SECS = 2.0
 """Between two tables of `status --watch`."""
@@ -44,17 +44,18 @@ Fleet = Annotated[str, typer.Argument(metavar="JOB", help="The job file, or the 
 def up(job: JobFile, on: On = COMPOSE, overrides: Overrides = None, out: Out = None, fresh: Fresh = False) -> None:
     """Train a job in containers; attach to it if it runs, resume from its newest checkpoint if it does not."""
     loaded = load_job(job, overrides or ())
-    folder = out if out is not None else Path("runs") / loaded.name
+    folder = out if out is not None else default_folder(loaded.name, on)
     place = platform(on)
     console = Console(soft_wrap=True)
+    check_owner(folder, loaded, fresh, on)
     try:
         start(place, Request(loaded, job, fresh))
         if fresh:
-            with claimed(folder, loaded, fresh=True):
+            with claimed(folder, loaded, fresh=True, platform=on):
                 pass
         with progress(console, loaded) as listener:
             FleetWatcher(place, loaded, listener).run()
-        report = collect(place, loaded.name, folder)
+        report = collect(place, loaded.name, folder, on)
         summary(console, report, folder)
         take_down(place, loaded.name, results=False)
     except KeyboardInterrupt:

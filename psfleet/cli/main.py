@@ -20,8 +20,9 @@ from psfleet.control.client import PsClient
 from psfleet.control.credentials import read_identity
 from psfleet.errors import BadJobError, ProgramError, PsfleetError, UsageError
 from psfleet.job.job import load_job
-from psfleet.job.program import load_program
+from psfleet.processes.validation import check_program
 from psfleet.report.progress import progress, summary
+from psfleet.run_folder import default_folder
 from psfleet.service.logs import log_plain
 from psfleet.service.settings import prepare_tensorflow
 
@@ -57,7 +58,7 @@ def root(
 def train(job: JobFile, overrides: Overrides = None, out: Out = None, fresh: Fresh = False) -> None:
     """Train a job in local processes; resume from its newest checkpoint if there is one."""
     loaded = load_job(job, overrides or ())
-    folder = out if out is not None else Path("runs") / loaded.name
+    folder = out if out is not None else default_folder(loaded.name)
     console = Console(soft_wrap=True)
     with progress(console, loaded) as listener:
         report = launch.train(loaded, out=folder, fresh=fresh, program_folder=job.parent, listener=listener)
@@ -67,11 +68,9 @@ def train(job: JobFile, overrides: Overrides = None, out: Out = None, fresh: Fre
 
 @app.command()
 def validate(job: JobFile, overrides: Overrides = None) -> None:
-    """Validate a job file and import its program, without training."""
+    """Check a job file, and its program with one batch of its data, without starting a fleet."""
     loaded = load_job(job, overrides or ())
-    prepare_tensorflow()
-    program = load_program(loaded, job.parent.resolve())
-    typer.echo(f"{job}: valid, {type(program).__name__} {loaded.name}")
+    typer.echo(f"{job}: valid, {check_program(loaded, job.parent.resolve())}")
 
 
 @app.command()

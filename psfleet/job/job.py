@@ -5,10 +5,11 @@ The description of each field is its documentation: `docs/job-file.md` is genera
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
@@ -134,6 +135,35 @@ def job_from_json(text: str, source: str = "job") -> Job:
     return parse_job(content, source)
 
 
+def changes(before: Mapping[str, Any], job: Job) -> list[str]:
+    """The fields in which a job differs from an earlier one, as texts `train.steps 400 -> 900`.
+
+    Args:
+        before: The earlier job, as `Job.model_dump(mode="json")` gave it.
+    """
+    old, new = _flat(before), _flat(job.model_dump(mode="json"))
+    return [
+        f"{field} {_shown(old, field)} -> {_shown(new, field)}"
+        for field in dict.fromkeys([*new, *old])
+        if _shown(old, field) != _shown(new, field)
+    ]
+
+
+def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """All values of nested mappings by dotted names."""
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        if isinstance(value, Mapping) and value:
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
+
+
+def _shown(values: Mapping[str, Any], field: str) -> str:
+    return json.dumps(values[field]).strip('"') if field in values else "nothing"
+
+
 def _override(content: dict[str, Any], override: str) -> None:
     """Sets one field of a job file's content."""
     key, separator, text = override.partition("=")
@@ -159,12 +189,40 @@ def _problem(item: Mapping[str, Any]) -> str:
     field = ".".join(_keys(item["loc"]))
     message = str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == "extra_forbidden":
-        return f"{field}: unknown key"
+        return f"{field}: unknown key{_suggestion(field)}"
     if item["type"] == "missing":
         return f"{field}: missing, expected a value"
     if item["type"] == "value_error":
         return f"{field}: {message}" if field else message
     return f"{field} is {item['input']!r}: {message}"
+
+
+def _suggestion(field: str) -> str:
+    """For an unknown key: the field of its section with a similar name, or else one of the same name in another."""
+    section, _, key = field.rpartition(".")
+    known = set(_known(Job))
+    siblings = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section]
+    similar = difflib.get_close_matches(key, siblings, n=1)
+    if similar:
+        return f"; did you mean {similar[0]}?"
+    elsewhere = sorted(name for name in known if name.rpartition(".")[2] == key)
+    return f"; did you mean {elsewhere[0]}?" if elsewhere else ""
+
+
+def _known(model: type[Section], prefix: str = "") -> Iterator[str]:
+    """All fields of a section and of those in it, as dotted names."""
+    for name, field in model.model_fields.items():
+        yield prefix + name
+        for section in _sections(field.annotation):
+            yield from _known(section, f"{prefix}{name}.")
+
+
+def _sections(annotation: Any) -> Iterator[type[Section]]:
+    """The sections in a type: itself, or the members of a union."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    for member in get_args(annotation):
+        yield from _sections(member)
 
 
 def _keys(location: Sequence[str | int]) -> list[str]:

@@ -14,6 +14,12 @@ from psfleet.job.job import Job
 _FRAMEWORKS = frozenset({"psfleet", "worker_service", "ps_service", "importlib", "keras", "tensorflow"})
 """Packages whose frames are removed from the start of a traceback."""
 
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+"""Escape sequences of a terminal, which Keras puts into messages."""
+
+_IN_LAYER = re.compile(r"Exception encountered when calling (.*?\.call\(\))")
+"""Start of the message of an exception that passed through a Keras layer."""
+
 _EMBEDDED = "Traceback (most recent call last):\n"
 """Start of the traceback that TensorFlow embeds in an error message if a data set's Python function raised."""
 
@@ -33,13 +39,24 @@ def failure(job: Job, what: str, error: Exception | SystemExit) -> ProgramError:
     """The ProgramError for an exception that the user's code raised in `what`."""
     text = re.sub(r"\{\{function_node .*?\}\} ", "", str(error))
     head, embedded, frames = text.partition(_EMBEDDED)
-    reason = next((line.strip() for line in head.splitlines() if line.strip()), "no message")
+    reason = _reason(head)
     if embedded:
         details = embedded + _user_frames(frames.partition("\n\t [[")[0]).rstrip() + "\n"
     else:
-        details = "".join(traceback.format_exception(type(error), error, _user_frame(error.__traceback__)))
+        frames_of_user = _user_frame(error.__traceback__)
+        details = _COLOURS.sub("", "".join(traceback.format_exception(type(error), error, frames_of_user)))
         reason = f"{type(error).__name__}: {reason}"
     return ProgramError(f"program {job.program!r}: {what} raised {reason}", details)
+
+
+def _reason(message: str) -> str:
+    """The line of an error message that states the cause; for an error in a layer, Keras states it after a header."""
+    lines = [line.strip() for line in _COLOURS.sub("", message).splitlines()]
+    lines = [line for line in lines if line] or ["no message"]
+    in_layer = _IN_LAYER.match(lines[0])
+    if in_layer and len(lines) > 1:
+        return f"{lines[1]} (in {in_layer[1]})"
+    return lines[0]
 
 
 def _user_frame(frames: TracebackType | None) -> TracebackType | None:

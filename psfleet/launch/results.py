@@ -26,8 +26,14 @@ OF_THIS_START = (EventLog.FILE_NAME, Report.FILE_NAME)
 """Results that are copied only if they were written since the fleet was created."""
 
 
-def collect(platform: Platform, name: str, folder: Path) -> Report:
+def collect(platform: Platform, name: str, folder: Path, on: str) -> Report:
     """Copies results and logs of a run into a run folder, and publishes its report there.
+
+    Args:
+        platform: Where the run is.
+        name: The job's name.
+        folder: The run folder.
+        on: The platform's name, which the folder keeps.
 
     Returns:
         The chief's report, with the path of the copied checkpoint; or one that says why there is none, or that the
@@ -40,7 +46,7 @@ def collect(platform: Platform, name: str, folder: Path) -> Report:
     members = require(platform, name)
     job = platform.job(name)
     chief, gone = chief_of(members), gone_for_good(members, job)
-    with claimed(folder, job, fresh=False) as run_folder:
+    with claimed(folder, job, fresh=False, platform=on) as run_folder:
         # First: they say why a copy fails that needs a volume or a pod.
         _save_logs(platform, name, members, run_folder)
         _copy(platform, job, run_folder.path, chief.created if chief is not None else 0.0)

@@ -159,14 +159,14 @@ class Report(Record):
         return path
 
     @classmethod
-    def read(cls, folder: Path, name: str = FILE_NAME) -> Report:
+    def read(cls, folder: Path | str, name: str = FILE_NAME) -> Report:
         """Reads the report, or the draft, in a run folder.
 
         Raises:
             UsageError: It is missing or cannot be read.
             BadJobError: It is not a report of this version.
         """
-        path = folder / name
+        path = Path(folder) / name
         try:
             return cls.model_validate_json(path.read_bytes())
         except OSError as error:

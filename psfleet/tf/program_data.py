@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import keras
@@ -16,6 +17,8 @@ from psfleet.polling import run_within
 
 T = TypeVar("T")
 
+PSFLEET_BATCHES = "if the data set yields batches, remove its batch(): psfleet batches"
+
 
 def built_model(program: KerasProgram, job: Job) -> keras.Model:
     """A fresh, built Keras model whose initial weights are a function of `job.train.seed`.
@@ -27,6 +30,11 @@ def built_model(program: KerasProgram, job: Job) -> keras.Model:
         ProgramError: `model()` raised or returned something else, or the model raised on the batch.
         DataStallError: The batch did not come in `deadlines.first_batch_secs`.
     """
+    if isinstance(program.model, keras.Model):
+        raise ProgramError(
+            f"program {job.program!r}: KerasProgram.model is a model, expected a function that makes and returns one: "
+            "each process makes its own"
+        )
     keras.backend.clear_session()
     keras.utils.set_random_seed(job.train.seed)
     with user_code(job, "model()"):
@@ -34,8 +42,12 @@ def built_model(program: KerasProgram, job: Job) -> keras.Model:
     if not isinstance(model, keras.Model):
         raise ProgramError(f"program {job.program!r}: model() returned {type(model).__name__}, expected keras.Model")
     if not model.built:
-        x = _first_inputs(program, job)
-        with user_code(job, "building the model on its first batch"):
+        batch = _first_batch(program, job)
+        x = batch[0]
+        with (
+            batches_explained(tf.nest.map_structure(lambda tensor: tensor.shape, batch)),
+            user_code(job, "building the model on its first batch"),
+        ):
             model(x)
             _build_for_training(model, x)
     return model
@@ -53,6 +65,23 @@ def _build_for_training(model: keras.Model, x: Any) -> None:
     tf.function(forward, autograph=False).get_concrete_function(x)
 
 
+@contextmanager
+def batches_explained(shapes: Any) -> Iterator[None]:
+    """Adds to a ProgramError of the block that psfleet batches, if the data set may yield batches itself.
+
+    Args:
+        shapes: The `tf.TensorShape` of each tensor of a batch, `[batch, ...]`, in any structure.
+    """
+    try:
+        yield
+    except ProgramError as error:
+        examples = [shape[1:] for shape in tf.nest.flatten(tf.nest.map_structure(tf.TensorShape, shapes))]
+        leading = {shape[0] if shape.rank else 0 for shape in examples}
+        if len(leading) != 1 or leading & {0, 1}:
+            raise
+        raise ProgramError(f"{error}; {PSFLEET_BATCHES}", error.details) from error
+
+
 def training_data(program: KerasProgram | GraphProgram, job: Job, shard_index: int, num_shards: int) -> tf.data.Dataset:
     """The data set that `program.train` returns for a shard.
 
@@ -64,7 +93,10 @@ def training_data(program: KerasProgram | GraphProgram, job: Job, shard_index: i
     dataset = read_within_deadline(job, call, lambda: program.train(shard_index, num_shards))
     if not isinstance(dataset, tf.data.Dataset):
         got = type(dataset).__name__
-        raise ProgramError(f"program {job.program!r}: {call} returned {got}, expected tf.data.Dataset")
+        raise ProgramError(
+            f"program {job.program!r}: {call} returned {got}, expected tf.data.Dataset, for example "
+            "tf.data.Dataset.from_tensor_slices((x, y)).shard(num_shards, shard_index)"
+        )
     return dataset
 
 
@@ -87,7 +119,7 @@ def read_within_deadline(job: Job, what: str, read: Callable[[], T]) -> T:
         raise DataStallError(f"program {job.program!r}: {what}", secs) from error
 
 
-def _first_inputs(program: KerasProgram, job: Job) -> Any:
+def _first_batch(program: KerasProgram, job: Job) -> Any:
     dataset = training_data(program, job, 0, job.fleet.replicas)
     batches = dataset.batch(job.train.batch_size)
     batch = read_within_deadline(job, "reading the first training batch", lambda: next(iter(batches), None))
@@ -96,4 +128,4 @@ def _first_inputs(program: KerasProgram, job: Job) -> Any:
     if not isinstance(batch, tuple) or len(batch) != 2:
         got = tf.nest.map_structure(lambda tensor: list(tensor.shape), batch)
         raise ProgramError(f"program {job.program!r}: training examples have the structure {got}, expected (x, y)")
-    return batch[0]
+    return batch

@@ -19,6 +19,12 @@ LOST_PEERS = 75
 STALL_SECS = 2
 END_SECS = 10.0
 """Until every process knows that the run is over."""
+STALLED = """
+import threading
+
+def stalled(shard, shards):
+    threading.Event().wait()
+"""
 TRACEBACK = "Traceback (most recent call last)"
 
 
@@ -28,28 +34,26 @@ def foreign_frames(text: str, folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("body", "override", "expected"),
+    ("body", "code", "expected"),
     [
-        ("", "program=nowhere:build", "program 'nowhere:build': no module 'nowhere' in "),
-        ("", "program=program:bild", "has nothing of that name at 'bild', expected a callable"),
-        ("build = 3", "train.seed=1", "has int at 'build', expected a callable"),
-        ("def build(rate): pass", "options.rato=1", "options {'rato': 1} do not fit build(): missing a required arg"),
-        ("def build(): return 'a model'", "train.seed=1", "returned str, expected KerasProgram or GraphProgram"),
-        ("import psfleet\ndef build(): return psfleet.GraphProgram(loss=3, train=build)", "train.seed=1", "loss is 3"),
+        (PRELUDE, 0, "job.yaml: valid, GraphProgram tiny: 2 parameters in 1 tensors"),
+        ("build = 3", FAILED, "psfleet: program 'program:build': "),
+        (
+            PRELUDE + "data = lambda *shard: stalled(*shard)",
+            LOST_PEERS,
+            "gave up after 2 s waiting for program 'program:build': ",
+        ),
     ],
-    ids=["module", "callable", "type of callable", "options", "type of program", "type of loss"],
+    ids=["valid", "wrong type", "data stall"],
 )
-def test_a_program_that_cannot_be_loaded_is_told_by_validate(
-    tmp_path: Path, body: str, override: str, expected: str
-) -> None:
-    (tmp_path / "job.yaml").write_text(JOB)
-    (tmp_path / "program.py").write_text(body)
-    said = psfleet(tmp_path, "validate", "job.yaml", "--set", override)
-    assert said.returncode == FAILED, said
-    assert said.stdout == ""
-    [line] = said.stderr.splitlines()
-    assert line.startswith("psfleet: ")
-    assert expected in line
+def test_validate_prints_one_line(tmp_path: Path, body: str, code: int, expected: str) -> None:
+    deadlines = {"first_batch_secs": STALL_SECS, "stall_secs": STALL_SECS}
+    (tmp_path / "job.yaml").write_text(f"{JOB}deadlines: {deadlines}\n")
+    (tmp_path / "program.py").write_text(body + STALLED)
+    said = psfleet(tmp_path, "validate", "job.yaml")
+    assert said.returncode == code, said
+    [line] = (said.stdout + said.stderr).splitlines()
+    assert line.startswith(expected)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -72,7 +73,7 @@ def save(
     layout: Layout | None = None,
     generation: int = 1,
     seed: int = 1,
-    extra: Mapping[str, str] | None = None,
+    extra: Mapping[str, Any] | None = None,
 ) -> Checkpoint:
     layout = layout or sample_layout()
     folder = checkpoint_folder(root, step, generation)

@@ -16,7 +16,8 @@ from psfleet.checkpoint.store import newest, write_initial
 from psfleet.checkpoint.tensors import check_tensors
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import PsClient
-from psfleet.errors import StorageError
+from psfleet.errors import BadJobError, StorageError
+from psfleet.job.job import changes
 from psfleet.report.schema import History
 from worker_service.chief.events import Events
 from worker_service.fleet_state import TRAINING, generation_of
@@ -79,7 +80,12 @@ class Recovery:
         checkpoint = newest(self._root)
         known = max(trained, self._recorded_step()) if checkpoint is None else trained
         committed.require_nothing_deleted(self._context.out, self._root, checkpoint, known)
-        if checkpoint is not None and checkpoint.step >= self._job.train.steps:
+        if checkpoint is not None and checkpoint.step > self._job.train.steps:
+            raise BadJobError(
+                f"checkpoint {checkpoint.folder} is at step {checkpoint.step}, train.steps is {self._job.train.steps}; "
+                "expected at least as many steps, or --fresh to train again from step 0"
+            )
+        if checkpoint is not None and checkpoint.step == self._job.train.steps:
             check_tensors(checkpoint, self._layout)
             return RecoveryResult(checkpoint.generation, finished=checkpoint)
         before = [state.generation for state in states]
@@ -139,8 +145,16 @@ class Recovery:
                     lost = 0
         elif checkpoint.step:
             extra = {"event": "starting", "step": checkpoint.step}
-            logger.info("restoring from step %d", checkpoint.step, extra=extra)
+            logger.info("restoring from step %d%s", checkpoint.step, self._changed(checkpoint), extra=extra)
             self._record_program_change(checkpoint)
+
+    def _changed(self, checkpoint: Checkpoint) -> str:
+        """What of the job has changed since a checkpoint, to be appended to a message."""
+        before = checkpoint.extra.get("job")
+        found = changes(before, self._job) if isinstance(before, dict) else []
+        if checkpoint.step and checkpoint.optimizer != self._job.optimizer.name:
+            found.append("the new optimizer starts without state")
+        return f"; the job has changed: {', '.join(found)}" if found else ""
 
     def _record_program_change(self, checkpoint: Checkpoint) -> None:
         """Adds an event if a run goes on from a checkpoint that another program trained, which is allowed."""

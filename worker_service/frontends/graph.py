@@ -13,7 +13,7 @@ from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram
 from psfleet.job.user_code import user_code
 from psfleet.layout import Layout, TensorSpec
-from psfleet.tf.program_data import training_data
+from psfleet.tf.program_data import batches_explained, training_data
 from worker_service.frontends import finite, flat
 from worker_service.frontends.graph_import import split, transplant
 from worker_service.frontends.interface import TrainingGraph
@@ -101,7 +101,9 @@ class GraphFrontEnd:
 
     def _loss(self, batch: Sequence[tf.Tensor], getter: Callable[..., Any]) -> tf.Tensor:
         """Calls the program's function under a root scope whose variables come from `getter`: `[]` float32."""
-        with tf.compat.v1.variable_scope("", custom_getter=getter), user_code(self._job, "loss(batch)"):
+        shapes = [tensor.shape for tensor in batch]
+        scope = tf.compat.v1.variable_scope("", custom_getter=getter)
+        with batches_explained(shapes), scope, user_code(self._job, "loss(batch)"):
             loss = self._program.loss(tf.nest.pack_sequence_as(self._batch_spec, batch))
         if not isinstance(loss, tf.Tensor) or not loss.dtype.is_floating or loss.shape.rank not in (0, None):
             got = repr(loss) if not isinstance(loss, tf.Tensor) else f"{loss.dtype.name} of shape {loss.shape}"

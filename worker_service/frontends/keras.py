@@ -16,7 +16,7 @@ from psfleet.job.job import Job
 from psfleet.job.program import KerasProgram
 from psfleet.job.user_code import user_code
 from psfleet.layout import Layout, TensorSpec
-from psfleet.tf.program_data import built_model, training_data
+from psfleet.tf.program_data import PSFLEET_BATCHES, batches_explained, built_model, training_data
 from worker_service.frontends import finite, flat
 from worker_service.frontends.graph_import import split, transplant
 from worker_service.frontends.interface import TrainingGraph
@@ -43,6 +43,7 @@ class KerasFrontEnd:
         if not isinstance(self._batch_spec, tuple) or len(self._batch_spec) != 2:
             raise self._error(f"training examples are {self._batch_spec}, expected (x, y)")
         self._model = built_model(program, job)
+        self._check_ranks()
         trained, others = list(self._model.trainable_variables), list(self._model.non_trainable_variables)
         self._check(trained)
         self._specs = {
@@ -95,6 +96,17 @@ class KerasFrontEnd:
             with user_code(self._job, "evaluating the model"):
                 metrics = self._model.evaluate(self._evaluation, return_dict=True, verbose=0)
         return {name: float(value) for name, value in metrics.items()}
+
+    def _check_ranks(self) -> None:
+        """Refuses batches of batches, which most layers would accept."""
+        expected = [len(tensor.shape) for tensor in getattr(self._model, "inputs", None) or ()]
+        specs = tf.nest.flatten(self._batch_spec[0])
+        found = [spec.shape.rank for spec in specs]
+        # Keras removes a last dimension of 1 itself.
+        if expected and sorted(found) == sorted(rank + 1 for rank in expected) and specs[0].shape[-1] != 1:
+            examples = [list(spec.shape[1:]) for spec in specs]
+            inputs = [list(tensor.shape[1:]) for tensor in self._model.inputs]
+            raise self._error(f"examples have x of shape {examples}, expected {inputs}; {PSFLEET_BATCHES}")
 
     def _check(self, trained: Sequence[Any]) -> None:
         if not trained:
@@ -190,7 +202,8 @@ class KerasFrontEnd:
             ProgramError: The program raised, or the function captures a resource.
         """
         tf.random.set_seed(self._job.train.seed + self._index)
-        with user_code(self._job, "the model's forward pass or loss"):
+        shapes = tf.nest.map_structure(lambda spec: spec.shape, self._batch_spec)
+        with batches_explained(shapes), user_code(self._job, "the model's forward pass or loss"):
             concrete = tf.function(function, autograph=False).get_concrete_function(list(specs), self._batch_spec)
         for outer, inner in concrete.graph.captures:
             if outer.dtype in (tf.resource, tf.variant):

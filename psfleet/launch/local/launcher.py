@@ -19,7 +19,7 @@ from psfleet.launch.results import unreported, with_failure
 from psfleet.report import html
 from psfleet.report.progress import starting_entry
 from psfleet.report.schema import Report
-from psfleet.run_folder import RunFolder, claimed
+from psfleet.run_folder import RunFolder, claimed, default_folder
 from psfleet.service import settings
 from psfleet.service.cpu import num_cores, share_cores
 
@@ -61,7 +61,7 @@ def train(
         job = parse_job(job)
     job = share_cores(job, num_cores(), job.fleet.replicas)
     settings.require_tensorflow()
-    with claimed(Path(out) if out is not None else Path("runs") / job.name, job, fresh) as run_folder:
+    with claimed(Path(out) if out is not None else default_folder(job.name), job, fresh) as run_folder:
         return _run(job, run_folder, folder.resolve(), listener or (lambda entry: None))
 
 

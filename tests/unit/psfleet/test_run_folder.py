@@ -25,7 +25,7 @@ def job() -> Job:
 
 LEFT_BY_A_RUN = ("checkpoints/00000010-g1/manifest.json", "tensorboard/events", "history.jsonl")
 LEFT_BY_A_START = ("logs/ps-0.log", "events.jsonl", "report.json", "report.html")
-OF_THE_USER = ("notes.txt", "data/examples.csv", "checkpoints-of-mine/a")
+OF_THE_USER = ("notes.txt", "logs/notes.txt", "data/examples.csv", "checkpoints-of-mine/a")
 
 
 @pytest.fixture
@@ -34,6 +34,7 @@ def used(tmp_path: Path) -> Path:
     for name in (*LEFT_BY_A_RUN, *LEFT_BY_A_START, *OF_THE_USER):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
+    (tmp_path / "job.json").write_text('{"name": "tiny"}')
     return tmp_path
 
 

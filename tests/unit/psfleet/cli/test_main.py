@@ -111,9 +111,12 @@ def test_ctrl_c_before_the_launcher_listens_exits_130(psfleet: Psfleet, launcher
     assert "Traceback" not in said.err
 
 
-def test_validate_imports_the_program_and_starts_nothing(psfleet: Psfleet, launcher: Launcher) -> None:
+def test_validate_prints_what_the_check_of_the_program_found(
+    psfleet: Psfleet, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "check_program", lambda job, folder: f"{job.name} in {folder}")
     said = psfleet("validate", "job.yaml", "--set", "name=other")
-    assert (said.code, said.out) == (0, "job.yaml: valid, GraphProgram other\n")
+    assert (said.code, said.out) == (0, f"job.yaml: valid, other in {Path.cwd()}\n")
     assert launcher.calls == []
 
 
@@ -208,3 +211,8 @@ def test_the_command_line_needs_nothing_that_the_package_does_not_name() -> None
     root = Path(package.__file__).parents[1]
     done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_package_lists_what_is_public() -> None:
+    assert dir(package) == sorted(["GraphProgram", "KerasProgram", "Report", "__version__", "train"])
+    assert [name for name in dir(package) if getattr(package, name, None) is None] == []

@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from psfleet.errors import UsageError
-from psfleet.job.job import Job, load_job, parse_job
+from psfleet.job.job import Job, changes, load_job, parse_job
 from psfleet.job.optimizer import Adam, Constant, Exponential, Piecewise, Sgd
 from psfleet.job.sections import Stale
 
@@ -169,3 +169,11 @@ def test_a_schedule_without_a_choice_has_its_defaults() -> None:
     pieces = {"kind": "piecewise", "boundaries": [5], "factors": [1, 0.5]}
     chosen = parse_job(minimal(optimizer=sgd(schedule=pieces))).optimizer.schedule
     assert chosen == Piecewise(kind="piecewise", boundaries=[5], factors=[1.0, 0.5], warmup_steps=0)
+
+
+def test_the_changes_between_two_jobs_are_named_by_field() -> None:
+    before = parse_job(minimal())
+    assert changes(before.model_dump(mode="json"), before) == []
+    after = parse_job(minimal(fleet={"ps": 2}, options={"rate": 0.5}, train={"steps": 20, "batch_size": 4}))
+    found = changes(before.model_dump(mode="json"), after)
+    assert {"fleet.ps 1 -> 2", "options.rate nothing -> 0.5", "train.steps 10 -> 20"} <= set(found)

@@ -27,8 +27,15 @@ def sgd(**fields: Any) -> dict[str, Any]:
 
 
 BAD = [
-    ({"nmae": "x"}, "nmae: unknown key"),
-    ({"fleet": {"pss": 1}}, "fleet.pss: unknown key"),
+    ({"nmae": "x"}, "nmae: unknown key; did you mean name?"),
+    ({"fleet": {"pss": 1}}, "fleet.pss: unknown key; did you mean ps?"),
+    ({"learning_rate": 0.1}, "learning_rate: unknown key; did you mean optimizer.learning_rate?"),
+    (
+        {"train": {"steps": 1, "batch_size": 1, "batchsize": 2}},
+        "train.batchsize: unknown key; did you mean batch_size?",
+    ),
+    ({"optimizer": {"name": "sgd", "lerning_rate": 1}}, "optimizer.lerning_rate: unknown key; did you mean learning_r"),
+    ({"xyzzy": 1}, "xyzzy: unknown key"),
     ({"name": "Le Net"}, "name is 'Le Net': String should match pattern"),
     ({"name": "x" * 41}, "String should have at most 40 characters"),
     ({"program": "program.build"}, "program is 'program.build': String should match pattern"),

@@ -16,7 +16,7 @@ from support.program_samples import sample_job
 
 from psfleet.errors import ProgramError
 from psfleet.job.program import GraphProgram, KerasProgram, load_program
-from psfleet.tf.program_data import built_model
+from psfleet.tf.program_data import built_model, training_data
 
 GRAPH = "GraphProgram(loss=lambda batch: {loss}, train=lambda shard, shards: None)"
 
@@ -161,11 +161,18 @@ def test_initial_weights_are_a_function_of_the_seed() -> None:
         (lambda: 3, r"model\(\) returned int, expected keras.Model"),
         (lambda: 1 / 0, r"model\(\) raised ZeroDivisionError"),
         (lambda: keras.Sequential([keras.layers.Dense(1)]), "building the model on its first batch raised"),
+        (Sum(), "KerasProgram.model is a model, expected a function that makes and returns one"),
     ],
 )
 def test_a_model_that_cannot_be_built_is_refused(model: object, message: str) -> None:
     with pytest.raises(ProgramError, match=message):
         built_model(KerasProgram(model=model, loss="mse", train=two_inputs), sample_job())
+
+
+def test_arrays_in_place_of_a_data_set_are_refused_with_the_call_that_makes_one() -> None:
+    program = KerasProgram(model=Sum, loss="mse", train=lambda shard, shards: (np.zeros(3), np.zeros(3)))
+    with pytest.raises(ProgramError, match=r"train\(0, 1\) returned tuple, .*Dataset.from_tensor_slices\(\(x, y\)\)"):
+        training_data(program, sample_job(), 0, 1)
 
 
 def test_an_unbuilt_model_without_data_is_refused() -> None:

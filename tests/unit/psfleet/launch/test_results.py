@@ -52,7 +52,7 @@ def chief(code: int = 0, **changes: Any) -> Member:
 def results(tmp_path: Path, volume: Path, *members: Member, logs: dict[str, list[str]] | None = None) -> Report:
     """The report of a fleet."""
     volume.mkdir(exist_ok=True)
-    return collect(ScriptedPlatform(members, logs=logs, results=volume), "small", tmp_path / "out")
+    return collect(ScriptedPlatform(members, logs=logs, results=volume), "small", tmp_path / "out", "scripted")
 
 
 def test_a_done_run_is_done_and_its_checkpoint_is_the_copy(tmp_path: Path, volume: Path) -> None:
@@ -81,7 +81,7 @@ def test_logs_are_saved_of_members_that_wait_for_a_restart_or_were_scaled_away(t
     waiting, silent = member("worker", 1, started=0.0, state="waiting"), member("worker", 2, started=0.0)
     platform = ScriptedPlatform([chief(), waiting, silent], logs={"worker-1": ["a"], "worker-3": ["b"]}, results=volume)
     platform.former = [ended("worker", 3, 75)]
-    collect(platform, "small", tmp_path / "out")
+    collect(platform, "small", tmp_path / "out", "scripted")
     saved = {path.name: path.read_text() for path in (tmp_path / "out" / "logs").iterdir()}
     assert saved == {"worker-1.log": "a\n", "worker-3.log": "b\n"}
 
@@ -167,5 +167,5 @@ def test_a_copy_that_breaks_off_is_a_lost_peer(tmp_path: Path) -> None:
             yield iter([iter([entry.tobuf(), b"short"])])
 
     with pytest.raises(LostPeerError, match="the copy of the results broke off"):
-        collect(Broken([chief()], logs={"chief": ["trained"]}), "small", tmp_path / "out")
+        collect(Broken([chief()], logs={"chief": ["trained"]}), "small", tmp_path / "out", "scripted")
     assert (tmp_path / "out" / "logs" / "worker-0.log").read_text() == "trained\n", "logs are saved all the same"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.checkpoint_samples import random_values, save
-from support.chief_samples import Ps, sample_context, shard_state
+from support.chief_samples import Ps, sample_context, sample_job, shard_state
 
 from psfleet.checkpoint import committed
 from psfleet.control import control_pb2 as pb
@@ -95,6 +95,32 @@ def test_a_run_that_is_resumed_with_a_changed_program_says_so(
     found = [(event.kind, event.role, event.cause) for event in events.all()]
     cause = "step 20 was trained by a program with digest 1111, this one has 2222"
     assert found == ([("program_changed", "chief", cause)] if is_told else [])
+
+
+def test_a_checkpoint_beyond_the_final_step_is_refused(tmp_path: Path) -> None:
+    """The run would be reported as done with more steps than the job has."""
+    save(tmp_path / "checkpoints", 101)
+    with pytest.raises(BadJobError, match=r"00000101-g1 is at step 101, train.steps is 100; expected at least"):
+        recover(tmp_path, EMPTY, EMPTY)
+
+
+def test_a_resumed_run_names_what_of_its_job_has_changed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    before = sample_job(train={"steps": 50, "batch_size": 8}, optimizer={"name": "sgd", "learning_rate": 0.1})
+    save(tmp_path / "checkpoints", 40, extra={"job": before.model_dump(mode="json")})
+    recover(tmp_path, EMPTY, EMPTY)
+    [message] = [record.getMessage() for record in caplog.records if "restoring" in record.getMessage()]
+    assert message.startswith("restoring from step 40; the job has changed: ")
+    assert "optimizer.name sgd -> adam" in message
+    assert "train.steps 50 -> 100" in message
+    assert "batch_size" not in message
+
+
+def test_a_resumed_run_of_the_same_job_names_only_the_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    save(tmp_path / "checkpoints", 40, extra={"job": sample_job().model_dump(mode="json")})
+    recover(tmp_path, EMPTY, EMPTY)
+    assert "restoring from step 40" in [record.getMessage() for record in caplog.records]
 
 
 def test_a_final_step_of_another_model_is_refused(tmp_path: Path) -> None:

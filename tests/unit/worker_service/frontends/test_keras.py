@@ -178,6 +178,21 @@ def stateful() -> keras.Model:
     return keras.Sequential([keras.Input((5, 1), batch_size=4), layers.GRU(3, stateful=True), layers.Dense(1)])
 
 
+def batches(shard_index: int, num_shards: int) -> tf.data.Dataset:
+    return tf.data.Dataset.from_tensor_slices(MODELS["regularized"][1:3]).batch(2)
+
+
+class Lines(keras.Model):
+    """A model that is not built before its first batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = layers.Conv1D(2, 3)
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return self.convolution(x[..., None])[:, 0]
+
+
 class Raising(layers.Layer):
     def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
         if training:
@@ -207,6 +222,15 @@ class Raising(layers.Layer):
             r"the loss has shape \[4\], expected a scalar",
         ),
         ({"train": lambda shard, shards: tf.data.Dataset.range(9)}, r"expected \(x, y\)"),
+        (
+            {"train": batches},
+            r"x of shape \[\[None, 5\]\], expected \[\[5\]\]; if the data set yields batches, remove its batch\(\)",
+        ),
+        ({"train": batches, "model": Lines}, r"remove its batch\(\): psfleet batches"),
+        (
+            {"model": followed_by(layers.Reshape((7,)))},
+            r"ValueError: The total size of the tensor must be unchanged\..* \(in Reshape.call\(\)\)$",
+        ),
         ({"evaluate": lambda: tf.data.Dataset.range(0)}, "the evaluation data are empty"),
     ],
 )

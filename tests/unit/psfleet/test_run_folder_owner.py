@@ -1,0 +1,83 @@
+"""A run folder belongs to one run: whose files a run replaces, and whose it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.program_samples import sample_job
+
+from psfleet.errors import UsageError
+from psfleet.run_folder import LOCAL, claimed, default_folder
+
+JOB = sample_job()
+OTHER = JOB.model_copy(update={"name": "other"})
+
+
+@pytest.mark.parametrize(
+    ("file", "fresh"), [("logs/mine.txt", False), ("report.html", False), ("logs/a.log", True), ("checkpoints/a", True)]
+)
+def test_a_folder_that_no_run_has_written_is_refused_if_files_would_be_deleted(
+    tmp_path: Path, file: str, fresh: bool
+) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("mine")
+    top = Path(file).parts[0]
+    with pytest.raises(UsageError, match=f"has {top}, which no run has written"), claimed(tmp_path, JOB, fresh):
+        pytest.fail("claimed")
+    assert (tmp_path / file).read_text() == "mine"
+
+
+@pytest.mark.parametrize("file", ["notes.txt", "data/a.csv", "checkpoints/00000010-g1/manifest.json"])
+def test_other_files_and_copied_checkpoints_do_not_keep_a_run_out(tmp_path: Path, file: str) -> None:
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text("mine")
+    for _ in range(2):
+        with claimed(tmp_path, JOB, fresh=False):
+            assert (tmp_path / file).read_text() == "mine"
+
+
+def test_a_run_of_another_job_is_only_replaced_by_a_fresh_one(tmp_path: Path) -> None:
+    with claimed(tmp_path, JOB, fresh=False):
+        pass
+    message = "has a run of job sample; expected another folder for job other, or --fresh"
+    with pytest.raises(UsageError, match=message), claimed(tmp_path, OTHER, fresh=False):
+        pytest.fail("claimed")
+    with claimed(tmp_path, OTHER, fresh=True), pytest.raises(UsageError, match="another run is using it"):
+        claimed(tmp_path, OTHER, fresh=False).__enter__()
+    with claimed(tmp_path, OTHER, fresh=False):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "command"), [(LOCAL, "compose", "psfleet train"), ("kubernetes", LOCAL, "psfleet up --on kub")]
+)
+def test_a_run_with_checkpoints_is_continued_where_it_was(
+    tmp_path: Path, first: str, second: str, command: str
+) -> None:
+    with claimed(tmp_path, JOB, fresh=False, platform=first):
+        pass
+    with claimed(tmp_path, JOB, fresh=False, platform=second):
+        (tmp_path / "checkpoints" / "00000010-g1").mkdir(parents=True)
+    message = f"has a run on platform {second}, which `"
+    with pytest.raises(UsageError, match=message), claimed(tmp_path, JOB, fresh=False, platform=first):
+        pytest.fail("claimed")
+    with claimed(tmp_path, JOB, fresh=False, platform=second):
+        pass
+    with claimed(tmp_path, JOB, fresh=True, platform=first):
+        (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(UsageError, match=f"`{command}"), claimed(tmp_path, JOB, fresh=False, platform=second):
+        pytest.fail("claimed")
+
+
+def test_the_default_folder_is_not_that_of_a_run_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for platform in (LOCAL, "compose"):
+        with claimed(default_folder("sample", platform), JOB, fresh=False, platform=platform) as folder:
+            (folder.path / "checkpoints").mkdir()
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["sample", "sample-compose"]
+    assert [default_folder("sample", platform).name for platform in (LOCAL, "compose", "kubernetes")] == [
+        "sample",
+        "sample-compose",
+        "sample-kubernetes",
+    ]

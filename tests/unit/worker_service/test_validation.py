@@ -1,0 +1,121 @@
+"""What the check of a program finds without a fleet."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psfleet.errors import DataStallError, ProgramError
+from psfleet.job.job import Job, parse_job
+from psfleet.report.verdict import Verdict
+from worker_service import validation
+
+PROGRAM = """\
+import keras
+import numpy as np
+import tensorflow as tf
+import psfleet
+
+x = np.arange(64, dtype=np.float32).reshape(32, 2) / 64
+
+def loss(batch):
+    return tf.reduce_mean(tf.square(tf.linalg.matvec(batch, tf.compat.v1.get_variable("w", [2]))))
+
+def data(shard, shards):
+    return tf.data.Dataset.from_tensor_slices(x).shard(shards, shard)
+
+def graph(**fields):
+    return psfleet.GraphProgram(**{"loss": loss, "train": data, "evaluate": lambda: data(0, 1), **fields})
+
+def labelled(labels):
+    return lambda *shard: tf.data.Dataset.from_tensor_slices((x, np.asarray(labels)))
+
+def classes(**fields):
+    layers = [keras.Input([2]), keras.layers.BatchNormalization(), keras.layers.Dense(3)]
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    given = {"model": lambda: keras.Sequential(layers), "train": labelled([1] * 32), "evaluate": labelled([1] * 32)}
+    return psfleet.KerasProgram(**{**given, "loss": loss, "metrics": ["accuracy"], **fields})
+
+"""
+
+Check = Callable[[str], str]
+
+
+@pytest.fixture
+def check(tmp_path: Path) -> Check:
+    """Checks the program that an expression of `PROGRAM`'s names makes, for a worker and a spare."""
+
+    def run(expression: str, **changes: Any) -> str:
+        (tmp_path / "program.py").write_text(f"{PROGRAM}def build():\n    print('built')\n    return {expression}\n")
+        return validation.check(job(**changes), tmp_path)
+
+    return run
+
+
+def job(**changes: Any) -> Job:
+    return parse_job(
+        {
+            "name": "tiny",
+            "program": "program:build",
+            "fleet": {"ps": 2, "workers": 1, "spares": 1},
+            "optimizer": {"name": "sgd", "learning_rate": 0.1},
+            "train": {"steps": 2, "batch_size": 4},
+            **changes,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ("graph()", r"GraphProgram tiny: 2 parameters in 1 tensors, 2 x 64 bytes; loss of the first batch \d"),
+        ("classes()", r"KerasProgram tiny: 13 parameters in 4 tensors, 2 x \d+ bytes; loss of the first batch \d"),
+        ("graph(evaluate=None)", "GraphProgram tiny: "),
+    ],
+)
+def test_a_program_that_can_be_trained_is_described(check: Check, expression: str, found: str) -> None:
+    assert re.match(found, check(expression))
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("classes(train=labelled([7] * 32))", "Received a label value of 7 which is outside the valid range"),
+        ("classes(train=labelled([1] * 32), evaluate=labelled([[1, 2]] * 32))", "evaluating the model raised"),
+        ("graph(loss=lambda batch: loss(batch) / 0.0)", r"the first batch: the loss is (NaN|infinite)"),
+        ("graph(train=lambda shard, shards: data(shard, shards).take(3))", "shard 0 of 2 has fewer examples than"),
+        ("graph(evaluate=lambda: data(0, 1).repeat())", "the evaluation data are endless"),
+        ("graph(loss=lambda batch: tf.linalg.matvec(batch, tf.ones([3])))", "Dimensions must be equal"),
+    ],
+)
+def test_a_program_that_cannot_be_trained_is_refused_in_one_line(check: Check, expression: str, message: str) -> None:
+    with pytest.raises(ProgramError, match=message) as caught:
+        check(expression)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_verdict_is_the_only_line_on_standard_output(
+    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check("graph()")
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "stdin", io.StringIO(job().model_dump_json()))
+    monkeypatch.setattr(sys, "argv", ["validation", str(tmp_path)])
+    validation.main()
+    said = capsys.readouterr()
+    assert Verdict.model_validate(json.loads(said.out)).summary_or_raise().startswith("GraphProgram tiny: ")
+    assert "built" in said.err
+
+
+def test_a_refusal_is_a_verdict_with_the_exit_code_of_its_error() -> None:
+    verdict = Verdict.of_error(DataStallError("the data set", 5))
+    with pytest.raises(ProgramError, match="gave up after 5 s waiting for the data set") as caught:
+        Verdict.model_validate_json(verdict.model_dump_json()).summary_or_raise()
+    assert caught.value.exit_code == DataStallError.exit_code

@@ -1,0 +1,119 @@
+"""`python -m worker_service.validation`: checks without a fleet that a program can be trained.
+
+Reads a resolved job on standard input. Writes one line of JSON to standard output, a `Verdict`; what the program itself
+prints goes to standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import redirect_stdout
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from psfleet.errors import ProgramError, PsfleetError
+from psfleet.job.job import Job, job_from_json
+from psfleet.job.program import GraphProgram, KerasProgram, load_program
+from psfleet.layout import Layout
+from psfleet.report.verdict import Verdict
+from psfleet.tf.program_data import read_within_deadline, training_data
+from psfleet.tf.server import session_config
+from worker_service.evaluation import Evaluator
+from worker_service.frontends import FrontEnd, finite, front_end
+from worker_service.input_pipeline import read
+from worker_service.session_errors import translate_errors
+
+
+def check(job: Job, folder: Path) -> str:
+    """Builds the program as the chief does, computes the gradient of one batch, and evaluates one batch.
+
+    Returns:
+        What was found, in one line: parameters, shards, and the loss of the batch.
+
+    Raises:
+        ProgramError: The program cannot be loaded, built, trained or evaluated.
+        DataStallError: Its data set gave no batch in `deadlines.first_batch_secs`.
+    """
+    program = load_program(job, folder)
+    front = front_end(_with_one_batch(program, job), job, job.fleet.replicas, 0)
+    layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, job.update.bucket_bytes)
+    values = front.initial_values()
+    loss = _loss(front, job, layout, values, _first_batch(program, job))
+    with translate_errors():
+        Evaluator(front, layout, job.device).evaluate(values)
+    number = sum(spec.size for spec in layout.parameters.specs)
+    return (
+        f"{type(program).__name__} {job.name}: {number:,} parameters in {len(layout.parameters.specs)} tensors, "
+        f"{layout.num_ps} x {layout.parameters.shard_size * 4:,} bytes; loss of the first batch {loss:.4g}"
+    )
+
+
+def _with_one_batch(program: KerasProgram | GraphProgram, job: Job) -> KerasProgram | GraphProgram:
+    """The program with an evaluation of one batch."""
+    evaluate = program.evaluate
+    if evaluate is None:
+        return program
+
+    def first_examples() -> tf.data.Dataset:
+        dataset = evaluate()
+        if not isinstance(dataset, tf.data.Dataset) or dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+            return dataset
+        return dataset.take(job.evaluate.batch_size or job.train.batch_size)
+
+    return replace(program, evaluate=first_examples)
+
+
+def _first_batch(program: KerasProgram | GraphProgram, job: Job) -> tuple[np.ndarray, ...]:
+    """The first batch of data shard 0."""
+    replicas = job.fleet.replicas
+    dataset = training_data(program, job, 0, replicas).batch(job.train.batch_size, drop_remainder=True)
+    what = "reading the first training batch"
+    batch = read_within_deadline(job, what, lambda: next(read(dataset, job, what), None))
+    if batch is None:
+        raise ProgramError(
+            f"program {job.program!r}: the training data of shard 0 of {replicas} has fewer examples than "
+            f"train.batch_size = {job.train.batch_size}, expected at least one batch"
+        )
+    return batch
+
+
+def _loss(
+    front: FrontEnd, job: Job, layout: Layout, values: dict[str, np.ndarray], batch: tuple[np.ndarray, ...]
+) -> float:
+    """The loss of a batch; computes gradients and state as well, and checks that all are finite."""
+    with tf.Graph().as_default() as graph:
+        parameters = v1.placeholder(tf.float32, [layout.parameters.size])
+        state = [v1.placeholder(spec.dtype, spec.shape) for spec in layout.state.specs]
+        frozen = [v1.placeholder(spec.dtype, spec.shape) for spec in layout.frozen.specs]
+        training = finite.checked(front.build(layout, parameters, state, frozen), layout)
+        initializer = tf.group(v1.global_variables_initializer(), v1.local_variables_initializer())
+    named = [values[spec.name] for spec in (*layout.state.specs, *layout.frozen.specs)]
+    feeds = {parameters: layout.parameters.pack(values)} | dict(zip([*state, *frozen], named, strict=True))
+    feeds |= dict(zip(training.feeds, batch, strict=True))
+    with v1.Session(graph=graph, config=session_config(job.device)) as session, translate_errors("the first batch: "):
+        session.run(initializer)
+        loss, *_ = session.run([training.loss, *training.gradients, *training.new_state, *training.updates], feeds)
+    return float(loss)
+
+
+def main() -> None:
+    """Prints the verdict on the job on standard input, with the program in the folder of the first argument."""
+    try:
+        with redirect_stdout(sys.stderr):
+            verdict = Verdict(summary=check(job_from_json(sys.stdin.read()), Path(sys.argv[1])))
+    except PsfleetError as error:
+        verdict = Verdict.of_error(error)
+    sys.stdout.write(verdict.model_dump_json() + "\n")
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # A data set that blocks inside TensorFlow would keep the process.
+    os._exit(0)
