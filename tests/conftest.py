@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exempts what was imported from garbage collection: Keras collects for every model, 0.4 s over all of TensorFlow."""
+    """Exempts what was imported from garbage collection: Keras collects for each model, which takes 0.4 s with it."""
     gc.collect()
     gc.freeze()
 
