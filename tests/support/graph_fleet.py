@@ -170,7 +170,8 @@ def _layout(job: Job) -> Layout:
 @functools.cache
 def _step_graph(job_json: str, index: int) -> StepGraph:
     """The graph of a worker and of its successors, built once: sessions do not change it."""
-    job, front_end = Job.model_validate_json(job_json), TwoTensors()
+    job = Job.model_validate_json(job_json)
+    front_end: Any = TwoTensors()
     return StepGraph(front_end, job, _layout(job), index, RUN, 1)
 
 
