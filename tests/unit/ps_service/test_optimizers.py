@@ -140,9 +140,9 @@ def trained_by_keras(
     variable = keras.Variable(start)
     optimizer.build([variable])
 
-    @tf.function(autograph=False)
     def step(gradient: tf.Tensor) -> tf.Tensor:
         optimizer.apply([gradient])
         return variable.value.read_value()
 
-    return [step(tf.constant(row)).numpy() for row in gradients]
+    compiled = tf.function(step, autograph=False)
+    return [compiled(tf.constant(row)).numpy() for row in gradients]
