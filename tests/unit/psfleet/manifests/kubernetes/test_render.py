@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +40,10 @@ def only(objects: list[Object], kind: str, name: str | None = None) -> Object:
     return found[0]
 
 
-def pods(objects: list[Object]) -> Iterator[Object]:
-    for each in objects:
-        if each["kind"] in ("Job", "Deployment"):
-            yield each["spec"]["template"]["spec"]
+def pods(objects: list[Object]) -> list[Object]:
+    found = [each["spec"]["template"]["spec"] for each in objects if each["kind"] in ("Job", "Deployment")]
+    assert found, "no object has pods"
+    return found
 
 
 @functools.cache
@@ -110,9 +109,7 @@ def without_job_file(objects: list[Object]) -> list[Object]:
 
 
 def test_every_pod_is_restricted_and_has_no_token() -> None:
-    found = list(pods(in_the_tree()))
-    assert found
-    for spec in found:
+    for spec in pods(in_the_tree()):
         assert spec["automountServiceAccountToken"] is False
         security = spec["securityContext"]
         assert security["runAsNonRoot"]
