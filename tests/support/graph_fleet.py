@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
 from psfleet.tf import ShardVariables, container_name
 from psfleet.tf.server import boot
-from worker_service.frontends.interface import FrontEnd, TrainingGraph
+from worker_service.frontends.interface import TrainingGraph
 from worker_service.session import SessionStart, WorkerSession
 from worker_service.step import StepGraph
 
@@ -93,14 +94,13 @@ class GraphFleet:
     ps: list[Address]
     shards: list[ShardGraph]
     threads: ThreadPoolExecutor
-    front_end: FrontEnd
 
     @contextmanager
     def worker(self, index: int, step_secs: float = STEP_SECS) -> Iterator[InProcessWorker]:
         """Opens a worker's session; on a server of its own, as a process has."""
         (own,) = free_addresses(1)
         boot(own, None)
-        step = StepGraph(self.front_end, self.job, self.layout, index, RUN, 1)
+        step = _step_graph(self.job.model_dump_json(), index)
         deadlines = self.job.deadlines.model_copy(update={"step_secs": step_secs})
         job = self.job.model_copy(update={"deadlines": deadlines})
         with WorkerSession(step, job, self.layout, self.ps, own, index) as session:
@@ -122,12 +122,9 @@ class GraphFleet:
 
     def size(self, queue: str) -> int:
         """Elements in a queue of the first shard: `gradients` that have arrived, or `waiting` workers."""
-        with tf.Graph().as_default() as graph:
-            container = container_name(RUN, 1)
-            variables = ShardVariables(self.layout, 0, self.job.fleet.worker_limit, container, device="")
-            size = getattr(variables, queue).size()
-        with tf.compat.v1.Session(f"grpc://{self.ps[0].data}", graph=graph) as session:
-            return int(session.run(size))
+        sizes = _queue_sizes(self.job.model_dump_json())
+        with tf.compat.v1.Session(f"grpc://{self.ps[0].data}", graph=sizes[queue].graph) as session:
+            return int(session.run(sizes[queue]))
 
     def advance(self, *shards: int) -> None:
         """Makes the next update of some shards, by default of all."""
@@ -146,12 +143,11 @@ class GraphFleet:
 @contextmanager
 def graph_fleet(num_ps: int = 1, **sections: Any) -> Iterator[GraphFleet]:
     """Starts a server with its shard for each ps; `sections` are the job's."""
-    front_end: Any = TwoTensors()
     fields = {"name": RUN, "program": "program:build", "optimizer": {"name": "sgd", "learning_rate": 1}}
     fields |= {"train": {"steps": 100, "batch_size": 1}, **sections}
     fields["fleet"] = {"ps": num_ps, **sections.get("fleet", {})}
     job = parse_job(fields)
-    layout = Layout.plan(front_end.parameters, (), (), num_ps, BUCKET_BYTES)
+    layout = _layout(job)
     nothing = np.zeros(0, np.uint8)
     content = ShardContent(np.zeros(layout.parameters.shard_size, np.float32), {}, {}, nothing, nothing)
     ps = free_addresses(num_ps)
@@ -161,7 +157,28 @@ def graph_fleet(num_ps: int = 1, **sections: Any) -> Iterator[GraphFleet]:
     ]
     with ThreadPoolExecutor() as threads:
         try:
-            yield GraphFleet(job, layout, ps, shards, threads, front_end)
+            yield GraphFleet(job, layout, ps, shards, threads)
         finally:
             for shard in shards:
                 shard.close()
+
+
+def _layout(job: Job) -> Layout:
+    return Layout.plan(TwoTensors.parameters, (), (), job.fleet.ps, BUCKET_BYTES)
+
+
+@functools.cache
+def _step_graph(job_json: str, index: int) -> StepGraph:
+    """The graph of a worker and of its successors, built once: sessions do not change it."""
+    job = Job.model_validate_json(job_json)
+    front_end: Any = TwoTensors()
+    return StepGraph(front_end, job, _layout(job), index, RUN, 1)
+
+
+@functools.cache
+def _queue_sizes(job_json: str) -> dict[str, tf.Tensor]:
+    """The number of elements in each queue of the first shard that may be waited for."""
+    job = Job.model_validate_json(job_json)
+    with tf.Graph().as_default():
+        variables = ShardVariables(_layout(job), 0, job.fleet.worker_limit, container_name(RUN, 1), device="")
+        return {name: getattr(variables, name).size() for name in ("gradients", "waiting")}

@@ -47,7 +47,7 @@ def attention() -> keras.Model:
 
 def stacked_recurrence() -> keras.Model:
     """Bidirectional and stacked recurrence, with masked steps and a layer for each step."""
-    steps = keras.Input((5, 3))
+    steps = keras.Input((3, 3))
     x = layers.Bidirectional(layers.GRU(3, return_sequences=True, recurrent_dropout=0.1))(layers.Masking()(steps))
     x = layers.TimeDistributed(layers.Dense(4))(x)
     return keras.Model(steps, layers.Dense(1)(layers.SimpleRNN(3)(x)))
@@ -148,8 +148,11 @@ def tied() -> keras.Model:
 
 
 def mobile_net() -> keras.Model:
-    """The smallest of `keras.applications`, with random weights."""
-    return keras.applications.MobileNet((32, 32, 3), alpha=0.25, weights=None, classes=3, classifier_activation=None)
+    """The first blocks of the smallest of `keras.applications`, with random weights and a head like its own."""
+    whole = keras.applications.MobileNet((32, 32, 3), alpha=0.25, weights=None, include_top=False)
+    features = whole.get_layer("conv_pw_2_relu").output
+    pooled = layers.Dropout(1e-3)(layers.GlobalAveragePooling2D(keepdims=True)(features))
+    return keras.Model(whole.input, layers.Reshape((3,))(layers.Conv2D(3, 1, padding="same")(pooled)))
 
 
 STYLES: dict[str, tuple[Callable[[], keras.Model], Any, Any, Any]] = {
@@ -157,7 +160,7 @@ STYLES: dict[str, tuple[Callable[[], keras.Model], Any, Any, Any]] = {
     "residual": (residual, floats(8, 8, 2), integers(3), CLASSES),
     "nested": (nested, (floats(4), floats(4)), floats(1), "mse"),
     "attention": (attention, integers(20, 6), integers(3), CLASSES),
-    "stacked_recurrence": (stacked_recurrence, floats(5, 3), floats(1), "mse"),
+    "stacked_recurrence": (stacked_recurrence, floats(3, 3), floats(1), "mse"),
     "normalized": (normalized, floats(5), floats(1), "mse"),
     "augmented": (augmented, floats(8, 8, 1), integers(3), CLASSES),
     "two_towers": (

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import warnings
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
+from kubernetes_validate import utils
 
 OLDEST = (1, 33)
+
+# It reads and parses the definitions of all kinds, megabytes of JSON, for each object.
+utils.schema_contents = functools.cache(utils.schema_contents)
 
 
 def versions() -> list[str]:

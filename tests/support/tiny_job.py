@@ -6,6 +6,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import yaml
+
+from psfleet.job.job import Job, parse_job
 from psfleet.service.logs import parse_line
 from support import commands
 
@@ -37,6 +40,11 @@ def build(**options):
     return psfleet.GraphProgram(**{"loss": loss, "train": data, **options})
 
 """
+
+
+def job(**sections: Any) -> Job:
+    """The job as it is parsed, with these sections in place of its own."""
+    return parse_job({**yaml.safe_load(JOB), **sections})
 
 
 def psfleet(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from pydantic import BaseModel, Field
 
+from docs import schema_tables
 from docs.schema_tables import BEGIN, DOCUMENTS, END, insert, rewrite, tables
 from psfleet.job.job import Job, parse_job
 from psfleet.report.schema import Point, Report
@@ -38,6 +39,12 @@ class Cart(BaseModel):
     wheel: Annotated[Round | Square, Field(discriminator="shape")] = Field(description="The front one.")
     load: dict[str, int] = Field(default_factory=dict, description="Kilograms by name.")
     owner: str | None = Field(None, pattern="^[a-z]+$", description="Who pays.")
+
+
+class Load(BaseModel):
+    """What is carried."""
+
+    mass: float = Field(description="Kilograms.")
 
 
 CART = r"""What rolls.
@@ -119,16 +126,21 @@ def test_a_field_without_a_description_is_rejected() -> None:
         tables(Silent)
 
 
-def test_rewriting_is_idempotent_and_keeps_text_outside_the_markers(tmp_path: Path) -> None:
-    for name, members in DOCUMENTS.items():
-        (tmp_path / name).write_text("".join(f"before {i}\n{BEGIN} old {END} after\n" for i in range(len(members))))
+def test_rewriting_is_idempotent_and_keeps_text_outside_the_markers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = {"vehicles.md": (Cart, Load), "loads.md": (Load,)}
+    monkeypatch.setattr(schema_tables, "DOCUMENTS", members)
+    for name, models_of in members.items():
+        (tmp_path / name).write_text("".join(f"before {i}\n{BEGIN} old {END} after\n" for i in range(len(models_of))))
     rewrite(tmp_path)
-    first = (tmp_path / "report.md").read_text(encoding="utf-8")
+    first = {name: (tmp_path / name).read_text(encoding="utf-8") for name in members}
     rewrite(tmp_path)
-    assert (tmp_path / "report.md").read_text(encoding="utf-8") == first
-    assert "old" not in re.findall(r"\w+", first)[:3]
-    assert first.startswith(f"before 0\n{BEGIN}\n\nOutcome of a run")
-    assert f"{END} after\nbefore 1\n{BEGIN}\n\nTraining state at one step" in first
+    assert {name: (tmp_path / name).read_text(encoding="utf-8") for name in members} == first
+    assert not any(re.search(r"\bold\b", text) for text in first.values())
+    assert first["vehicles.md"].startswith(f"before 0\n{BEGIN}\n\nWhat rolls.")
+    assert f"{END} after\nbefore 1\n{BEGIN}\n\nWhat is carried." in first["vehicles.md"]
+    assert first["loads.md"].startswith(f"before 0\n{BEGIN}\n\nWhat is carried.")
 
 
 @pytest.mark.parametrize("document", ["", BEGIN, f"{BEGIN}{END}{BEGIN}{END}"])

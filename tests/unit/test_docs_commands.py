@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import pkgutil
 import re
+from typing import Any
 
 import pytest
 import typer.main
@@ -127,8 +129,14 @@ def parse(words: list[str]) -> None:
     """
     if not words:
         return
-    group = typer.main.get_command(app)
+    group = command_line()
     with group.make_context("psfleet", list(words)) as context:
         name, command, rest = group.resolve_command(context, list(words))
         if rest:
             command.make_context(name, rest, parent=context)
+
+
+@functools.cache
+def command_line() -> Any:
+    """Typer's command of all commands."""
+    return typer.main.get_command(app)

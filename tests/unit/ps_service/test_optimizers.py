@@ -124,15 +124,13 @@ def trained(optimizer: dict[str, Any], start: np.ndarray, gradients: np.ndarray)
         global_step = v1.get_variable("global_step", initializer=np.int64(0), use_resource=True, trainable=False)
         gradient = v1.placeholder(tf.float32, start.shape)
         built = optimizers.build(fields, optimizers.learning_rate(fields, global_step.read_value()))
-        update = built.apply_gradients([(gradient, variable)], global_step)
+        with tf.control_dependencies([built.apply_gradients([(gradient, variable)], global_step)]):
+            after = variable.read_value()
         initializer = v1.global_variables_initializer()
     with v1.Session(graph=graph) as session:
         session.run(initializer)
-        seen = []
-        for row in gradients:
-            session.run(update, {gradient: row})
-            seen.append(session.run(variable))
-        return seen
+        step = session.make_callable(after, [gradient])
+        return [step(row) for row in gradients]
 
 
 def trained_by_keras(
@@ -141,8 +139,10 @@ def trained_by_keras(
     """The same by `keras.optimizers`."""
     variable = keras.Variable(start)
     optimizer.build([variable])
-    seen = []
-    for row in gradients:
-        optimizer.apply([tf.constant(row)])
-        seen.append(variable.numpy())
-    return seen
+
+    def step(gradient: tf.Tensor) -> tf.Tensor:
+        optimizer.apply([gradient])
+        return variable.value.read_value()
+
+    compiled = tf.function(step, autograph=False)
+    return [compiled(tf.constant(row)).numpy() for row in gradients]

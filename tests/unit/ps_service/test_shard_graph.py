@@ -95,6 +95,7 @@ def test_an_optimizer_with_other_slots_than_the_checkpoint_starts_anew_and_says_
 ) -> None:
     with caplog.at_level(logging.WARNING, "psfleet.ps"), restored(optimizer, content_of(slots)) as held:
         np.testing.assert_array_equal(held.parameters[IN_USE], 2.0)
+        assert held.slots
         assert not any(vector.any() for vector in held.slots.values())
     assert warnings_of(caplog) == [f"optimizer {optimizer['name']} starts without state: {message}"]
 

@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
+from support.tiny_job import job
 
 from psfleet.addresses import Address, container_addresses, parse_tf_config, tf_config
 from psfleet.errors import BadJobError, UsageError
-from psfleet.job.job import Job, parse_job
-
-
-def job(**fleet: Any) -> Job:
-    return parse_job(
-        {
-            "name": "tiny",
-            "program": "program:build",
-            "fleet": fleet,
-            "optimizer": {"name": "sgd", "learning_rate": 0.1},
-            "train": {"steps": 10, "batch_size": 4},
-        }
-    )
 
 
 @pytest.mark.parametrize("text", ["ps-0:2222", "127.0.0.1:1", "[::1]:65534", "a.b-c.svc:2222"])
@@ -43,13 +30,13 @@ def test_what_is_no_address_is_refused_with_its_text(text: str) -> None:
 
 
 def test_containers_have_the_names_of_their_roles() -> None:
-    ps, workers = container_addresses(job(ps=2, workers=2, spares=1))
+    ps, workers = container_addresses(job(fleet={"ps": 2, "workers": 2, "spares": 1}))
     assert [at.data for at in ps] == ["ps-0:2222", "ps-1:2222"]
     assert [at.data for at in workers] == ["worker-0:2222", "worker-1:2222", "worker-2:2222"]
 
 
 def test_parameter_servers_that_run_already_are_where_the_job_says() -> None:
-    ps, _ = container_addresses(job(ps=2, ps_addresses=["a:1000", "b:2000"]))
+    ps, _ = container_addresses(job(fleet={"ps": 2, "ps_addresses": ["a:1000", "b:2000"]}))
     assert ps == [Address("a", 1000), Address("b", 2000)]
 
 
@@ -57,13 +44,13 @@ def test_parameter_servers_that_run_already_are_where_the_job_says() -> None:
     ("task", "role", "index"), [("ps:1", "ps", 1), ("worker:0", "worker", 0), ("worker:2", "worker", 2)]
 )
 def test_the_tf_config_of_a_task_reads_back_as_that_task(task: str, role: str, index: int) -> None:
-    fleet = job(ps=2, workers=2, spares=1)
+    fleet = job(fleet={"ps": 2, "workers": 2, "spares": 1})
     ps, _ = container_addresses(fleet)
     assert parse_tf_config(json.dumps(tf_config(fleet, task))) == (ps, role, index)
 
 
 def test_the_tf_config_of_no_task_has_the_cluster_alone() -> None:
-    fleet = job(ps=1, workers=1)
+    fleet = job()
     config = tf_config(fleet, None)
     assert config == {"cluster": {"ps": ["ps-0:2222"], "worker": ["worker-0:2222"]}}
     assert parse_tf_config(json.dumps(config)) == ([Address("ps-0", 2222)], None, None)
@@ -72,7 +59,7 @@ def test_the_tf_config_of_no_task_has_the_cluster_alone() -> None:
 @pytest.mark.parametrize("task", ["", "ps", "ps:", "ps:1", "ps:-1", "ps:x", "worker:3", "chief:0", "worker:0:0", ":0"])
 def test_a_task_that_does_not_exist_is_refused_with_those_that_do(task: str) -> None:
     with pytest.raises(UsageError) as caught:
-        tf_config(job(ps=1, workers=2, spares=1), task)
+        tf_config(job(fleet={"ps": 1, "workers": 2, "spares": 1}), task)
     assert str(caught.value) == f"--task {task!r}: expected one of ps:0 to ps:0, worker:0 to worker:2"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -65,6 +66,14 @@ def fleet_wait(beat: Beat) -> FleetWait:
 
 def state(step: float, is_reading: bool = False, caller: int = 1) -> pb.ShardState:
     """What ps 0 replies to a heartbeat of a worker while the chief says whether it reads its first batch."""
+    found = pb.ShardState()
+    found.CopyFrom(reply(is_reading, caller))
+    found.step, found.generation = int(step), 1
+    return found
+
+
+@functools.cache
+def reply(is_reading: bool, caller: int) -> pb.ShardState:
     run = Run("run", "")
     for index in range(2):
         join = pb.JoinRequest(index=index, worker_limit=2, process=str(index))
@@ -72,9 +81,7 @@ def state(step: float, is_reading: bool = False, caller: int = 1) -> pb.ShardSta
         reading = is_reading and index == 0
         beat = pb.HeartbeatRequest(caller=pb.Caller(member=member), beat=1, reading_first_batch=reading)
         run.record_heartbeat(beat)
-    reply = run.heartbeat_reply(caller)
-    reply.step, reply.generation = int(step), 1
-    return reply
+    return run.heartbeat_reply(caller)
 
 
 def await_warm_up(beat: Beat, replaced_at: int = 1 << 60) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterator
@@ -20,7 +21,8 @@ from worker_service.training_data import TrainingData
 
 
 def known(num_examples: int) -> Callable[[int, int], tf.data.Dataset]:
-    return lambda shard, shards: tf.data.Dataset.range(num_examples).shard(shards, shard)
+    """As the next two: makes each data set once, which takes TensorFlow longer than to read it."""
+    return functools.cache(lambda shard, shards: tf.data.Dataset.range(num_examples).shard(shards, shard))
 
 
 def unknown(num_examples: int) -> Callable[[int, int], tf.data.Dataset]:
@@ -28,11 +30,11 @@ def unknown(num_examples: int) -> Callable[[int, int], tf.data.Dataset]:
         yield from range(num_examples)
 
     signature = tf.TensorSpec([], tf.int64)
-    return lambda shard, shards: tf.data.Dataset.from_generator(numbers, output_signature=signature)
+    return functools.cache(lambda shard, shards: tf.data.Dataset.from_generator(numbers, output_signature=signature))
 
 
 def endless(num_examples: int) -> Callable[[int, int], tf.data.Dataset]:
-    return lambda shard, shards: tf.data.Dataset.range(num_examples).repeat()
+    return functools.cache(lambda shard, shards: tf.data.Dataset.range(num_examples).repeat())
 
 
 def program(train: Callable[[int, int], tf.data.Dataset], evaluate: object = None) -> GraphProgram:

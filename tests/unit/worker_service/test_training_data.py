@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable
@@ -26,13 +27,15 @@ Train = Callable[[int, int], tf.data.Dataset]
 
 
 def known(lengths: list[int]) -> Train:
-    """The examples of a shard are numbers that no other shard has."""
-    return lambda shard, shards: tf.data.Dataset.range(1000 * shard, 1000 * shard + BATCH_SIZE * lengths[shard])
+    """The examples of a shard are numbers that no other shard has; each data set is made once."""
+    return functools.cache(
+        lambda shard, shards: tf.data.Dataset.range(1000 * shard, 1000 * shard + BATCH_SIZE * lengths[shard])
+    )
 
 
 def unknown(lengths: list[int]) -> Train:
     """The same examples, of which TensorFlow does not know how many there are."""
-    return lambda shard, shards: known(lengths)(shard, shards).filter(lambda example: True)
+    return functools.cache(lambda shard, shards: known(lengths)(shard, shards).filter(lambda example: True))
 
 
 def data(train: Train, index: int, *, rotates: bool = True, shuffle: int = 0) -> TrainingData:
@@ -69,8 +72,8 @@ def used(batches: list[list[tuple[int, ...]]], secs: list[int], steps: int) -> C
 def test_the_data_of_a_worker_that_is_always_slow_are_used_as_well(
     lengths: list[int], make: Callable[[list[int]], Train], shuffle: int
 ) -> None:
-    steps = 20 * ROUND // NUM_SHARDS
-    batches = [first(steps, data(make(lengths), index, shuffle=shuffle)) for index in range(NUM_SHARDS)]
+    steps, train = 12 * ROUND // NUM_SHARDS, make(lengths)
+    batches = [first(steps, data(train, index, shuffle=shuffle)) for index in range(NUM_SHARDS)]
     for slow in range(NUM_SHARDS):
         counts = used(batches, [5 if worker == slow else 1 for worker in range(NUM_SHARDS)], steps)
         assert len(counts) == BATCH_SIZE * ROUND, "every example is used"
@@ -85,7 +88,8 @@ def test_no_two_workers_have_the_same_batch_of_a_step(
     lengths: list[int], make: Callable[[list[int]], Train], rotates: bool
 ) -> None:
     """Two fleets' worth of workers were added to the running fleet: each shard has at least three batches."""
-    workers = [first(ROUND + 10, data(make(lengths), index, rotates=rotates)) for index in range(3 * NUM_SHARDS)]
+    train = make(lengths)
+    workers = [first(ROUND + 3, data(train, index, rotates=rotates)) for index in range(3 * NUM_SHARDS)]
     for step, batches in enumerate(zip(*workers, strict=True)):
         assert len(set(batches)) == len(workers), f"step {step}: {Counter(batches).most_common(2)}"
 

@@ -42,6 +42,7 @@ def test_everything_drawn_lies_inside_the_plot_with_few_ticks(values: list[float
     pairs = [
         tuple(map(float, pair.split())) for path in chart.paths for pair in re.findall(r"[\d.e+-]+ [\d.e+-]+", path)
     ]
+    assert pairs or chart.dots
     for x, y in [*pairs, *chart.dots]:
         assert LEFT <= x <= RIGHT
         assert TOP <= y <= BOTTOM

@@ -111,7 +111,9 @@ def test_every_chart_has_a_title_and_a_description_and_every_table_headers() -> 
         assert [chart.findtext(tag) for tag in ("title", "desc")] == [
             element.text for label in labels for element in chart.iterfind(f"*[@id='{label}']")
         ]
-    assert all("<th scope=" in table for table in re.findall(r"<table.*?</table>", html, re.DOTALL))
+    tables = re.findall(r"<table.*?</table>", html, re.DOTALL)
+    assert tables
+    assert all("<th scope=" in table for table in tables)
 
 
 def test_names_cannot_smuggle_in_markup() -> None:

@@ -8,26 +8,14 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from support.tiny_job import job
 
-from psfleet.job.job import Job, parse_job
 from psfleet.report.progress import progress, starting_entry
 
 STARTING = {"event": "starting", "message": "chief: importing TensorFlow"}
 STEP = {"event": "progress", "step": 7, "loss": 0.25, "examples_per_sec": 1200.0, "step_secs": 0.1}
 TABLE = {"event": "fleet", "message": "2 workers"}
 OTHER = {"message": "no event at all"}
-
-
-def job(**fleet: Any) -> Job:
-    return parse_job(
-        {
-            "name": "tiny",
-            "program": "program:build",
-            "fleet": fleet,
-            "optimizer": {"name": "sgd", "learning_rate": 0.1},
-            "train": {"steps": 20, "batch_size": 4},
-        }
-    )
 
 
 def shown(entries: Sequence[Mapping[str, Any]], *, on_terminal: bool) -> str:
@@ -73,6 +61,6 @@ def test_progress_without_a_terminal_is_a_line_each_few_seconds_and_one_at_the_e
     ],
 )
 def test_the_launcher_names_the_processes_that_it_starts(fleet: dict[str, Any], processes: str) -> None:
-    entry = starting_entry(job(**fleet))
+    entry = starting_entry(job(fleet=fleet))
     assert entry["event"] == "starting"
     assert entry["message"] == f"tiny: starting {processes} (importing TensorFlow takes some seconds)"

@@ -11,7 +11,8 @@ from typing import Any
 
 import docker
 import pytest
-from docker.errors import ImageNotFound
+from docker.errors import DockerException, ImageNotFound
+from support.command_line import commands
 
 from psfleet.errors import USAGE, LostPeerError, UsageError
 from psfleet.launch.compose import engine
@@ -20,13 +21,30 @@ JOB = Path(__file__).parents[5] / "examples" / "linear" / "job.yaml"
 
 
 @pytest.mark.parametrize("command", [["up", str(JOB)], ["status"], ["logs", "linear"], ["down", "linear"]])
-def test_without_an_engine_one_line_names_the_command_that_needs_none(command: list[str]) -> None:
+def test_without_an_engine_one_line_names_the_command_that_needs_none(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(**arguments: object) -> None:
+        raise DockerException("Connection refused")
+
+    monkeypatch.setattr(docker, "from_env", refuse)
+    with commands(monkeypatch, capsys) as psfleet:
+        said = psfleet(*command, "--on", "compose")
+    assert said.code == USAGE
+    assert_is_told(said.err)
+
+
+def test_a_socket_that_is_not_there_is_no_engine() -> None:
     environment = {**os.environ, "DOCKER_HOST": "unix:///nowhere/docker.sock"}
     done = subprocess.run(
-        [sys.executable, "-m", "psfleet", *command, "--on", "compose"], env=environment, capture_output=True, text=True
+        [sys.executable, "-m", "psfleet", "status", "--on", "compose"], env=environment, capture_output=True, text=True
     )
     assert done.returncode == USAGE
-    (line,) = done.stderr.splitlines()
+    assert_is_told(done.stderr)
+
+
+def assert_is_told(text: str) -> None:
+    (line,) = text.splitlines()
     assert "no Docker engine can be reached" in line
     assert "`psfleet train JOB` needs no containers" in line
 

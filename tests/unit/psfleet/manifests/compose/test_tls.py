@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.tiny_job import job
 
-from psfleet.job.job import Job, parse_job
 from psfleet.manifests.compose import render as compose_file
 from psfleet.manifests.container import TLS
 from psfleet.service import settings
@@ -18,18 +18,6 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home with a name that compose would take for a variable."""
     monkeypatch.setenv("HOME", str(tmp_path / "a$b"))
     return tmp_path / "a$b"
-
-
-def job(tls: bool) -> Job:
-    return parse_job(
-        {
-            "name": "tiny",
-            "program": "program:build",
-            "tls": tls,
-            "optimizer": {"name": "sgd", "learning_rate": 0.1},
-            "train": {"steps": 10, "batch_size": 4},
-        }
-    )
 
 
 def sources(service: dict[str, Any]) -> list[str]:
