@@ -103,7 +103,7 @@ class GraphFleet:
         step = StepGraph(self.front_end, self.job, self.layout, index, RUN, 1)
         deadlines = self.job.deadlines.model_copy(update={"step_secs": step_secs})
         job = self.job.model_copy(update={"deadlines": deadlines})
-        with WorkerSession(step, job, self.layout, self.ps, own, index) as session:
+        with WorkerSession(step, job, self.ps, own, index) as session:
             yield InProcessWorker(session, session.start(), self.threads)
 
     def die_between_pushes(self, worker: InProcessWorker, x: float, local_step: int) -> None:
@@ -135,6 +135,10 @@ class GraphFleet:
             update = self.threads.submit(self.shards[shard].updates.advance, hold=False)
             update.result(STEP_SECS)
 
+    def state(self) -> dict[str, np.ndarray]:
+        """The named tensors of state, as the ps hold them."""
+        return self.layout.state.unpack(np.concatenate([shard.snapshot().state for shard in self.shards]))
+
     def weights(self) -> list[float]:
         """One element of each tensor: all of a tensor are equal."""
         vector = np.concatenate([shard.snapshot().parameters for shard in self.shards])
@@ -144,16 +148,21 @@ class GraphFleet:
 
 
 @contextmanager
-def graph_fleet(num_ps: int = 1, **sections: Any) -> Iterator[GraphFleet]:
-    """Starts a server with its shard for each ps; `sections` are the job's."""
-    front_end: Any = TwoTensors()
+def graph_fleet(num_ps: int = 1, front_end: Any = None, **sections: Any) -> Iterator[GraphFleet]:
+    """Starts a server with its shard for each ps.
+
+    Args:
+        front_end: Trained instead of `TwoTensors`; its parameters and state start from zeros.
+        sections: Of the job.
+    """
+    front_end = front_end or TwoTensors()
     fields = {"name": RUN, "program": "program:build", "optimizer": {"name": "sgd", "learning_rate": 1}}
     fields |= {"train": {"steps": 100, "batch_size": 1}, **sections}
     fields["fleet"] = {"ps": num_ps, **sections.get("fleet", {})}
     job = parse_job(fields)
-    layout = Layout.plan(front_end.parameters, (), (), num_ps, BUCKET_BYTES)
-    nothing = np.zeros(0, np.uint8)
-    content = ShardContent(np.zeros(layout.parameters.shard_size, np.float32), {}, {}, nothing, nothing)
+    layout = Layout.plan(front_end.parameters, front_end.state, (), num_ps, BUCKET_BYTES)
+    state, frozen = np.zeros(layout.state.shard_size, np.uint8), np.zeros(0, np.uint8)
+    content = ShardContent(np.zeros(layout.parameters.shard_size, np.float32), {}, {}, state, frozen)
     ps = free_addresses(num_ps)
     shards = [
         ShardGraph(boot(address, None), ShardPlan(RUN, 1, shard, job, layout, Path()), 0, content)
