@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import tensorflow as tf
 from support.graph_fleet import STEP_SECS, graph_fleet
 from support.state_front_end import MovingAverages, averages, moving_average
+
+from ps_service.updates.state import StateUpdate
+from psfleet.layout import Layout, TensorSpec
+from psfleet.tf import ShardVariables
+from worker_service import push_pull
+from worker_service.state_wire import StateWire
 
 
 def test_float_state_is_the_mean_over_the_contributors_of_the_step() -> None:
@@ -24,7 +31,7 @@ def test_state_is_that_of_the_global_step_and_not_of_a_gradient_that_waits() -> 
         with fleet.worker(0) as first, fleet.worker(1) as second:
             step = first.push(1, 0)
             fleet.wait_for_size("gradients", 1)
-            assert averages(fleet.state()) == [0] * 3
+            assert averages(fleet.state()) == [0] * 3, "the gradient waits for another one"
             assert fleet.state()["steps"] == 0
             second.push(3, 0)
             fleet.advance()
@@ -50,7 +57,7 @@ def test_state_that_comes_with_a_dropped_gradient_is_dropped() -> None:
 
 
 def test_averages_advance_while_the_chief_is_away() -> None:
-    """Its counter stands still meanwhile, and continues with its own value."""
+    """Its counter on the ps stands still meanwhile; the other worker's own one does not."""
     with graph_fleet(front_end=MovingAverages(), fleet={"workers": 1, "spares": 1}) as fleet:
         with fleet.worker(0) as chief:
             step = chief.push(1, 0)
@@ -61,14 +68,45 @@ def test_averages_advance_while_the_chief_is_away() -> None:
                 step = other.push(x, local_step)
                 fleet.advance()
                 step.result(STEP_SECS)
-        assert averages(fleet.state()) == [moving_average([1, 2, 3])] * 3
-        assert fleet.state()["steps"] == 1
+            own = fleet.layout.state.unpack(other.session.state()[0])
+        assert averages(fleet.state()) == averages(own) == [moving_average([1, 2, 3])] * 3
+        assert (fleet.state()["steps"], own["steps"]) == (1, 3)
         with fleet.worker(0) as chief:
             step = chief.push(4, 3)
             fleet.advance()
             step.result(STEP_SECS)
         assert averages(fleet.state()) == [moving_average([1, 2, 3, 4])] * 3
         assert fleet.state()["steps"] == 2
+
+
+@pytest.mark.parametrize("small_bytes", [push_pull.SMALL_BYTES, 0], ids=["small buckets", "large buckets"])
+@pytest.mark.parametrize("num_ps", [1, 2])
+def test_state_is_not_rounded_on_the_wire(num_ps: int, small_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """bfloat16 has 8 bits; x and its moving average need 9 and 10. The chief continues from what it has pulled."""
+    monkeypatch.setattr(push_pull, "SMALL_BYTES", small_bytes)
+    x = 1 + 1 / 256
+    with graph_fleet(num_ps, MovingAverages(), update={"wire": "bfloat16"}, fleet={"workers": 1}) as fleet:
+        with fleet.worker(0) as chief:
+            for local_step in range(2):
+                step = chief.push(x, local_step)
+                fleet.advance()
+                step.result(STEP_SECS)
+        assert averages(fleet.state()) == [moving_average([x, x])] * 3
+        assert fleet.state()["steps"] == 2
+
+
+def test_a_shard_without_state_has_no_operation_for_it() -> None:
+    layout = Layout.plan([TensorSpec("w", (4,))], [TensorSpec("mean", (3,))], [], 2, 4096)
+    with tf.Graph().as_default() as graph:
+        variables = ShardVariables(layout, 1, 2, "run/1", device="", keeps_previous=True)
+        update, wire = StateUpdate(variables), StateWire(layout.state_ranges(1), True, tf.float32)
+        worker, tail = tf.constant(0), tf.constant([0.5])
+        before = len(graph.get_operations())
+        assert update.nothing() == update.added([], [], worker, tf.constant(True)) == update.mean([], 2) == []
+        assert update.moved([], worker, 0.5) == wire.push(tail) == wire.pull(tail) == []
+        assert wire.pushed(tail) == wire.pulled(tail, tail) == ([], tail)
+        assert len(graph.get_operations()) == before + 1, "only the constant True of this test"
+    assert variables.previous_state == []
 
 
 @pytest.mark.parametrize("index", [0, 1])
