@@ -19,6 +19,8 @@ MOMENTUM = 0.5
 class MovingAverages(TwoTensors):
     """`TwoTensors` with a moving average of x in each floating point type, and a number of steps.
 
+    Every new average depends on all elements of that in float32.
+
     On two ps, the first has most of the average in float32, and the second has its rest and the other tensors.
     """
 
@@ -35,7 +37,8 @@ class MovingAverages(TwoTensors):
         training = super().build(layout, parameters)
         *averages, steps, _ = others[0]
         x = training.feeds[0]
-        moved = [MOMENTUM * value + tf.cast((1 - MOMENTUM) * x, value.dtype) for value in averages]
+        new = MOMENTUM * tf.reduce_mean(averages[0]) + (1 - MOMENTUM) * x
+        moved = [tf.fill(average.shape, tf.cast(new, average.dtype)) for average in averages]
         return replace(training, new_state=(*moved, steps + 1, tf.fill([3], True)))
 
 
