@@ -13,6 +13,7 @@ import tensorflow.compat.v1 as v1
 from ps_service import optimizer_state, optimizers
 from ps_service.updates import AsyncUpdates, SyncUpdates, Updates
 from ps_service.updates.interface import slot_values
+from ps_service.updates.state import state_share
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.job.job import Job
 from psfleet.layout import Layout
@@ -151,6 +152,7 @@ class ShardGraph:
         variables = self._variables
         counters = [
             *variables.previous,
+            *variables.previous_state,
             variables.global_step,
             variables.started_step,
             variables.final_step,
@@ -216,7 +218,7 @@ def _updates(job: Job, variables: ShardVariables) -> Updates:
         return optimizers.build(job.optimizer, rate * rate_factor)
 
     if job.update.mode == "async":
-        return AsyncUpdates(variables, optimizer, job.update.stale)
+        return AsyncUpdates(variables, optimizer, job.update.stale, state_share(job))
     return SyncUpdates(variables, optimizer(1.0), job.quorum, job.fleet.replicas)
 
 

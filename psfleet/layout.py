@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +34,11 @@ class TensorSpec:
     def num_bytes(self) -> int:
         """Bytes of all elements."""
         return self.size * np.dtype(self.dtype).itemsize
+
+    @property
+    def is_float(self) -> bool:
+        """Whether the elements are floating point numbers."""
+        return bool(np.issubdtype(np.dtype(self.dtype), np.floating))
 
 
 @dataclass(frozen=True)
@@ -125,6 +131,29 @@ class FlatLayout:
 
 
 @dataclass(frozen=True)
+class StateRange:
+    """Consecutive bytes of a shard's state.
+
+    `start` and `stop` are positions in the shard, both multiples of `ALIGNMENT_BYTES`. `float_dtype` is the NumPy name
+    of the floating point type that all elements have; None: other types.
+    """
+
+    start: int
+    stop: int
+    float_dtype: str | None
+
+    @property
+    def num_bytes(self) -> int:
+        """Length in bytes."""
+        return self.stop - self.start
+
+
+def state_order(spec: TensorSpec) -> tuple[bool, str]:
+    """Sorts tensors of state so that shards have the fewest ranges: by floating point type, then all others."""
+    return not spec.is_float, spec.dtype if spec.is_float else ""
+
+
+@dataclass(frozen=True)
 class Layout:
     """Every tensor of a model and its position.
 
@@ -158,6 +187,19 @@ class Layout:
     def num_ps(self) -> int:
         """Number of shards."""
         return self.parameters.num_shards
+
+    def state_ranges(self, shard: int) -> tuple[StateRange, ...]:
+        """Divides a shard's state by the type of its elements; empty if no tensor of state is in the shard.
+
+        The ranges cover the whole shard, gaps included. No element is cut: tensors and shards start at multiples of
+        `ALIGNMENT_BYTES`.
+        """
+        groups = itertools.groupby(
+            self.state.pieces(shard), key=lambda piece: piece.spec.dtype if piece.spec.is_float else None
+        )
+        starts = [(next(pieces).at, float_dtype) for float_dtype, pieces in groups]
+        stops = [*(start for start, _ in starts[1:]), self.state.shard_size]
+        return tuple(StateRange(start, stop, dtype) for (start, dtype), stop in zip(starts, stops, strict=False))
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""

@@ -33,12 +33,15 @@ class Payload:
 
     @classmethod
     def of(cls, job: Job, layout: Layout, index: int) -> Payload:
-        """As `worker_service.push_pull` sends them: buckets and steps; the chief also sends state."""
+        """As `worker_service.push_pull` sends them: buckets, steps and averages; the chief also sends other state."""
         wire_bytes = WIRE_BYTES[job.update.wire]
         buckets = layout.parameters.size * wire_bytes
+        ranges = [part for shard in range(layout.num_ps) for part in layout.state_ranges(shard)]
+        averages = sum(part.num_bytes for part in ranges if part.float_dtype)
+        others = sum(part.num_bytes for part in ranges) - averages
         return cls(
-            push=buckets + layout.num_ps * STEP_BYTES + (layout.state.size if index == 0 else 0),
-            pull=buckets + layout.num_ps * 2 * STEP_BYTES,
+            push=buckets + layout.num_ps * STEP_BYTES + averages + (others if index == 0 else 0),
+            pull=buckets + layout.num_ps * 2 * STEP_BYTES + averages,
             attach=layout.state.size + layout.frozen.size,
         )
 

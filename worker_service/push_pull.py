@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -10,9 +11,25 @@ import tensorflow.compat.v1 as v1
 from psfleet.job.job import Job
 from psfleet.layout import FlatLayout, Layout
 from psfleet.tf import STALENESS_BUCKETS, ShardVariables, keeps_previous, secs_since
+from worker_service.state_wire import StateWire
 
 SMALL_BYTES = 1 << 20
 """A bucket of at most this size carries the global step: the copy costs less than a second tensor on the network."""
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """What a worker has read from one shard; the tensors are on the worker.
+
+    Attributes:
+        progress: int64 `[2]`, the shard's global step and final step; `Exchange.pull` adds the started step.
+        buckets: `[bucket_size]` float32 each.
+        state: uint8 `[state shard size]`.
+    """
+
+    progress: tf.Tensor
+    buckets: list[tf.Tensor]
+    state: tf.Tensor
 
 
 class Exchange:
@@ -35,41 +52,44 @@ class Exchange:
         self._index = index
         self._own_device = own_device
         self._layout = layout.parameters
+        self._state_wire = StateWire(self.variables.state_ranges, index == 0, self._wire)
         self._is_small = self._layout.bucket_size * 4 <= SMALL_BYTES
 
     def push(
-        self, gradients: Sequence[tf.Tensor], local_step: tf.Tensor, state: tf.Tensor | None
+        self, gradients: Sequence[tf.Tensor], local_step: tf.Tensor, state: tf.Tensor
     ) -> tuple[list[tf.Operation], tf.Tensor]:
-        """Sends a gradient to the ps; the last elements of its first bucket carry the local step.
+        """Sends a gradient to the ps; its first bucket is followed by the state and the local step.
 
         Args:
             gradients: `[size]` float32 for each parameter of the layout; those of this shard are sent.
             local_step: int64 scalar, the global step of the parameters that they were computed on.
-            state: uint8 `[state shard size]`, the state after the chief's forward pass; None from other workers.
+            state: uint8 `[state shard size]` after the forward pass.
 
         Returns:
             Operations that end once the ps has the gradient, and the local step on the ps, int64 scalar.
         """
         with tf.device(self._own_device):
-            sent = self._buckets(gradients, local_step)
+            sent = self._buckets(gradients, local_step, state)
         variables = self.variables
         with tf.device(variables.device):
-            local_step = _number(sent[0][self._layout.bucket_size :])
+            arrived_state, rest = self._state_wire.pushed(sent[0][self._layout.bucket_size :])
+            local_step = _number(rest)
             # Copies on the ps of what arrives there: waiting for `sent` itself would take a message of its own.
             arrived = [tf.cast(tf.identity(bucket), tf.float32) for bucket in sent]
             arrived[0] = arrived[0][: self._layout.bucket_size]
+            arrived += arrived_state
             # Once all buckets are there: a worker that is killed before has pushed nothing.
             with tf.control_dependencies([*arrived, local_step]):
                 before = [variables.pushed.scatter_nd_add([[self._index]], tf.ones([1], tf.int64)).op]
-                if state is not None:
-                    before.append(variables.state.assign(state, read_value=False))
             if self._is_sync:
                 before.append(self._count_staleness(local_step))
             with tf.control_dependencies(before):
                 return [variables.gradients.enqueue([*arrived, local_step, tf.constant(self._index)])], local_step
 
-    def await_and_pull(self, after: Sequence[tf.Operation], local_step: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Waits for the ps, then reads its parameters.
+    def await_and_pull(
+        self, after: Sequence[tf.Operation], local_step: tf.Tensor, own_state: tf.Tensor | None = None
+    ) -> Pulled:
+        """Waits for the ps, then reads global step and final step, its parameters and its state.
 
         Sync: until the shard's global step is above `local_step`. Async: until the ps has applied or dropped this
         worker's gradient. The wait is added to `waited_secs` by the ps's clock.
@@ -77,9 +97,9 @@ class Exchange:
         The global step is read before the parameters and so never newer than they are: a gradient computed on
         parameters that were read during an update counts as stale.
 
-        Returns:
-            int64 `[2]`, the shard's global step and final step; and its buckets, `[bucket_size]` float32 each, on the
-            worker.
+        Args:
+            own_state: uint8 `[state shard size]`, this worker's state, which it keeps but for the averages; None: it
+                takes the whole state of the shard.
         """
         variables = self.variables
         with tf.device(variables.device):
@@ -90,72 +110,77 @@ class Exchange:
             with tf.control_dependencies([passed]):
                 waited = [secs_since(arrived)]
             with tf.control_dependencies([variables.waited_secs.scatter_nd_add([[self._index]], waited).op]):
-                sent = self._read()
+                progress = tf.stack([variables.global_step.read_value(), variables.final_step.read_value()])
+            with tf.control_dependencies([progress]):
+                buckets = [tf.cast(bucket.read_value(), self._wire) for bucket in variables.buckets]
+                state = variables.state.read_value()
         # Outside of the control dependencies: waiting for the barrier on the worker too would cost one more message.
-        return self._receive(*sent)
+        return self._receive(progress, buckets, state, own_state)
 
-    def pull(self, at_step: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Reads the shard's parameters at a step, without waiting.
+    def pull(self, at_step: tf.Tensor) -> Pulled:
+        """Reads the shard's parameters and state at a step, without waiting.
 
-        If the shard is ahead of that step and keeps the parameters before its last update, it returns those.
+        If the shard is ahead of that step and keeps what it had before its last update, it returns that. The started
+        step (see `ShardVariables`) is that after the read.
 
         Args:
             at_step: int64 scalar, the lowest global step among the shards.
-
-        Returns:
-            int64 `[3]`, the shard's global step, its final step, and its started step (see `ShardVariables`) after the
-            read; and its buckets, `[bucket_size]` float32 each, on the worker.
         """
         variables = self.variables
         with tf.device(variables.device):
             global_step, final_step = variables.global_step.read_value(), variables.final_step.read_value()
             with tf.control_dependencies([global_step, final_step]):
-                buckets = [bucket.read_value() for bucket in variables.buckets]
+                *buckets, state = [variable.read_value() for variable in (*variables.buckets, variables.state)]
+                is_ahead = global_step > at_step
                 if variables.previous:
-                    before = [bucket.read_value() for bucket in variables.previous]
-                    pairs = zip(before, buckets, strict=True)
-                    buckets = [tf.where(global_step > at_step, previous, bucket) for previous, bucket in pairs]
+                    pairs = zip(variables.previous, buckets, strict=True)
+                    buckets = [tf.where(is_ahead, previous.read_value(), bucket) for previous, bucket in pairs]
+                for previous in variables.previous_state:
+                    state = tf.where(is_ahead, previous.read_value(), state)
             sent = [tf.cast(bucket, self._wire) for bucket in buckets]
-            with tf.control_dependencies(buckets):
+            with tf.control_dependencies([*buckets, state]):
                 started_step = variables.started_step.read_value()
             progress = tf.stack([global_step, final_step, started_step])
         with tf.device(self._own_device):
-            return tf.identity(progress), [tf.cast(bucket, tf.float32) for bucket in sent]
+            return Pulled(tf.identity(progress), [tf.cast(bucket, tf.float32) for bucket in sent], tf.identity(state))
 
     def shard_steps(self) -> tf.Tensor:
         """int64 `[2]`, without waiting: the shard's global step, and this worker's newest local step."""
         with tf.device(self.variables.device):
             return tf.stack([self.variables.global_step.read_value(), self.variables.last_local_step[self._index]])
 
-    def _read(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """On the ps: global step and final step, and the buckets in the wire type."""
-        variables = self.variables
-        progress = tf.stack([variables.global_step.read_value(), variables.final_step.read_value()])
-        with tf.control_dependencies([progress]):
-            buckets = [tf.cast(bucket.read_value(), self._wire) for bucket in variables.buckets]
-        if self._is_small:
-            buckets[0] = tf.concat([buckets[0], _bits(progress, self._wire)], 0)
-        return progress, buckets
-
-    def _receive(self, progress: tf.Tensor, buckets: Sequence[tf.Tensor]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """On the worker: converts what `_read` returns."""
-        with tf.device(self._own_device):
+    def _receive(
+        self, progress: tf.Tensor, buckets: Sequence[tf.Tensor], state: tf.Tensor, own_state: tf.Tensor | None
+    ) -> Pulled:
+        """Sends what was read on the ps to the worker; a small first bucket is followed by state and progress."""
+        with tf.device(self.variables.device):
+            averages = [] if own_state is None else self._state_wire.pull(state)
+            sent = list(buckets)
             if self._is_small:
-                progress = _number(tf.reshape(buckets[0][self._layout.bucket_size :], [2, -1]))
-            received = [tf.cast(bucket, tf.float32)[: self._layout.bucket_size] for bucket in buckets]
-            return tf.identity(progress), received
+                sent[0] = tf.concat([sent[0], *averages, _bits(progress, self._wire)], 0)
+        with tf.device(self._own_device):
+            received = [tf.cast(bucket, tf.float32)[: self._layout.bucket_size] for bucket in sent]
+            rest = [*averages, tf.zeros([0], self._wire)][0]
+            if self._is_small:
+                rest = sent[0][self._layout.bucket_size :]
+            if own_state is not None:
+                states, rest = self._state_wire.pulled(rest, own_state)
+                state = [*states, own_state][0]
+            if self._is_small:
+                progress = _number(tf.reshape(rest, [2, -1]))
+            return Pulled(tf.identity(progress), received, tf.identity(state))
 
-    def _buckets(self, gradients: Sequence[tf.Tensor], local_step: tf.Tensor) -> list[tf.Tensor]:
+    def _buckets(self, gradients: Sequence[tf.Tensor], local_step: tf.Tensor, state: tf.Tensor) -> list[tf.Tensor]:
         """This shard's buckets of the gradients of all tensors, in the wire type.
 
-        Gaps are zeros. The first bucket is followed by the bits of the local step.
+        Gaps are zeros. The first bucket is followed by the bits of the state and the local step.
         """
         size = self._layout.bucket_size
         shard_size = self._layout.shard_size
         start = self._shard * shard_size
         parts = [_range(self._layout, gradients, low, low + size) for low in range(start, start + shard_size, size)]
         sent = [[tf.cast(part, self._wire) for part in bucket] for bucket in parts]
-        sent[0].append(_bits(local_step, self._wire))
+        sent[0] += [*self._state_wire.push(state), _bits(local_step, self._wire)]
         return [tf.concat(bucket, 0) for bucket in sent]
 
     def _count_staleness(self, local_step: tf.Tensor) -> tf.Operation:

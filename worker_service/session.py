@@ -19,7 +19,6 @@ from tensorflow.python.client import pywrap_tf_session as tf_session
 from psfleet.addresses import Address
 from psfleet.errors import LostPeerError
 from psfleet.job.job import Job
-from psfleet.layout import Layout
 from psfleet.tf import keeps_previous
 from psfleet.tf.server import session_config
 from worker_service.session_errors import UnreachableError, translate_errors
@@ -82,16 +81,13 @@ class WorkerSession:
         ProgramError: The training program failed.
     """
 
-    def __init__(
-        self, step: StepGraph, job: Job, layout: Layout, ps: Sequence[Address], own: Address, index: int
-    ) -> None:
+    def __init__(self, step: StepGraph, job: Job, ps: Sequence[Address], own: Address, index: int) -> None:
         cluster = tf.train.ClusterSpec({"ps": [at.data for at in ps], step.worker_job: {index: own.data}})
         config = session_config(job.device)
         config.cluster_def.CopyFrom(cluster.as_cluster_def())
         config.experimental.share_session_state_in_clusterspec_propagation = True
         self._step = step
         self._index = index
-        self._layout = layout
         self._step_secs = job.deadlines.step_secs
         self._is_exact = keeps_previous(job)
         self._options = v1.RunOptions(timeout_in_ms=int(self._step_secs * 1000))
@@ -110,7 +106,7 @@ class WorkerSession:
         self.close(wait_secs=0.0 if isinstance(error, LostPeerError) else CLOSE_SECS)
 
     def start(self) -> SessionStart:
-        """Opens the session, and copies state and parameters from the ps."""
+        """Opens the session, and copies all tensors from the ps."""
         threading.Thread(target=self._open, name="open-session", daemon=True).start()
         with translate_errors():
             try:
@@ -120,20 +116,21 @@ class WorkerSession:
             except TimeoutError as error:
                 message = f"a ps went away while a session was opened: no answer within {self._step_secs:g} s"
                 raise UnreachableError(message) from error
-        start = self.resume()
         step = self._step
+        with translate_errors():
+            self._session.run(step.load_frozen, options=self._options)
+        start = self.resume()
         self._train = _Call(self._session, step.step, [*step.feeds, step.local_step], self._options)
         self._await = _Call(self._session, [step.await_step], [step.local_step], self._options)
         return start
 
     def resume(self) -> SessionStart:
-        """Copies state and parameters from the ps, at the start and after a `RefusedCallError`."""
+        """Copies parameters and state from the ps, at the start and after a `RefusedCallError`."""
         with translate_errors():
-            self._step.load_state(self._session, self._layout, self._options)
             return self._pull_one_step()
 
     def _pull_one_step(self) -> SessionStart:
-        """Copies the parameters: of the lowest global step if the shards keep that, read again if one was updated.
+        """Copies parameters and state: of the lowest global step if the shards keep that, again if one was updated.
 
         A shard can be a step ahead of another whose update waits for this worker's gradient. Shards that go on by more
         do not wait for it, because the fleet has more workers than its quorum: it then takes the newest parameters.
@@ -206,9 +203,9 @@ class WorkerSession:
         return values
 
     def state(self) -> tuple[np.ndarray, np.ndarray]:
-        """State and frozen weights as the ps hold them, uint8 vectors."""
+        """The local copies of state, of the same step as the parameters, and of frozen weights: uint8 vectors."""
         with translate_errors():
-            state, frozen = self._session.run(self._step.remote_state, options=self._options)
+            state, frozen = self._session.run((self._step.state, self._step.frozen))
         return state, frozen
 
     def close(self, wait_secs: float = CLOSE_SECS) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from psfleet.job.job import Job
-from psfleet.layout import FlatLayout, Layout
-from psfleet.tf import container_name, worker_job
+from psfleet.layout import Layout
+from psfleet.tf import byte_vectors, container_name, worker_job
 from worker_service.frontends import finite
 from worker_service.frontends.interface import FrontEnd
-from worker_service.push_pull import Exchange
+from worker_service.push_pull import Exchange, Pulled
 
 
 class StepGraph:
@@ -29,8 +28,11 @@ class StepGraph:
         pull: Reads the parameters at `local_step` without waiting: global step, final step and started step of each
             shard (int64 `[num_ps, 3]`). See `Exchange.pull`.
         summaries: `[]` string, the program's own summaries; None if it has none.
+        load_frozen: Copies the frozen weights from the ps.
         parameters: float32 `[layout.parameters.size]`, the local copy.
-        remote_state: State and frozen weights on the ps, uint8 `[state size]` and uint8 `[frozen size]`.
+        state: uint8 `[layout.state.size]`, the local copy: floating point tensors as of the parameters' step, and all
+            others as this worker's own steps have changed them since it read those of the ps.
+        frozen: uint8 `[layout.frozen.size]`, the local copy.
         worker_job: The TensorFlow job whose task this worker must be.
         shard_steps: int64 `[num_ps, 2]`: the global step of each shard, and this worker's newest local step there.
     """
@@ -48,77 +50,65 @@ class StepGraph:
                 self.local_step = v1.placeholder(tf.int64, [], name="local_step")
                 self.parameters = _local("parameters", [layout.parameters.size], tf.float32)
                 self._local_steps = None if is_sync else _local("local_steps", [layout.num_ps], tf.int64)
-                state = _local_tensors("state", layout.state)
-                frozen = _local_tensors("frozen", layout.frozen)
+                self.state = _local("state", [layout.state.size], tf.uint8)
+                self.frozen = _local("frozen", [layout.frozen.size], tf.uint8)
                 training = front_end.build(
                     layout,
                     self.parameters.read_value(),
-                    [s.read_value() for s in state],
-                    [f.read_value() for f in frozen],
+                    byte_vectors.unpack(layout.state, self.state.read_value()),
+                    byte_vectors.unpack(layout.frozen, self.frozen.read_value()),
                 )
                 self.feeds, self.summaries = training.feeds, training.summaries
                 training = finite.checked(training, layout)
                 loss = training.loss
                 with tf.control_dependencies([loss]):
                     gradients = _clipped(training.gradients, job.optimizer.clip_norm)
-                pushed_state = _as_bytes(layout.state, training.new_state) if index == 0 and state else None
-                with tf.control_dependencies([loss]):
-                    kept = [s.assign(new, read_value=False) for s, new in zip(state, training.new_state, strict=True)]
-            updates = [*training.updates, *kept]
-            self.step = (loss, self._push_and_pull(exchanges, gradients, pushed_state, updates))
+                new_state = byte_vectors.pack(layout.state, training.new_state)
+            self.step = (loss, self._push_and_pull(exchanges, gradients, new_state, training.updates))
             self.await_step = self._gather([exchange.await_and_pull([], self.local_step) for exchange in exchanges])
             self.pull = self._gather([exchange.pull(self.local_step) for exchange in exchanges])
             with tf.device(own):
                 self.shard_steps = tf.stack([exchange.shard_steps() for exchange in exchanges])
-                self.remote_state = (
-                    tf.concat([exchange.variables.state.read_value() for exchange in exchanges], 0),
-                    tf.concat([exchange.variables.frozen.read_value() for exchange in exchanges], 0),
-                )
-            self._loads = [(v, v1.placeholder(v.dtype, v.shape)) for v in (*state, *frozen)]
-            self._load = [variable.assign(feed, read_value=False) for variable, feed in self._loads]
+                remote = [exchange.variables.frozen.read_value() for exchange in exchanges]
+                self.load_frozen = self.frozen.assign(tf.concat(remote, 0), read_value=False)
             self.initializer = tf.group(
                 *[v.initializer for v in v1.global_variables() + v1.local_variables()], v1.tables_initializer()
             )
             self.graph.finalize()
 
-    def load_state(self, session: v1.Session, layout: Layout, options: v1.RunOptions) -> None:
-        """Copies state and frozen weights from the ps to this worker's variables."""
-        vectors = session.run(self.remote_state, options=options)
-        values: list[np.ndarray] = []
-        for flat, vector in zip((layout.state, layout.frozen), vectors, strict=True):
-            named = flat.unpack(vector)
-            values += [named[spec.name] for spec in flat.specs]
-        feeds = {feed: value for (_, feed), value in zip(self._loads, values, strict=True)}
-        session.run(self._load, feeds)
-
     def _push_and_pull(
         self,
         exchanges: Sequence[Exchange],
         gradients: Sequence[tf.Tensor],
-        state: tf.Tensor | None,
+        new_state: tf.Tensor,
         updates: Sequence[tf.Operation],
     ) -> tf.Tensor:
         """Pushes to, waits for and pulls from each ps independently."""
         with tf.device(self.parameters.device):
-            states = [None] * len(exchanges) if state is None else tf.split(state, len(exchanges))
+            states = tf.split(new_state, len(exchanges))
             if self._local_steps is None:
                 local_steps = [self.local_step] * len(exchanges)
             else:
                 local_steps = tf.unstack(self._local_steps.read_value())
         pulled = []
-        for exchange, piece, at_step in zip(exchanges, states, local_steps, strict=True):
-            pushed, local_step = exchange.push(gradients, at_step, piece)
-            pulled.append(exchange.await_and_pull(pushed, local_step))
+        for exchange, state, at_step in zip(exchanges, states, local_steps, strict=True):
+            pushed, local_step = exchange.push(gradients, at_step, state)
+            pulled.append(exchange.await_and_pull(pushed, local_step, state))
         with tf.control_dependencies(updates):
             return self._gather(pulled)
 
-    def _gather(self, pulled: Sequence[tuple[tf.Tensor, list[tf.Tensor]]]) -> tf.Tensor:
-        """Assigns the parameters of all shards; returns global step, final step and so on of each, one row each."""
+    def _gather(self, pulled: Sequence[Pulled]) -> tf.Tensor:
+        """Assigns parameters and state of all shards; returns global step, final step and so on of each, one row each.
+
+        A model without state has no operation for it.
+        """
         with tf.device(self.parameters.device):
-            buckets = [bucket for _, shard in pulled for bucket in shard]
+            buckets = [bucket for shard in pulled for bucket in shard.buckets]
             stored = self.parameters.assign(tf.concat(buckets, 0) if len(buckets) > 1 else buckets[0], read_value=False)
-            shards = tf.stack([progress for progress, _ in pulled])
+            shards = tf.stack([shard.progress for shard in pulled])
             kept = [stored]
+            if self.state.shape[0]:
+                kept.append(self.state.assign(tf.concat([shard.state for shard in pulled], 0), read_value=False))
             if self._local_steps is not None:
                 kept.append(self._local_steps.assign(shards[:, 0], read_value=False))
             with tf.control_dependencies(kept):
@@ -132,29 +122,8 @@ def _local(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Variable:
     )  # fmt: skip
 
 
-def _local_tensors(kind: str, flat: FlatLayout) -> list[tf.Variable]:
-    return [
-        _local(f"{kind}_{index}", spec.shape, tf.dtypes.as_dtype(spec.dtype)) for index, spec in enumerate(flat.specs)
-    ]
-
-
 def _clipped(gradients: Sequence[tf.Tensor], clip_norm: float | None) -> Sequence[tf.Tensor]:
     if clip_norm is None:
         return [tf.identity(gradient) for gradient in gradients]
     clipped, _ = tf.clip_by_global_norm(gradients, clip_norm)
     return clipped
-
-
-def _as_bytes(flat: FlatLayout, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-    """Packs tensors, in the order of the layout, into its vector, uint8 `[size]`."""
-    parts: list[tf.Tensor] = []
-    at = 0
-    for spec, offset, tensor in zip(flat.specs, flat.offsets, tensors, strict=True):
-        if offset > at:
-            parts.append(tf.zeros([offset - at], tf.uint8))
-        raw = tf.cast(tensor, tf.uint8) if tensor.dtype == tf.bool else tf.bitcast(tensor, tf.uint8)
-        parts.append(tf.reshape(raw, [-1]))
-        at = offset + spec.num_bytes
-    if flat.size > at:
-        parts.append(tf.zeros([flat.size - at], tf.uint8))
-    return tf.concat(parts, 0)

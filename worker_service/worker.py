@@ -102,9 +102,7 @@ class Worker:
             self._batches.announce_first()
             graph = self._step_graph(generation)
             self._log_start(f"opening a session with {self._num_ps()}")
-            with WorkerSession(
-                graph, context.job, context.layout, context.tasks.ps, context.tasks.own, context.index
-            ) as session:
+            with WorkerSession(graph, context.job, context.tasks.ps, context.tasks.own, context.index) as session:
                 self._heartbeat.attach(generation, self._interrupt(session))
                 is_sync = context.job.update.mode == "sync"
                 train_generation(session, generation, is_sync, self._batches, self._progress, self._observer)

@@ -5,29 +5,33 @@ from __future__ import annotations
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from ps_service.updates.state import StateUpdate
 from psfleet.tf import ShardVariables
 
 
-def admit_quorum(variables: ShardVariables, quorum: int) -> tf.Tensor:
+def admit_quorum(variables: ShardVariables, quorum: int) -> tuple[tf.Tensor, list[tf.Tensor]]:
     """Takes pushes from the shard's queue until `quorum` gradients are in the accumulators of `SyncReplicasOptimizer`.
 
-    An element of the queue is a whole push, so the buckets of a gradient enter the average together or not at all,
-    whenever its worker dies. A gradient is admitted if its local step is the shard's global step, and if none of the
-    same worker for this step has been admitted: a worker that was killed after its push repeats it. The accumulators
-    drop all others, because those get the local step -1. This loop is a part of the ps's own session, which ends with
-    the ps only.
+    An element of the queue is a whole push, so the buckets of a gradient and the state that comes with it enter the
+    average together or not at all, whenever its worker dies. A gradient is admitted if its local step is the shard's
+    global step, and if none of the same worker for this step has been admitted: a worker that was killed after its push
+    repeats it. The accumulators drop all others, because those get the local step -1. This loop is a part of the ps's
+    own session, which ends with the ps only.
 
     The final step does not matter here: workers push no gradient of a step that every ps takes for the final one, and
     a stop that only some ps have accepted must not hold back the others.
 
     Returns:
-        The number of admitted gradients of each worker: int64 `[worker_limit]`, 1 or 0. Their sum is `quorum`.
+        The number of admitted gradients of each worker: int64 `[worker_limit]`, 1 or 0, whose sum is `quorum`; and the
+        state after the step, see `StateUpdate`.
     """
     global_step = variables.global_step.read_value()
     accumulators = [variables.accumulator(index) for index in range(len(variables.buckets))]
+    state = StateUpdate(variables)
 
-    def admit_next(contributors: tf.Tensor) -> tf.Tensor:
-        *gradients, local_step, worker = variables.gradients.dequeue()
+    def admit_next(contributors: tf.Tensor, *totals: tf.Tensor) -> list[tf.Tensor]:
+        *tensors, local_step, worker = variables.gradients.dequeue()
+        gradients, pushed_state = tensors[: len(accumulators)], tensors[len(accumulators) :]
         with tf.control_dependencies([worker]):
             newest = variables.last_local_step.read_value()[worker]
         is_admitted = tf.equal(local_step, global_step) & (newest < local_step)
@@ -38,11 +42,18 @@ def admit_quorum(variables: ShardVariables, quorum: int) -> tf.Tensor:
         ]
         done.append(variables.last_local_step.scatter_nd_update([[worker]], [tf.maximum(newest, effective)]).op)
         with tf.control_dependencies(done):
-            return contributors + tf.one_hot(worker, variables.worker_limit, dtype=tf.int64) * tf.cast(
+            counted = contributors + tf.one_hot(worker, variables.worker_limit, dtype=tf.int64) * tf.cast(
                 is_admitted, tf.int64
             )
+        return [counted, *state.added(totals, pushed_state, worker, is_admitted)]
 
     none: tf.Tensor = tf.zeros([variables.worker_limit], tf.int64)
-    return v1.while_loop(
-        lambda contributors: tf.reduce_sum(contributors) < quorum, admit_next, [none], parallel_iterations=1
+    contributors, *totals = tf.nest.flatten(
+        v1.while_loop(
+            lambda contributors, *_: tf.reduce_sum(contributors) < quorum,
+            admit_next,
+            [none, *state.nothing()],
+            parallel_iterations=1,
+        )
     )
+    return contributors, state.mean(totals, quorum)

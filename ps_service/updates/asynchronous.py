@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from ps_service.updates.interface import timed
+from ps_service.updates.state import StateUpdate
 from ps_service.updates.tokens import TokenSender
 from psfleet.job.sections import Stale
 from psfleet.tf import STALENESS_BUCKETS, ShardVariables
@@ -38,10 +40,14 @@ class AsyncUpdates:
 
     Args of the constructor:
         make_optimizer: Builds the optimizer at a factor (float32 scalar) of the scheduled learning rate.
+        state_share: Returns, at a global step (int64 scalar), the share of `StateUpdate.moved`.
     """
 
-    def __init__(self, variables: ShardVariables, make_optimizer: Any, stale: Stale) -> None:
-        *gradients, local_step, worker = variables.gradients.dequeue()
+    def __init__(
+        self, variables: ShardVariables, make_optimizer: Any, stale: Stale, state_share: Callable[[tf.Tensor], Any]
+    ) -> None:
+        *tensors, local_step, worker = variables.gradients.dequeue()
+        gradients, pushed_state = tensors[: len(variables.buckets)], tensors[len(variables.buckets) :]
         with tf.control_dependencies([local_step]):
             global_step = variables.global_step.read_value()
         staleness = global_step - local_step
@@ -62,7 +68,9 @@ class AsyncUpdates:
                 (gradient * policy.gradient_factor, variable)
                 for gradient, variable in zip(gradients, variables.buckets, strict=True)
             ]
-            with v1.container(variables.container):
+            new_state = StateUpdate(variables).moved(pushed_state, worker, state_share(global_step))
+            written = [variables.state.assign(state, read_value=False) for state in new_state]
+            with v1.container(variables.container), tf.control_dependencies(written):
                 update = timed(
                     variables, gradients, lambda: self.optimizer.apply_gradients(pairs, variables.global_step)
                 )

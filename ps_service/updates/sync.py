@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -22,17 +22,25 @@ none in which a worker waits forever; with one token the predecessor can take th
 
 
 class ContributorCounter(v1.train.Optimizer):
-    """Wraps an optimizer: counts the gradients of each worker in an average, and measures the update.
+    """Wraps an optimizer: counts the gradients of each worker in an average, writes the state, measures the update.
 
     Args of the constructor:
         contributors: int64 `[worker_limit]`, the gradients of each worker in the average.
+        state: After the update, see `StateUpdate`.
     """
 
-    def __init__(self, optimizer: v1.train.Optimizer, variables: ShardVariables, contributors: tf.Tensor) -> None:
+    def __init__(
+        self,
+        optimizer: v1.train.Optimizer,
+        variables: ShardVariables,
+        contributors: tf.Tensor,
+        state: Sequence[tf.Tensor],
+    ) -> None:
         super().__init__(use_locking=False, name="ContributorCounter")
         self._wrapped = optimizer
         self._variables = variables
         self._contributors = contributors
+        self._state = state
 
     def apply_gradients(
         self, grads_and_vars: Iterable[Any], global_step: Any = None, name: str | None = None
@@ -41,19 +49,24 @@ class ContributorCounter(v1.train.Optimizer):
         pairs = list(grads_and_vars)
         counted = self._variables.used.assign_add(self._contributors, read_value=False)
         averages = [average for average, _ in pairs]
-        with tf.control_dependencies([counted, *self._keep_previous()]):
+        kept = self._keep_previous()
+        with tf.control_dependencies(kept):
+            written = [self._variables.state.assign(state, read_value=False) for state in self._state]
+        # All of it before the update, which ends with the global step: who reads that first finds the state of it.
+        with tf.control_dependencies([counted, *kept, *written]):
             return timed(self._variables, averages, lambda: self._wrapped.apply_gradients(pairs, global_step, name))
 
     def _keep_previous(self) -> list[tf.Operation]:
-        """Copies the parameters before the update, once its contributors are known."""
+        """Copies parameters and state before the update, once its contributors are known."""
         variables = self._variables
         if not variables.previous:
             return []
         with tf.control_dependencies([self._contributors]):
             started = variables.started_step.assign(variables.global_step.read_value() + 1, read_value=False)
         with tf.control_dependencies([started]):
-            pairs = zip(variables.previous, variables.buckets, strict=True)
-            return [previous.assign(bucket.read_value(), read_value=False) for previous, bucket in pairs]
+            pairs = list(zip(variables.previous, variables.buckets, strict=True))
+            pairs += [(previous, variables.state) for previous in variables.previous_state]
+            return [previous.assign(present.read_value(), read_value=False) for previous, present in pairs]
 
 
 class SyncUpdates:
@@ -69,7 +82,7 @@ class SyncUpdates:
     ) -> None:
         self.optimizer = optimizer
         with v1.container(variables.container):
-            counter = ContributorCounter(optimizer, variables, admit_quorum(variables, quorum))
+            counter = ContributorCounter(optimizer, variables, *admit_quorum(variables, quorum))
             sync = v1.train.SyncReplicasOptimizer(
                 counter, replicas_to_aggregate=quorum, total_num_replicas=num_replicas
             )

@@ -51,6 +51,7 @@ class ShardVariables:
     Attributes:
         buckets: One float32 variable `[bucket_size]` each.
         previous: The buckets before the last update, if the constructor's `keeps_previous` is true; else empty.
+        previous_state: `state` before the last update, in a list, under the same condition and if the shard has state.
         global_step: int64 scalar, the number of updates applied.
         started_step: int64 scalar, the global step after the newest update that has started to change parameters; equal
             to `global_step` while none is in progress. Only kept together with `previous`.
@@ -62,10 +63,11 @@ class ShardVariables:
         staleness: int64 `[worker_limit, STALENESS_BUCKETS]`, each worker's gradients by staleness in updates.
         waited_secs: float64 `[worker_limit]`, time from the arrival of each worker's gradients to the end of its wait.
         update_secs: float64 scalar, time of the optimizer's updates.
-        state: uint8 `[state shard size]`, tensors that the forward pass changes; the chief writes them.
+        state: uint8 `[state shard size]`, tensors that the forward pass changes, as of `global_step`.
+        state_ranges: The types of the elements of `state`; empty if the shard has none.
         frozen: uint8 `[frozen shard size]`, tensors that never change.
-        gradients: Gradients to apply. An element is a whole push: each bucket's gradient, the local step (int64) and
-            the worker's index (int32).
+        gradients: Gradients to apply. An element is a whole push: each bucket's gradient, the new state (uint8, only if
+            the shard has state), the local step (int64) and the worker's index (int32).
         waiting: Sync mode: indices (int32) of workers that wait for the next update.
         tokens: One queue for each worker: a token (int64) ends its wait, and it reads the global step again.
     """
@@ -85,6 +87,8 @@ class ShardVariables:
         self._scope = f"shard_{shard}"
         size = layout.parameters.bucket_size
         self.bucket_sizes = [size] * layout.parameters.buckets_per_shard
+        self.state_ranges = layout.state_ranges(shard)
+        state_sizes = [layout.state.shard_size] if self.state_ranges else []
         with tf.device(device), v1.container(container), v1.variable_scope(self._scope, reuse=v1.AUTO_REUSE):
             self.buckets = [
                 _variable(f"bucket_{index}", [units], tf.float32) for index, units in enumerate(self.bucket_sizes)
@@ -92,6 +96,9 @@ class ShardVariables:
             self.previous = [
                 _variable(f"previous_{index}", [units], tf.float32)
                 for index, units in enumerate(self.bucket_sizes if keeps_previous else [])
+            ]
+            self.previous_state = [
+                _variable("previous_state", [units], tf.uint8) for units in (state_sizes if keeps_previous else [])
             ]
             self.global_step = _variable("global_step", [], tf.int64)
             self.started_step = _variable("started_step", [], tf.int64)
@@ -106,8 +113,8 @@ class ShardVariables:
             self.frozen = _variable("frozen", [layout.frozen.shard_size], tf.uint8)
             self.gradients = tf.queue.FIFOQueue(
                 worker_limit,
-                [tf.float32] * len(self.buckets) + [tf.int64, tf.int32],
-                shapes=[bucket.shape for bucket in self.buckets] + [(), ()],
+                [tf.float32] * len(self.buckets) + [tf.uint8] * len(state_sizes) + [tf.int64, tf.int32],
+                shapes=[bucket.shape for bucket in self.buckets] + [(units,) for units in state_sizes] + [(), ()],
                 shared_name=f"{self._scope}/gradients",
             )
             self.waiting = tf.queue.FIFOQueue(-1, [tf.int32], shapes=[()], shared_name=f"{self._scope}/waiting")

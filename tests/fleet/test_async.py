@@ -60,7 +60,7 @@ def test_the_first_steps_are_the_chiefs_alone_and_later_every_worker_counts(tmp_
     assert by_worker["1"].used > 0
     x, label = exact_graph_program.data()
     expected = replay(
-        exact_graph_program.initial_weights(),
+        exact_graph_program.initial_weights() | exact_graph_program.initial_state(),
         perceptron_gradient,
         (x[::workers], label[::workers]),
         workers=1,

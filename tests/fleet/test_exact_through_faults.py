@@ -92,16 +92,16 @@ def lost(fleet: Fleet) -> int:
 
 
 def replayed(front_end: str) -> Weights:
-    """What is trained, after the steps of one process."""
+    """All tensors after the steps of one process."""
     options: dict[str, Any] = {"workers": WORKERS, "batch_size": BATCH_SIZE, "steps": STEPS}
     options |= {"rule": lambda: rule(OPTIMIZER), "rate": lambda step: OPTIMIZER["learning_rate"]}
     if front_end == "graph":
-        initial = exact_graph_program.initial_weights()
+        initial = exact_graph_program.initial_weights() | exact_graph_program.initial_state()
         return replay(initial, perceptron_gradient, exact_graph_program.data(), **options)
     program = exact_keras_program.build()
     replicas: Sequence[KerasReplica] = [KerasReplica(program.model(), program.loss) for _ in range(WORKERS)]
     return replay(
-        replicas[0].weights(),
+        replicas[0].values(),
         lambda weights, worker, batch: replicas[worker].gradient(weights, batch),
         exact_keras_program.data(),
         **options,

@@ -61,10 +61,9 @@ def test_the_tensors_of_a_step_depend_on_ps_and_buckets_and_not_on_variables(
 
 
 @pytest.mark.parametrize("num_states", [1, 5])
-def test_the_chief_sends_all_of_its_state_as_one_more_tensor_to_each_ps(num_states: int) -> None:
-    without, counted = crossings("step"), crossings("step", num_states=num_states)
-    assert to_ps(counted, 2) == [count + 1 for count in to_ps(without, 2)]
-    assert to_worker(counted, 2) == to_worker(without, 2)
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_state_is_a_part_of_the_buckets_and_takes_no_message(num_states: int, dtype: str) -> None:
+    assert crossings("step", num_states=num_states, state_dtype=dtype) == crossings("step")
 
 
 def test_a_pull_sends_its_step_to_a_ps_and_gets_steps_and_buckets() -> None:
@@ -73,7 +72,7 @@ def test_a_pull_sends_its_step_to_a_ps_and_gets_steps_and_buckets() -> None:
     assert to_worker(counted, 2) == [2, 2]
 
 
-@pytest.mark.parametrize("fetch", ["step", "await_step", "pull", "shard_steps", "remote_state"])
+@pytest.mark.parametrize("fetch", ["step", "await_step", "pull", "shard_steps", "load_frozen"])
 def test_no_ps_ever_sends_to_another_ps(fetch: str) -> None:
     """They know of no other: the design's tunnels lead from workers to ps and back."""
     between = [pair for pair in crossings(fetch, num_states=2) if WORKER not in pair]
@@ -91,13 +90,14 @@ def to_worker(counted: Crossings, num_ps: int) -> list[int]:
 
 
 @functools.cache
-def front(num_variables: int, num_states: int) -> FrontEnd:
+def front(num_variables: int, num_states: int, state_dtype: str) -> FrontEnd:
     """A program with NUM_PARAMETERS in equal variables, and counters beside them that each step raises."""
 
     def loss(batch: Any) -> Any:
         for index in range(num_states):
-            count = v1.get_variable(f"count_{index}", [3], initializer=v1.zeros_initializer(), trainable=False)
-            v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, v1.assign_add(count, tf.ones([3])))
+            zeros = v1.zeros_initializer()
+            count = v1.get_variable(f"count_{index}", [3], state_dtype, initializer=zeros, trainable=False)
+            v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, v1.assign_add(count, tf.ones([3], state_dtype)))
         shape, initializer = [NUM_PARAMETERS // num_variables], v1.ones_initializer()
         values = [v1.get_variable(f"v_{index}", shape, initializer=initializer) for index in range(num_variables)]
         return tf.add_n([tf.nn.l2_loss(value) for value in values]) * tf.reduce_mean(batch)
@@ -125,13 +125,14 @@ def crossings(
     num_variables: int = 3,
     num_states: int = 0,
     *,
+    state_dtype: str = "float32",
     mode: str = "sync",
     num_ps: int = 2,
     bucket_bytes: int = 65536,
 ) -> Crossings:
     """What goes between tasks in one run of an attribute of the only worker's `StepGraph`."""
     job = job_of(mode, num_ps, bucket_bytes)
-    program = front(num_variables, num_states)
+    program = front(num_variables, num_states, state_dtype)
     layout = Layout.plan(program.parameters, program.state, program.frozen, num_ps, bucket_bytes)
     *ps, own = free_addresses(num_ps + 1)
     with serving(ps, job, layout) as advance, worker(ps, own, program, job, layout) as (session, step):

@@ -55,8 +55,7 @@ def new_session(step_secs: float, own: Address, ps: Address) -> WorkerSession:
     with graph.as_default():
         initializer = tf.no_op()
     step: Any = SimpleNamespace(graph=graph, initializer=initializer, worker_job="worker")
-    layout: Any = None
-    return WorkerSession(step, job(step_secs), layout, [ps], own, 0)
+    return WorkerSession(step, job(step_secs), [ps], own, 0)
 
 
 def test_a_session_with_a_ps_that_is_gone_is_given_up_at_the_deadline_of_a_step(

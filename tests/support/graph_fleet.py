@@ -24,7 +24,7 @@ from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
 from psfleet.tf import ShardVariables, container_name
 from psfleet.tf.server import boot
-from worker_service.frontends.interface import TrainingGraph
+from worker_service.frontends.interface import FrontEnd, TrainingGraph
 from worker_service.session import SessionStart, WorkerSession
 from worker_service.step import StepGraph
 
@@ -67,6 +67,9 @@ class TwoTensors:
         return {}
 
 
+TWO_TENSORS: Any = TwoTensors()
+
+
 @dataclass(frozen=True)
 class InProcessWorker:
     """A worker with an open session; `start` is what it read."""
@@ -94,16 +97,17 @@ class GraphFleet:
     ps: list[Address]
     shards: list[ShardGraph]
     threads: ThreadPoolExecutor
+    front_end: FrontEnd
 
     @contextmanager
     def worker(self, index: int, step_secs: float = STEP_SECS) -> Iterator[InProcessWorker]:
         """Opens a worker's session; on a server of its own, as a process has."""
         (own,) = free_addresses(1)
         boot(own, None)
-        step = _step_graph(self.job.model_dump_json(), index)
+        step = _step_graph(self.job.model_dump_json(), index, self.front_end)
         deadlines = self.job.deadlines.model_copy(update={"step_secs": step_secs})
         job = self.job.model_copy(update={"deadlines": deadlines})
-        with WorkerSession(step, job, self.layout, self.ps, own, index) as session:
+        with WorkerSession(step, job, self.ps, own, index) as session:
             yield InProcessWorker(session, session.start(), self.threads)
 
     def die_between_pushes(self, worker: InProcessWorker, x: float, local_step: int) -> None:
@@ -122,7 +126,7 @@ class GraphFleet:
 
     def size(self, queue: str) -> int:
         """Elements in a queue of the first shard: `gradients` that have arrived, or `waiting` workers."""
-        sizes = _queue_sizes(self.job.model_dump_json())
+        sizes = _queue_sizes(self.job.model_dump_json(), self.front_end)
         with tf.compat.v1.Session(f"grpc://{self.ps[0].data}", graph=sizes[queue].graph) as session:
             return int(session.run(sizes[queue]))
 
@@ -131,6 +135,10 @@ class GraphFleet:
         for shard in shards or range(len(self.shards)):
             update = self.threads.submit(self.shards[shard].updates.advance, hold=False)
             update.result(STEP_SECS)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The named tensors of state, as the ps hold them."""
+        return self.layout.state.unpack(np.concatenate([shard.snapshot().state for shard in self.shards]))
 
     def weights(self) -> list[float]:
         """One element of each tensor: all of a tensor are equal."""
@@ -141,15 +149,21 @@ class GraphFleet:
 
 
 @contextmanager
-def graph_fleet(num_ps: int = 1, **sections: Any) -> Iterator[GraphFleet]:
-    """Starts a server with its shard for each ps; `sections` are the job's."""
+def graph_fleet(num_ps: int = 1, front_end: Any = None, **sections: Any) -> Iterator[GraphFleet]:
+    """Starts a server with its shard for each ps.
+
+    Args:
+        front_end: Trained instead of `TwoTensors`; its parameters and state start from zeros.
+        sections: Of the job.
+    """
+    front_end = front_end or TWO_TENSORS
     fields = {"name": RUN, "program": "program:build", "optimizer": {"name": "sgd", "learning_rate": 1}}
     fields |= {"train": {"steps": 100, "batch_size": 1}, **sections}
     fields["fleet"] = {"ps": num_ps, **sections.get("fleet", {})}
     job = parse_job(fields)
-    layout = _layout(job)
-    nothing = np.zeros(0, np.uint8)
-    content = ShardContent(np.zeros(layout.parameters.shard_size, np.float32), {}, {}, nothing, nothing)
+    layout = _layout(job, front_end)
+    state, frozen = np.zeros(layout.state.shard_size, np.uint8), np.zeros(0, np.uint8)
+    content = ShardContent(np.zeros(layout.parameters.shard_size, np.float32), {}, {}, state, frozen)
     ps = free_addresses(num_ps)
     shards = [
         ShardGraph(boot(address, None), ShardPlan(RUN, 1, shard, job, layout, Path()), 0, content)
@@ -157,28 +171,28 @@ def graph_fleet(num_ps: int = 1, **sections: Any) -> Iterator[GraphFleet]:
     ]
     with ThreadPoolExecutor() as threads:
         try:
-            yield GraphFleet(job, layout, ps, shards, threads)
+            yield GraphFleet(job, layout, ps, shards, threads, front_end)
         finally:
             for shard in shards:
                 shard.close()
 
 
-def _layout(job: Job) -> Layout:
-    return Layout.plan(TwoTensors.parameters, (), (), job.fleet.ps, BUCKET_BYTES)
+def _layout(job: Job, front_end: FrontEnd) -> Layout:
+    return Layout.plan(front_end.parameters, front_end.state, (), job.fleet.ps, BUCKET_BYTES)
 
 
 @functools.cache
-def _step_graph(job_json: str, index: int) -> StepGraph:
+def _step_graph(job_json: str, index: int, front_end: FrontEnd) -> StepGraph:
     """The graph of a worker and of its successors, built once: sessions do not change it."""
     job = Job.model_validate_json(job_json)
-    front_end: Any = TwoTensors()
-    return StepGraph(front_end, job, _layout(job), index, RUN, 1)
+    return StepGraph(front_end, job, _layout(job, front_end), index, RUN, 1)
 
 
 @functools.cache
-def _queue_sizes(job_json: str) -> dict[str, tf.Tensor]:
+def _queue_sizes(job_json: str, front_end: FrontEnd) -> dict[str, tf.Tensor]:
     """The number of elements in each queue of the first shard that may be waited for."""
     job = Job.model_validate_json(job_json)
     with tf.Graph().as_default():
-        variables = ShardVariables(_layout(job), 0, job.fleet.worker_limit, container_name(RUN, 1), device="")
+        layout, container = _layout(job, front_end), container_name(RUN, 1)
+        variables = ShardVariables(layout, 0, job.fleet.worker_limit, container, device="")
         return {name: getattr(variables, name).size() for name in ("gradients", "waiting")}

@@ -10,11 +10,14 @@ import numpy as np
 import tensorflow as tf
 
 from support.numpy_optimizers import Rule
+from support.programs import exact_graph_program
 
 Weights = dict[str, np.ndarray]
 Batch = tuple[np.ndarray, np.ndarray]
-Gradient = Callable[[Weights, int, Batch], Weights]
-"""Of the weights on a worker's batch; the int is the worker's index."""
+Gradient = Callable[[Weights, int, Batch], tuple[Weights, Weights]]
+"""Of all tensors and a worker's batch: the gradient of those that are trained, and the new values of the others.
+
+The int is the worker's index."""
 
 
 def replay(
@@ -29,25 +32,31 @@ def replay(
     rate: Callable[[int], float],
     clip_norm: float | None = None,
 ) -> Weights:
-    """The weights after `steps` steps in float64.
+    """All tensors after `steps` steps in float64.
 
     Args:
-        initial: Each tensor at step 0.
+        initial: Each tensor at step 0, also those that are not trained.
         data: All examples; worker i has every `workers`-th of them, from the i-th on, in batches of `batch_size`.
         rule: Makes the update rule of one tensor.
         rate: The learning rate of a step, the first being 0.
         clip_norm: Highest global norm of each worker's gradient.
     """
-    weights = {name: value.astype(np.float64) for name, value in initial.items()}
-    rules = {name: rule() for name in weights}
+    values = {name: value.astype(np.float64) for name, value in initial.items()}
+    rules: dict[str, Rule] = {}
     for step in range(steps):
-        of_workers = [
-            clipped(gradient(weights, worker, batch(data, worker, workers, batch_size, step)), clip_norm)
-            for worker in range(workers)
+        results = [
+            gradient(values, worker, batch(data, worker, workers, batch_size, step)) for worker in range(workers)
         ]
-        mean = {name: np.mean([one[name] for one in of_workers], axis=0) for name in weights}
-        weights = {name: rules[name](value, mean[name], rate(step)) for name, value in weights.items()}
-    return weights
+        mean = averaged([clipped(gradients, clip_norm) for gradients, _ in results])
+        rules = rules or {name: rule() for name in mean}
+        trained = {name: rules[name](values[name], mean[name], rate(step)) for name in rules}
+        values = trained | averaged([state for _, state in results])
+    return values
+
+
+def averaged(of_workers: Sequence[Weights]) -> Weights:
+    """The mean of each tensor."""
+    return {name: np.mean([one[name] for one in of_workers], axis=0) for name in of_workers[0]}
 
 
 def batch(data: Batch, worker: int, workers: int, batch_size: int, number: int) -> Batch:
@@ -65,23 +74,26 @@ def clipped(gradient: Weights, clip_norm: float | None) -> Weights:
     return {name: value * (clip_norm / norm) for name, value in gradient.items()}
 
 
-def perceptron_gradient(weights: Weights, worker: int, batch: Batch) -> Weights:
-    """The gradient of `exact_graph_program.loss`, by hand."""
+def perceptron_gradient(values: Weights, worker: int, batch: Batch) -> tuple[Weights, Weights]:
+    """The gradient and the moving average of `exact_graph_program.loss`, by hand."""
     del worker
     x, label = batch[0].astype(np.float64), batch[1]
-    hidden = np.tanh(x @ weights["hidden/weights"] + weights["hidden/bias"])
-    logits = hidden @ weights["out/weights"] + weights["out/bias"]
+    centered = x - values["mean"]
+    hidden = np.tanh(centered @ values["hidden/weights"] + values["hidden/bias"])
+    logits = hidden @ values["out/weights"] + values["out/bias"]
     odds = np.exp(logits - logits.max(axis=1, keepdims=True))
     to_logits = odds / odds.sum(axis=1, keepdims=True)
     to_logits[np.arange(len(label)), label] -= 1
     to_logits /= len(label)
-    to_hidden = to_logits @ weights["out/weights"].T * (1 - hidden**2)
-    return {
-        "hidden/weights": x.T @ to_hidden,
+    to_hidden = to_logits @ values["out/weights"].T * (1 - hidden**2)
+    gradient = {
+        "hidden/weights": centered.T @ to_hidden,
         "hidden/bias": to_hidden.sum(axis=0),
         "out/weights": hidden.T @ to_logits,
         "out/bias": to_logits.sum(axis=0),
     }
+    momentum = exact_graph_program.MOMENTUM
+    return gradient, {"mean": momentum * values["mean"] + (1 - momentum) * x.mean(axis=0)}
 
 
 class KerasReplica:
@@ -92,19 +104,16 @@ class KerasReplica:
         self._loss = loss
         self._gradient = tf.function(self._tape)
 
-    def weights(self) -> Weights:
-        """What is trained, by path."""
-        return {variable.path: variable.numpy() for variable in self.model.trainable_variables}
+    def values(self) -> Weights:
+        """All tensors by path: what is trained, and what the forward pass changes."""
+        return {variable.path: variable.numpy() for variable in self.model.variables}
 
-    def state(self) -> Weights:
-        """What the forward pass changes, by path."""
-        return {variable.path: variable.numpy() for variable in self.model.non_trainable_variables}
-
-    def gradient(self, weights: Weights, batch: Batch) -> Weights:
-        """Of the loss and the model's penalties under these weights."""
-        for variable in self.model.trainable_variables:
-            variable.assign(weights[variable.path])
-        return {name: value.numpy().astype(np.float64) for name, value in self._gradient(*batch).items()}
+    def gradient(self, values: Weights, batch: Batch) -> tuple[Weights, Weights]:
+        """Of the loss and the model's penalties, with these values; and the state after the forward pass."""
+        for variable in self.model.variables:
+            variable.assign(values[variable.path])
+        gradient = {name: value.numpy().astype(np.float64) for name, value in self._gradient(*batch).items()}
+        return gradient, {variable.path: variable.numpy() for variable in self.model.non_trainable_variables}
 
     def _tape(self, x: tf.Tensor, y: tf.Tensor) -> dict[str, tf.Tensor]:
         with tf.GradientTape() as tape:

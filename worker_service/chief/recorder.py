@@ -164,7 +164,7 @@ class Recorder:
 
 
 def local_values(session: WorkerSession, layout: Layout) -> dict[str, np.ndarray]:
-    """Every named tensor: parameters of this worker; state and frozen weights of the ps."""
+    """Every named tensor of this worker, all of one step."""
     state, frozen = session.state()
     return {
         **layout.parameters.unpack(session.parameters()),

@@ -12,7 +12,7 @@ from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram
 from psfleet.job.user_code import user_code
-from psfleet.layout import Layout, TensorSpec
+from psfleet.layout import Layout, TensorSpec, state_order
 from psfleet.tf.program_data import batches_explained, training_data
 from worker_service.frontends import finite, flat
 from worker_service.frontends.graph_import import split, transplant
@@ -53,7 +53,8 @@ class GraphFrontEnd:
             self._check(graph, variables)
             self._initial = _initialized(graph, variables)
         self.parameters = tuple(_spec(name, variable) for name, variable in variables.items() if variable.trainable)
-        self.state = tuple(_spec(name, variable) for name, variable in variables.items() if not variable.trainable)
+        others = [_spec(name, variable) for name, variable in variables.items() if not variable.trainable]
+        self.state = tuple(sorted(others, key=state_order))
         self.frozen: tuple[TensorSpec, ...] = ()
         self._evaluation = evaluation_batches(program, job) if index == 0 else None
 

@@ -38,7 +38,7 @@ class FrontEnd(Protocol):
 
     Attributes:
         parameters: Trainable tensors; float32, in the order of creation.
-        state: Tensors that the forward pass may change.
+        state: Tensors that the forward pass may change, sorted by `state_order`.
         frozen: Tensors that never change.
     """
 

@@ -15,7 +15,7 @@ from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 from psfleet.job.program import KerasProgram
 from psfleet.job.user_code import user_code
-from psfleet.layout import Layout, TensorSpec
+from psfleet.layout import Layout, TensorSpec, state_order
 from psfleet.tf.program_data import PSFLEET_BATCHES, batches_explained, built_model, training_data
 from worker_service.frontends import finite, flat
 from worker_service.frontends.graph_import import split, transplant
@@ -53,7 +53,8 @@ class KerasFrontEnd:
         with user_code(job, "compile()"):
             self._model.compile(loss=program.loss, metrics=program.metrics, jit_compile=False)
         self._trained = trained
-        self._state, self._frozen = self._split(others)
+        changed, self._frozen = self._split(others)
+        self._state = sorted(changed, key=lambda variable: state_order(self._specs[id(variable)]))
         self._step: Any = None
         self._evaluation = evaluation_batches(program, job) if index == 0 else None
         self.parameters = tuple(self._specs[id(variable)] for variable in self._trained)

@@ -1,4 +1,7 @@
-"""A perceptron with one hidden layer as a TensorFlow 1 graph function, whose gradient is easy to write by hand."""
+"""A perceptron with one hidden layer as a TensorFlow 1 graph function, whose gradient is easy to write by hand.
+
+It subtracts a moving average from its inputs: the average of the steps before, so that the loss depends on the state.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import psfleet
 
 FEATURES, HIDDEN, CLASSES = 12, 160, 4
 NUM_EXAMPLES = 230
+MOMENTUM = 0.9
 SHAPES = {
     "hidden/weights": (FEATURES, HIDDEN),
     "hidden/bias": (HIDDEN,),
@@ -27,15 +31,20 @@ def build() -> psfleet.GraphProgram:
 
 
 def initial_weights() -> dict[str, np.ndarray]:
-    """Every variable at step 0, float32."""
+    """Every trainable variable at step 0, float32."""
     random = np.random.default_rng(11)
     return {name: (random.normal(size=shape) / np.sqrt(shape[0])).astype(np.float32) for name, shape in SHAPES.items()}
+
+
+def initial_state() -> dict[str, np.ndarray]:
+    """The moving average at step 0, float32."""
+    return {"mean": np.zeros(FEATURES, np.float32)}
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:
     """x `[NUM_EXAMPLES, FEATURES]` float32, and the class of each example, `[NUM_EXAMPLES]` int32."""
     random = np.random.default_rng(12)
-    x = random.normal(size=(NUM_EXAMPLES, FEATURES)).astype(np.float32)
+    x = (0.5 + random.normal(size=(NUM_EXAMPLES, FEATURES))).astype(np.float32)
     return x, np.argmax(x @ random.normal(size=(FEATURES, CLASSES)), axis=1).astype(np.int32)
 
 
@@ -48,6 +57,11 @@ def loss(batch: Any) -> Any:
     """Mean cross-entropy, a float32 scalar, of x `[batch, FEATURES]` and the class `[batch]`."""
     x, label = batch
     values = {name: v1.get_variable(name, initializer=value) for name, value in initial_weights().items()}
-    hidden = tf.tanh(tf.matmul(x, values["hidden/weights"]) + values["hidden/bias"])
+    mean = v1.get_variable("mean", initializer=initial_state()["mean"], trainable=False)
+    before = mean.read_value()
+    with tf.control_dependencies([before]):
+        moved = mean.assign(MOMENTUM * before + (1 - MOMENTUM) * tf.reduce_mean(x, axis=0))
+    v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, moved.op)
+    hidden = tf.tanh(tf.matmul(x - before, values["hidden/weights"]) + values["hidden/bias"])
     logits = tf.matmul(hidden, values["out/weights"]) + values["out/bias"]
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=logits))

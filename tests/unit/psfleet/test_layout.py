@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from psfleet.layout import ALIGNMENT_BYTES, FlatLayout, Layout, TensorSpec
+from psfleet.layout import ALIGNMENT_BYTES, FlatLayout, Layout, TensorSpec, state_order
 
 DTYPES = ("float32", "float64", "int64", "uint32", "uint8", "bool")
 SHAPES = st.lists(st.lists(st.integers(0, 7), max_size=3).map(tuple), max_size=6)
@@ -94,6 +94,29 @@ def test_a_plan_survives_json_and_keeps_its_digest(
     again = Layout.from_dict(json.loads(json.dumps(layout.to_dict())))
     assert again == layout
     assert again.digest() == layout.digest()
+
+
+@given(state_layouts())
+def test_the_ranges_of_state_cover_each_shard_and_cut_no_element(state: FlatLayout) -> None:
+    layout = Layout.plan((), state.specs, (), state.num_shards, 4096)
+    for shard in range(layout.num_ps):
+        ranges = layout.state_ranges(shard)
+        ends = [0, *(part.stop for part in ranges)]
+        assert [part.start for part in ranges] == ends[:-1]
+        assert ends[-1] == (layout.state.shard_size if list(layout.state.pieces(shard)) else 0)
+        assert all(end % ALIGNMENT_BYTES == 0 for end in ends)
+        for piece in layout.state.pieces(shard):
+            (part,) = [part for part in ranges if part.start <= piece.at < part.stop]
+            assert piece.at + piece.stop - piece.start <= part.stop
+            assert part.float_dtype == (piece.spec.dtype if piece.spec.dtype.startswith("float") else None)
+
+
+@given(state_layouts())
+def test_ordered_state_has_one_range_for_each_type(state: FlatLayout) -> None:
+    specs = sorted(state.specs, key=state_order)
+    ranges = Layout.plan((), specs, (), 1, 4096).state_ranges(0)
+    types = [part.float_dtype for part in ranges]
+    assert len(set(types)) == len(types)
 
 
 @given(parameter_layouts(), st.integers(1, 5), st.integers(1, 10).map(lambda units: ALIGNMENT_BYTES * units))

@@ -46,12 +46,13 @@ def test_any_number_of_ps_reads_bit_for_bit_what_any_number_wrote(
 
 
 def test_tensors_come_back_in_another_order_of_the_layout(tmp_path: Path) -> None:
+    """An older psfleet wrote state in the program's order."""
     checkpoint = save(tmp_path, 7)
     layout = Layout.plan(PARAMETERS[::-1], STATE[::-1], FROZEN, 1, 4096)
     read = read_shard(checkpoint, layout, 0)
-    assert layout.parameters.unpack(read.parameters)["dense/kernel"].tobytes() == (
-        random_values(1)["dense/kernel"].tobytes()
-    )
+    named = layout.parameters.unpack(read.parameters) | layout.state.unpack(read.state)
+    for name in ("dense/kernel", "norm/moving_mean", "seen"):
+        assert named[name].tobytes() == random_values(1)[name].tobytes()
 
 
 def test_a_ps_gets_its_own_scalars_and_a_new_ps_those_of_the_last(tmp_path: Path) -> None:

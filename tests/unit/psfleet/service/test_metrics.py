@@ -154,13 +154,16 @@ def job(wire: str) -> Job:
 
 
 @pytest.mark.parametrize(("wire", "size"), [("float32", 4), ("bfloat16", 2)])
-def test_payload_is_buckets_and_steps_for_each_ps_and_the_state_of_the_chief(wire: str, size: int) -> None:
-    """Two ps; on each 512 parameters and 64 bytes of state."""
-    layout = Layout.plan([TensorSpec("w", (1024,))], [TensorSpec("s", (32,))], [TensorSpec("f", (16,))], 2, 1 << 20)
-    assert (layout.parameters.size, layout.state.size, layout.frozen.size) == (1024, 128, 128)
-    push, pull = 1024 * size + 2 * 8, 1024 * size + 2 * 16
-    assert Payload.of(job(wire), layout, index=1) == Payload(push, pull, attach=256)
-    assert Payload.of(job(wire), layout, index=0) == Payload(push + 128, pull, attach=256)
+def test_payload_is_buckets_steps_and_averages_for_each_ps_and_the_other_state_of_the_chief(
+    wire: str, size: int
+) -> None:
+    """Two ps; on each 512 parameters, on the first 128 bytes of averages, on the second a counter and a gap."""
+    state = [TensorSpec("mean", (16,)), TensorSpec("variance", (16,)), TensorSpec("count", (), "int64")]
+    layout = Layout.plan([TensorSpec("w", (1024,))], state, [TensorSpec("f", (16,))], 2, 1 << 20)
+    assert (layout.parameters.size, layout.state.size, layout.frozen.size) == (1024, 256, 128)
+    push, pull = 1024 * size + 2 * 8 + 128, 1024 * size + 2 * 16 + 128
+    assert Payload.of(job(wire), layout, index=1) == Payload(push, pull, attach=384)
+    assert Payload.of(job(wire), layout, index=0) == Payload(push + 128, pull, attach=384)
 
 
 @pytest.mark.parametrize(("address", "port"), [("", DATA_PORT + 1), ("ps-0:2222", 2223), ("127.0.0.1:7000", 7001)])

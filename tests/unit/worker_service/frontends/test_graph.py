@@ -123,10 +123,10 @@ def counting(batch: Any) -> tf.Tensor:
 
 def test_state_is_read_from_the_fleet_and_updated_by_the_step() -> None:
     stepper = Stepper.of(front_of(counting))
-    assert [(spec.name, spec.dtype) for spec in stepper.front.state] == [("count", "int64"), ("mean", "float32")]
+    assert [(spec.name, spec.dtype) for spec in stepper.front.state] == [("mean", "float32"), ("count", "int64")]
     values = stepper.front.initial_values() | {"count": np.array(5)}
     for _ in range(2):
-        count, mean = stepper.run(stepper.graph.new_state, BATCH, values)
+        mean, count = stepper.run(stepper.graph.new_state, BATCH, values)
         assert count == 6
         assert mean == pytest.approx(Y[:4].mean())
     assert len(stepper.graph.updates) == 2
