@@ -15,6 +15,8 @@ from psfleet.processes.command import Command, Process
 from psfleet.service import settings
 from psfleet.service.logs import parse_line
 
+SAVED_EVENTS = frozenset({"progress", "checkpoint", "verified", "evaluation"})
+"""Entries of the chief's log from which there is something that a stop must save or finish."""
 MODULES = {"ps": "ps_service", "worker": "worker_service"}
 
 
@@ -82,11 +84,24 @@ class Task:
         last = self.failure()
         return f"{last['message']} (exit code {code})" if last else f"exit code {code}"
 
+    def has_begun(self) -> bool:
+        """Whether it has logged anything; a fork server may still be importing TensorFlow."""
+        return bool(self._entries())
+
+    def has_trained(self) -> bool:
+        """Whether this process, the chief, has logged that it or the fleet has made a step."""
+        entries = self._entries()
+        steps = {entry["step"] for entry in entries if entry.get("event") == "fleet"}
+        return len(steps) > 1 or any(entry.get("event") in SAVED_EVENTS for entry in entries)
+
+    def _entries(self) -> list[dict[str, Any]]:
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return [entry for entry in map(parse_line, lines) if entry is not None]
+
     def failure(self) -> dict[str, Any] | None:
         """The last thing that a failed process logged: `message`, `exit_code`, `details`."""
-        for line in reversed(self.log.read_text(encoding="utf-8", errors="replace").splitlines()):
-            entry = parse_line(line)
-            if entry is not None and entry.get("event") == "failed":
+        for entry in reversed(self._entries()):
+            if entry.get("event") == "failed":
                 # Of an earlier process if the last one ended otherwise.
                 return entry if entry["exit_code"] == self.exit_code() else None
         return None
