@@ -24,7 +24,7 @@ from psfleet.service import settings
 
 LEAVE_SECS = 10.0
 """How long every process may take to end once the chief has."""
-START_STOP_SECS = 1.5
+START_STOP_SECS = 1.0
 """How long every process may take to end if the run is stopped while it starts: the chief may be inside TensorFlow."""
 POLL_SECS = 0.1
 
