@@ -13,8 +13,10 @@ from psfleet import errors
 from psfleet.processes import fork_client
 from psfleet.processes.command import Command, Process
 from psfleet.service import settings
-from psfleet.service.logs import last_failure
+from psfleet.service.logs import last_failure, parse_line
 
+SAVED_EVENTS = frozenset({"progress", "checkpoint", "verified", "evaluation"})
+"""Entries of the chief's log from which there is something that a stop must save or finish."""
 MODULES = {"ps": "ps_service", "worker": "worker_service"}
 
 
@@ -79,6 +81,20 @@ class Task:
             return "it runs"
         last = None if self.was_killed() else self.failure()
         return f"{last['message']} (exit code {code})" if last else errors.cause_of_end(code)
+
+    def has_begun(self) -> bool:
+        """Whether it has logged anything; a fork server may still be importing TensorFlow."""
+        return bool(self._entries())
+
+    def has_trained(self) -> bool:
+        """Whether this process, the chief, has logged that it or the fleet has made a step."""
+        entries = self._entries()
+        steps = {entry["step"] for entry in entries if entry.get("event") == "fleet"}
+        return len(steps) > 1 or any(entry.get("event") in SAVED_EVENTS for entry in entries)
+
+    def _entries(self) -> list[dict[str, Any]]:
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return [entry for entry in map(parse_line, lines) if entry is not None]
 
     def failure(self) -> dict[str, Any] | None:
         """The last thing that a failed process logged: `message`, `exit_code`, `details`."""

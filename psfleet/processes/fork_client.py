@@ -56,6 +56,8 @@ class Forked:
                 self._alone.wait()
             elif not self._is_killed:
                 self._server.read(timeout_secs=None)
+            elif self._server.is_useless():
+                self._server.kill()
             elif (left_secs := deadline - time.monotonic()) > 0:
                 self._server.read(left_secs)
             else:
@@ -81,6 +83,11 @@ class Forked:
         self.pid = reply.get("pid", self.pid)
         self.returncode = reply.get("code", self.returncode)
 
+    @property
+    def is_killed(self) -> bool:
+        """Whether it was sent SIGKILL."""
+        return self._is_killed
+
     def lost_server(self) -> None:
         """The server is dead, and every process that it had forked has been killed with it."""
         if self.pid or self._is_killed:
@@ -101,6 +108,8 @@ class ForkServer:
 
     By one thread, because the kernel ends the server with the thread that started it (prctl(2), PR_SET_PDEATHSIG).
     """
+
+    _has_replied = False
 
     def __init__(self, connection: Connection, process: subprocess.Popen[bytes] | None = None) -> None:
         self.is_open = True
@@ -165,12 +174,17 @@ class ForkServer:
             except (EOFError, OSError):
                 self._lose()
                 return
+            self._has_replied = True
             process = self._forked[reply["id"]]
             process.heard(reply)
             if "pid" not in reply:
                 del self._forked[reply["id"]]
             if not self._forked:
                 self._close()
+
+    def is_useless(self) -> bool:
+        """Whether it has forked nothing yet, because it imports TensorFlow, and all that it was to fork were killed."""
+        return not self._has_replied and all(process.is_killed for process in self._forked.values())
 
     def kill(self) -> None:
         """Kills the server, and every process that it has forked with it."""

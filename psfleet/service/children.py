@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import sys
+from contextlib import suppress
 
 logger = logging.getLogger("psfleet")
 
@@ -52,8 +53,10 @@ def _await_end(leader: int) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in range(NUM_STANDARD_FILES):
         os.dup2(nothing, number)
-    os.closerange(NUM_STANDARD_FILES, leader)
-    os.closerange(leader + 1, os.sysconf("SC_OPEN_MAX"))
+    for number in map(int, os.listdir("/proc/self/fd")):
+        if number >= NUM_STANDARD_FILES and number != leader:
+            with suppress(OSError):
+                os.close(number)
     ended = select.poll()
     ended.register(leader, select.POLLIN)
     ended.poll()

@@ -92,7 +92,7 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
         die_with(settings.parent_pid)
         if settings.parent_pid:
             end_group_with_this_process()
-        record = ExitRecord(settings.records, program=_program_digest(settings))
+        record = ExitRecord(settings.records, program=program_digest(settings))
         settings = replace(settings, cause=record.begin() or settings.cause)
         code = load()(settings, stop)
     except PsfleetError as error:
@@ -113,7 +113,7 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
         os._exit(code)
 
 
-def _program_digest(settings: Settings) -> str:
+def program_digest(settings: Settings) -> str:
     """The digest of the training program; empty if this process does not have it."""
     if settings.job is None or settings.records is None:
         return ""

@@ -104,8 +104,15 @@ class SignalListener:
         return before
 
     def _getsignal(self, number: int) -> Any:
-        """Replaces `signal.getsignal`."""
-        return self._handlers[number] if number in self._handlers else self._original["getsignal"](number)
+        """Replaces `signal.getsignal`.
+
+        Python's own handler of SIGINT, which is not called, is not returned: `asyncio.run` would replace it by one that
+        ends the program with KeyboardInterrupt.
+        """
+        if number not in self._handlers:
+            return self._original["getsignal"](number)
+        handler = self._handlers[number]
+        return _ignore_in_main_thread if handler is signal.default_int_handler else handler
 
     def _set_wakeup_fd(self, fd: int, *, warn_on_full_buffer: bool = True) -> int:
         """Replaces `signal.set_wakeup_fd`; raises the same errors."""

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from psfleet.launch.local.ports import free_addresses
 from support.service_process import START_SECS, running
@@ -33,7 +34,7 @@ def test_a_blocked_data_port_ends_the_chief_with_75_and_its_address_in_the_messa
             "deadlines": {"step_secs": 0.3, "stall_secs": STALL_SECS, "first_batch_secs": STALL_SECS},
         }
     ).model_dump_json()
-    told = {"JOB": job, "RUN": RUN, "PROGRAM_FOLDER": str(tmp_path), "INDEX": "0"}
+    told: dict[str, Any] = {"JOB": job, "RUN": RUN, "PROGRAM_FOLDER": str(tmp_path), "INDEX": "0"}
     with running("ps", tmp_path, **told) as ps, control_port_alone(ps.serving().address) as seen:
         with running("worker", tmp_path, PS=seen.data, **told) as chief:
             assert chief.exit_code(START_SECS) == LOST_PEERS, chief.entries()

@@ -24,6 +24,8 @@ from psfleet.service import settings
 
 LEAVE_SECS = 10.0
 """How long every process may take to end once the chief has."""
+START_STOP_SECS = 1.0
+"""How long every process may take to end if the run is stopped while it starts: the chief may be inside TensorFlow."""
 POLL_SECS = 0.1
 
 
@@ -189,7 +191,14 @@ class Local:
         elif self._signals and not self._heeded:
             self._heeded = 1
             self._chief.signal(self._signals[0])
-            self._end_within(self._job.deadlines.stop_secs)
+            self._end_within(self._stop_secs())
+
+    def _stop_secs(self) -> float:
+        """How long a stop may take; before the first step there is nothing to save."""
+        if not self._chief.has_begun():
+            return 0.0
+        stop_secs = self._job.deadlines.stop_secs
+        return stop_secs if self._chief.has_trained() else min(START_STOP_SECS, stop_secs)
 
     def _end_after_chief(self) -> None:
         """A chief that is done ends the others; if it failed too early for that, they get a signal."""

@@ -67,7 +67,7 @@ def beating(*ps: Ps, progress: TrainingProgress | None = None) -> Iterator[tuple
     """A chief's heartbeat, and the step of each ps (-1: unknown) at each beat."""
     stop: Any = SimpleNamespace(must_leave=lambda index: False)
     fleet: Any = SimpleNamespace(ps=ps)
-    heartbeat = Heartbeat(fleet, 0, Address("worker", 2222), stop, progress or TrainingProgress())
+    heartbeat = Heartbeat(fleet, 0, Address("worker", 2222), stop, progress or TrainingProgress(), program="digest")
     seen: list[list[int]] = []
     heartbeat.listen(lambda states: seen.append(_steps(states)))
     heartbeat.start()
@@ -196,3 +196,13 @@ def test_a_step_is_interrupted_when_its_generation_or_the_run_has_ended(state: p
         else:
             wait_until(lambda: len(seen) >= 3, SECS, "three beats")
             assert not interrupted.is_set()
+
+
+def test_each_heartbeat_says_which_program_is_trained() -> None:
+    """A ps that was restarted learns it so, before another program can join."""
+    ps = Ps()
+    with beating(ps):
+        for _ in range(2):
+            call = ps.next_call()
+            assert call.request.program == "digest"
+            call.answer.put(pb.ShardState())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -136,3 +138,23 @@ def test_a_process_that_says_nothing_is_not_quoted_with_the_words_of_the_one_bef
     task.start(task.cause_of_end())
     assert end_of(task) == errors.PROGRAM_FAILED
     assert task.cause_of_end() == "exit code 70"
+
+
+@pytest.mark.parametrize(
+    ("entries", "has_begun", "has_trained"),
+    [
+        ([], False, False),
+        ([{"event": "starting"}, {"event": "fleet", "step": 40}, {"event": "fleet", "step": 40}], True, False),
+        ([{"event": "fleet", "step": 40}, {"event": "fleet", "step": 41}], True, True),
+        ([{"event": "starting"}, {"event": "progress", "step": 1}], True, True),
+        ([{"event": "verified", "step": 100}], True, True),
+    ],
+    ids=["importing TensorFlow", "restored step 40", "the fleet trains", "the chief trains", "all is saved"],
+)
+def test_a_log_tells_whether_there_is_something_to_save(
+    tmp_path: Path, entries: list[dict[str, Any]], has_begun: bool, has_trained: bool
+) -> None:
+    task = Task("worker", 0, {}, tmp_path / "worker-0.log")
+    lines = [json.dumps({"time": 1.5, "level": "info", "message": "", **entry}) for entry in entries]
+    task.log.write_text("\n".join(["a line of TensorFlow", *lines]))
+    assert (task.has_begun(), task.has_trained()) == (has_begun, has_trained)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from psfleet.polling import wait_until
+from psfleet.processes import fork_client
 from psfleet.processes.command import Command
 from psfleet.processes.fork_client import Forked, ForkServer
 from psfleet.service import settings
@@ -131,6 +132,19 @@ def test_a_process_of_a_server_that_hangs_can_be_killed(server: ForkServer, tmp_
     server._process.send_signal(signal.SIGSTOP)
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
+    assert not server.is_open
+
+
+def test_a_server_that_imports_yet_is_not_waited_for_when_all_it_was_to_fork_are_killed(
+    server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fork_client, "KILL_SECS", 3600.0)
+    assert server._process is not None
+    server._process.send_signal(signal.SIGSTOP)
+    processes = [fork(server, tmp_path / f"process-{number}") for number in range(3)]
+    for process in processes:
+        process.send_signal(signal.SIGKILL)
+    assert [process.wait() for process in processes] == [-signal.SIGKILL] * 3
     assert not server.is_open
 
 

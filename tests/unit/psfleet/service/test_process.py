@@ -5,11 +5,16 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from support.chief_samples import sample_job
 
 from psfleet.polling import wait_until
+from psfleet.service import process
 from psfleet.service.process import Stop
+from psfleet.service.settings import read
 
 LISTEN_SECS = 10.0
 
@@ -57,3 +62,12 @@ def test_a_signal_that_a_program_handles_itself_stops_nothing(stop: Stop) -> Non
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert stop.error().exit_code == 128 + signal.SIGTERM
+
+
+def test_an_exit_record_of_a_container_is_that_of_its_program(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text("")
+    container = replace(read({}), job=sample_job(), program_folder=tmp_path, records=tmp_path)
+    before = process.program_digest(container)
+    (tmp_path / "program.py").write_text("fixed = True")
+    assert process.program_digest(container) not in ("", before)
+    assert process.program_digest(replace(container, records=None)) == "", "it is not needed"

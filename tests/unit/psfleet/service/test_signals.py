@@ -62,6 +62,19 @@ def test_asyncio_and_psfleet_both_notice_a_stop(stop: Stop) -> None:
     assert stop.event.wait(LISTEN_SECS)
 
 
+def test_ctrl_c_does_not_interrupt_a_program_in_asyncio(stop: Stop) -> None:
+    """psfleet ends it when there is nothing to save; KeyboardInterrupt in the program would be a bug in psfleet."""
+
+    async def works() -> str:
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.to_thread(stop.event.wait, LISTEN_SECS)
+        await asyncio.sleep(0)
+        return "done"
+
+    assert asyncio.run(works()) == "done"
+    assert stop.signal_number == signal.SIGINT
+
+
 def test_a_stop_is_noticed_after_the_program_has_closed_its_event_loop(stop: Stop) -> None:
     async def installs() -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: None)

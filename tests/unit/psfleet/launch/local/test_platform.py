@@ -6,6 +6,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -34,6 +35,8 @@ class FakeTask:
     signals: list[int] = field(default_factory=list)
     causes: list[str] = field(default_factory=list)
     killed_before: int = 0
+    begun: bool = True
+    trained: bool = True
 
     def __post_init__(self) -> None:
         self.others.append(self)
@@ -52,6 +55,12 @@ class FakeTask:
 
     def was_killed(self) -> bool:
         return self.code == 137
+
+    def has_begun(self) -> bool:
+        return self.begun
+
+    def has_trained(self) -> bool:
+        return self.trained
 
     def signal(self, number: int) -> None:
         if self.code is None:
@@ -136,6 +145,21 @@ def test_the_first_signal_asks_the_chief_to_stop_and_the_second_ends_all(fleet: 
         fleet.platform.members(None)
     assert (fleet.task("worker 0").signals, fleet.task("ps 0").signals) == ([signal.SIGINT], [])
     fleet.signals.append(signal.SIGINT)
+    assert {one.exit_code for one in fleet.platform.members(None)} == {137}
+
+
+@pytest.mark.parametrize(("begun", "secs"), [(False, 0.0), (True, local.START_STOP_SECS)])
+def test_a_run_that_is_stopped_before_its_first_step_does_not_wait_for_its_processes(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, begun: bool, secs: float
+) -> None:
+    clock = SimpleNamespace(monotonic=lambda: 100.0, time=lambda: 0.0)
+    monkeypatch.setattr(local, "time", clock)
+    chief = fleet.task("worker 0")
+    chief.begun, chief.trained = begun, False
+    fleet.signals.append(signal.SIGINT)
+    fleet.platform.members(None)
+    assert chief.signals == [signal.SIGINT]
+    clock.monotonic = lambda: 100.0 + secs + 0.01
     assert {one.exit_code for one in fleet.platform.members(None)} == {137}
 
 
