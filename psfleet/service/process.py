@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -101,7 +102,7 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
         die_with(settings.parent_pid)
         record = ExitRecord(settings.records)
         settings = replace(settings, cause=record.begin() or settings.cause)
-        code = load()(settings, stop)
+        code = _loaded(load)(settings, stop)
     except PsfleetError as error:
         code, message = error.exit_code, str(error)
         details = error.details if isinstance(error, ProgramError) else ""
@@ -118,6 +119,15 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _loaded(load: Callable[[], Service]) -> Service:
+    """Imports a service without garbage collection, which would take a sixth of the time."""
+    gc.disable()
+    try:
+        return load()
+    finally:
+        gc.enable()
 
 
 def _ignore_in_main_thread(number: int, frame: object) -> None:
