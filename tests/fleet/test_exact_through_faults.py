@@ -20,7 +20,7 @@ from psfleet.checkpoint.tensors import read_tensors
 from psfleet.polling import wait_until
 
 WORKERS = 2
-STEPS = 150
+STEPS = 100
 BATCH_SIZE = 4
 PACE_SECS = 0.05
 STEP_SECS = 1.5
@@ -34,7 +34,7 @@ FAULTS = [
     for role, index in (("worker", 0), ("worker", 1), ("ps", 0), ("ps", 1))
     for number in (signal.SIGKILL, signal.SIGSTOP)
 ]
-FAULTS_IN_A_RUN = 3
+FAULTS_IN_A_RUN = 2
 
 
 @pytest.mark.parametrize("front_end", ["graph", "keras"])
