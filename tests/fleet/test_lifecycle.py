@@ -117,7 +117,7 @@ def test_broken_checkpoints_are_refused_unless_the_run_is_fresh(finished: Path, 
 
 def stop(fleet: Fleet, number: signal.Signals, timeout_secs: float = END_SECS) -> int:
     """Stops a run by a signal and checks what it left; the step of its checkpoint."""
-    seen = fleet.last_step()
+    seen = fleet.step()
     fleet.launcher.send_signal(number)
     assert fleet.end(timeout_secs) == errors.SIGNAL_BASE + number
     report = fleet.report()

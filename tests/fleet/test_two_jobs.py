@@ -157,7 +157,7 @@ def test_two_jobs_at_once_train_as_each_would_alone(ps: list[Service], tmp_path:
 
 
 def test_resetting_one_job_while_both_train_leaves_the_other_alone(ps: list[Service], tmp_path: Path) -> None:
-    """The one that was reset resumes from its last checkpoint and reaches the same weights; the other is not affected."""
+    """The one that was reset resumes from its last checkpoint and reaches the same weights; the other is unaffected."""
     with (
         on(ps, tmp_path / "victim", 1, seed=3, steps=MANY_STEPS) as victim,
         on(ps, tmp_path / "other", 1, seed=3, steps=MANY_STEPS) as other,
