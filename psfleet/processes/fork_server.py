@@ -47,11 +47,13 @@ Request = Mapping[str, Any]
 
 
 def preload(modules: Sequence[str]) -> None:
-    """Imports the services of packages, and TensorFlow with them; the garbage collector leaves them alone from now on.
+    """Imports the services of packages, and TensorFlow with them; the garbage collector ignores them from now on.
 
     A module that cannot be imported fails again in the child that needs it, whose log has the reason.
     """
     settings.prepare_tensorflow()
+    # The collector would scan the growing set of modules again and again: 0.8 of 4.7 CPU seconds.
+    gc.disable()
     for module in modules:
         with suppress(ImportError):
             importlib.import_module(f"{module}.service")
@@ -59,6 +61,7 @@ def preload(modules: Sequence[str]) -> None:
     if loopback is not None:
         loopback.find_slots()
     gc.freeze()
+    gc.enable()
 
 
 def serve(connection: Connection) -> Request | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import gc
 import logging
 import os
 import signal
@@ -94,7 +95,7 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
             end_group_with_this_process()
         record = ExitRecord(settings.records, program=program_digest(settings))
         settings = replace(settings, cause=record.begin() or settings.cause)
-        code = load()(settings, stop)
+        code = _loaded(load)(settings, stop)
     except PsfleetError as error:
         code, message = error.exit_code, str(error)
         details = error.details if isinstance(error, ProgramError) else ""
@@ -118,6 +119,15 @@ def program_digest(settings: Settings) -> str:
     if settings.job is None or settings.records is None:
         return ""
     return digest(program_files(settings.job.program, settings.program_folder))
+
+
+def _loaded(load: Callable[[], Service]) -> Service:
+    """Imports a service without garbage collection, which would take a sixth of the time."""
+    gc.disable()
+    try:
+        return load()
+    finally:
+        gc.enable()
 
 
 def _write_termination_message(message: str) -> None:

@@ -125,7 +125,7 @@ def _wait_for_restarts(seen: Fleet, restarts: dict[int, int]) -> None:
 
 
 def _move_and_kill_ps(seen: Fleet, index: int) -> tuple[tuple[str, str], int]:
-    """Kills a ps, and sees to it that it comes back at another address; both, and the step at which it was killed."""
+    """Kills a ps, and makes it restart at another address; both, and the step at which it was killed."""
     name, network = seen.container(f"ps-{index}"), seen.network(FLEET)
     before = _address(seen, name, network)
     occupant = unique("occupant")

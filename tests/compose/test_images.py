@@ -22,7 +22,7 @@ BOTH = pytest.mark.parametrize("image", [PS_IMAGE, WORKER_IMAGE])
 MAX_BYTES = 1_350_000_000
 MODULES = {PS_IMAGE: "ps_service", WORKER_IMAGE: "worker_service"}
 START_SECS = 120.0
-"""Until a container has imported TensorFlow and said something; about 3 on an idle machine with 2 cores."""
+"""Until a container has imported TensorFlow and logged a line; about 3 on an idle machine with 2 cores."""
 IMPORT_CPU_SECS = 7.0
 """About 3.5 with bytecode and 9 without."""
 STOP_SECS = 10.0
@@ -132,7 +132,7 @@ def test_a_service_is_imported_in_a_few_seconds_of_cpu_time(image: str) -> None:
 @BOTH
 @pytest.mark.parametrize("user", [f"{USER}:{USER}", "4711:4711", "0:0"])
 def test_a_container_starts_as_anybody_with_a_read_only_root_and_no_capability(image: str, user: str) -> None:
-    """A ps that is told nothing serves any run; a worker that is told nothing says what it misses."""
+    """A ps without settings serves any run; a worker without settings names those that are missing."""
     with container(image, "--user", user) as started:
         text = "PSFLEET_JOB" if image == WORKER_IMAGE else "ps is ready"
         entry = started.wait_for(
@@ -164,8 +164,8 @@ def test_a_container_ends_within_seconds_of_sigterm_with_exit_code_143(image: st
             "train": {"steps": 1, "batch_size": 1},
         }
     ).model_dump_json()
-    told = {} if image == PS_IMAGE else {JOB: job, RUN: "waiting-1", PS: "nobody.invalid:2222", INDEX: "0"}
-    with container(image, environment=told) as started:
+    variables = {} if image == PS_IMAGE else {JOB: job, RUN: "waiting-1", PS: "nobody.invalid:2222", INDEX: "0"}
+    with container(image, environment=variables) as started:
         started.wait_for(lambda: started.is_listening(CONTROL_PORT), START_SECS, "its control port")
         before = time.monotonic()
         docker("kill", "--signal", "TERM", started.name)
@@ -185,8 +185,8 @@ def test_make_images_says_in_one_line_that_there_is_no_engine(tmp_path: Path) ->
         check=False,
     )
     assert done.returncode == 2
-    said, *rest = done.stderr.splitlines()
-    assert said == "make images: cannot connect to a Docker engine; make train works without one"
+    line, *rest = done.stderr.splitlines()
+    assert line == "make images: cannot connect to a Docker engine; make train works without one"
     assert all(line.startswith("make") for line in rest)
 
 

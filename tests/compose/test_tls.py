@@ -91,28 +91,30 @@ def test_with_tls_no_weight_is_read_from_captured_traffic(secured: Fleet) -> Non
 
 
 def test_running_processes_take_over_a_renewed_certificate_and_keep_their_connections(secured: Fleet) -> None:
-    losses = secured.said("chief", "lost a peer")
+    losses = secured.count_messages("chief", "lost a peer")
     certificates.renew(secured.certificates)
     for service, role in (("ps-0", "ps"), ("chief", "worker")):
-        secured.wait(partial(secured.said, service, "new certificate"), f"{service} to notice")
+        secured.wait_for(partial(secured.count_messages, service, "new certificate"), f"{service} to notice")
         expected = (secured.certificates / role / "tls.crt").read_text().split()
         for port in (CONTROL_PORT, TUNNEL_PORT):
             script = f"import ssl; print(ssl.get_server_certificate(('127.0.0.1', {port})))"
             assert docker("exec", secured.container(service), "python", "-c", script).stdout.split() == expected
     secured.advances()
-    assert secured.said("chief", "lost a peer") == losses
+    assert secured.count_messages("chief", "lost a peer") == losses
 
 
 def test_a_worker_that_was_killed_comes_back(secured: Fleet) -> None:
-    before = secured.said("worker", "joined as worker 1")
+    before = secured.count_messages("worker", "joined as worker 1")
     secured.kill("worker")
-    secured.wait(lambda: secured.said("worker", "joined as worker 1") > before, "the worker to join again")
+    secured.wait_for(
+        lambda: secured.count_messages("worker", "joined as worker 1") > before, "the worker to join again"
+    )
     secured.advances()
 
 
 def test_a_ps_that_was_killed_comes_back(secured: Fleet) -> None:
     secured.kill("ps-1")
-    secured.wait(lambda: secured.step(generation=2) >= 0, "the next generation")
+    secured.wait_for(lambda: secured.step(generation=2) >= 0, "the next generation")
     secured.advances(generation=2)
 
 

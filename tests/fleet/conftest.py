@@ -16,7 +16,7 @@ from psfleet.control.client import PsClient
 def _fork_server() -> Iterator[None]:
     """Forks the processes that tests start by `support.commands` from one that has imported TensorFlow.
 
-    Tests that start `psfleet train` themselves (test_start.py, test_readme.py) do it as users do.
+    Tests that start `psfleet train` themselves (test_start.py, test_wheel.py) do it as users do.
     """
     with standing_fork_server():
         yield

@@ -1,4 +1,4 @@
-"""Checkpoints that a job cannot go on from: of another model, or damaged. Both are refused and left as they were."""
+"""Checkpoints that a job cannot resume from: of another model, or damaged. Both are refused and left as they were."""
 
 from __future__ import annotations
 

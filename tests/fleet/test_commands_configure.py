@@ -1,4 +1,4 @@
-"""What a ps is told to hold: configured once, never differently, cut, replaced and reset."""
+"""Configuring a ps: once, never differently; scheduled checkpoints, another generation, reset."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from psfleet.report.schema import Report
 from psfleet.service.settings import LEAVE
 
 RUN = "evicted"
-STEPS = 120
+STEPS = 60
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,12 @@ def state(ps: Service) -> pb.ShardState:
         return client.describe()
 
 
-def await_step(ps: Service, step: int) -> pb.ShardState:
+def wait_for_step(ps: Service, step: int) -> pb.ShardState:
     return wait_until(partial(state, ps), START_SECS, f"step {step}", done=lambda found: found.step >= step)
 
 
 def test_a_chief_that_is_evicted_stops_nobody(fleet: Processes, tmp_path: Path) -> None:
-    before = await_step(fleet.ps, 5)
+    before = wait_for_step(fleet.ps, 5)
     fleet.chief.process.send_signal(signal.SIGTERM)
     assert fleet.chief.exit_code(END_SECS) == 128 + signal.SIGTERM
     between = state(fleet.ps)
@@ -81,7 +81,7 @@ def test_a_chief_that_is_evicted_stops_nobody(fleet: Processes, tmp_path: Path) 
 
 
 def test_a_chief_that_is_interrupted_saves_and_ends_the_run(fleet: Processes, tmp_path: Path) -> None:
-    await_step(fleet.ps, 5)
+    wait_for_step(fleet.ps, 5)
     fleet.chief.process.send_signal(signal.SIGINT)
     codes = [each.exit_code(START_SECS) for each in (fleet.chief, fleet.worker, fleet.ps)]
     assert codes == [128 + signal.SIGINT] * 3

@@ -1,10 +1,11 @@
 """Sync mode gives the weights of one process that averages the same gradients: 100 steps, within 1e-5 in float32.
 
-Nine runs meet every pair of optimizer, number of ps and front end. They share three standing ps.
+Six runs meet every pair of front end and optimizer, and of front end and number of ps. They share three standing ps.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,13 +68,10 @@ class Case:
 
 CASES = [
     Case("graph", "sgd", 1, 2),
-    Case("keras", "sgd", 2, 2),
-    Case("graph", "sgd", 3, 2),
+    Case("graph", "adam", 2, 3),
+    Case("graph", "momentum", 3, 2),
     Case("keras", "momentum", 1, 2),
-    Case("graph", "momentum", 2, 3),
-    Case("keras", "momentum", 3, 2),
-    Case("graph", "adam", 1, 2),
-    Case("graph", "adam", 2, 2),
+    Case("keras", "sgd", 2, 2),
     Case("keras", "adam", 3, 3),
 ]
 
@@ -149,6 +147,7 @@ def stored_bytes(out: Path) -> list[int]:
     return [sum(value.nbytes for key, value in part.items() if key.startswith("parameter/")) for part in parts]
 
 
+@functools.cache
 def initial_weights(case: Case) -> Weights:
     """All tensors at step 0."""
     if case.front_end == "graph":
@@ -156,6 +155,7 @@ def initial_weights(case: Case) -> Weights:
     return KerasReplica(exact_keras_program.model(), exact_keras_program.build().loss).values()
 
 
+@functools.cache
 def replayed(case: Case) -> Weights:
     """The tensors of the whole model after the steps of one process; moving averages are the mean over the workers."""
     optimizer = OPTIMIZERS[case.optimizer]

@@ -24,7 +24,7 @@ from psfleet.report.schema import Report
 T = TypeVar("T")
 
 RUN = "fenced"
-STEPS = 200
+STEPS = 100
 """More than are made, at `STEP_SECS` each, before the worker is frozen; then none is made."""
 STEP_SECS = 0.05
 
@@ -35,14 +35,14 @@ def test_a_frozen_worker_and_an_older_chief_end_and_the_run_is_done(tmp_path: Pa
         start = starter(stack, tmp_path)
         ps = start("ps", INDEX="0").serving()
         chief, frozen = start("worker", INDEX="0", PS=ps.address.data), start("worker", INDEX="-1", PS=ps.address.data)
-        await_state(ps, "5 steps", lambda state: state.step >= 5)
+        wait_for_state(ps, "5 steps", lambda state: state.step >= 5)
         frozen.process.send_signal(signal.SIGSTOP)
         newer_chief = start("worker", INDEX="0", PS=ps.address.data, CAUSE="moved")
         assert chief.exit_code(START_SECS) == errors.LOST_PEERS
         assert "was replaced by the process at" in chief.failures()[0]["message"]
-        await_state(ps, "worker 1 to be silent", lambda state: not state.workers[1].is_alive)
+        wait_for_state(ps, "worker 1 to be silent", lambda state: not state.workers[1].is_alive)
         newcomer = start("worker", INDEX="-1", PS=ps.address.data)
-        after = await_state(ps, "the newcomer to join", lambda state: state.workers[1].joins == 2)
+        after = wait_for_state(ps, "the newcomer to join", lambda state: state.workers[1].joins == 2)
         assert [(worker.index, worker.incarnation) for worker in after.workers] == [(0, 3), (1, 4)]
         frozen.process.send_signal(signal.SIGCONT)
         assert frozen.exit_code(START_SECS) == errors.LOST_PEERS
@@ -100,7 +100,7 @@ def starter(stack: ExitStack, folder: Path) -> Callable[..., Service]:
     return start
 
 
-def await_state(ps: Service, what: str, done: Callable[[pb.ShardState], bool]) -> pb.ShardState:
+def wait_for_state(ps: Service, what: str, done: Callable[[pb.ShardState], bool]) -> pb.ShardState:
     """The state of the ps once it is as expected."""
     return wait_until(partial(state, ps), START_SECS, what, done=done)
 

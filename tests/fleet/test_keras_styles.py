@@ -29,7 +29,7 @@ def test_a_model_of_any_style_trains_on_a_fleet(style: str, ps_addresses: list[s
         "name": style.replace("_", "-"),
         "program": "support.programs.keras_style_program:build",
         "options": {"style": style},
-        "fleet": {"ps": NUM_PS, "workers": 2, "ps_addresses": ps_addresses},
+        "fleet": {"ps": NUM_PS, "workers": 1, "ps_addresses": ps_addresses},
         "update": {"bucket_bytes": 4096},
         "optimizer": {"name": "adam", "learning_rate": 0.01},
         "train": {"steps": STEPS, "batch_size": 3},
@@ -37,7 +37,7 @@ def test_a_model_of_any_style_trains_on_a_fleet(style: str, ps_addresses: list[s
     }
     report = psfleet.train(job, out=tmp_path, program_folder=TESTS)
     assert (report.status, report.final_step) == ("done", STEPS), report.error
-    assert report.gradients.used == 2 * STEPS
+    assert report.gradients.used == STEPS
     assert report.eval is not None
     assert "loss" in report.eval
     assert ("label_accuracy" in report.eval) == (style in ("several", "two_towers"))

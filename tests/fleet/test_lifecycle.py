@@ -1,4 +1,4 @@
-"""How a run is stopped, goes on, ends, and is kept apart from others in its folder."""
+"""How a run is stopped, resumes and ends, and that a folder belongs to one run at a time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.commands import psfleet
@@ -16,40 +17,40 @@ from support.local_fleet import END_SECS, START_SECS, Fleet, processes, training
 from psfleet import errors
 
 FIRST_STEPS = 75
-"""The chief tells of its progress twice a second: a run that goes on has told of a step before so many are made."""
+"""The chief logs its progress twice a second: a run that resumes has logged a step before it has made so many."""
+SHORT: Mapping[str, Any] = {"fleet": {"workers": 1}, "train": {"steps": 20}, "checkpoint": {"every_steps": 8}}
+"""Sections of a run with several checkpoints that ends soon."""
 
 
-@pytest.mark.parametrize(
-    ("number", "then"),
-    [(signal.SIGINT, {"ps": 1, "workers": 2}), (signal.SIGTERM, {"ps": 2, "workers": 1})],
-    ids=["Ctrl-C and the same fleet", "SIGTERM and another fleet"],
-)
-def test_a_stopped_run_goes_on_at_the_step_where_it_was(
-    tmp_path: Path, number: signal.Signals, then: Mapping[str, int]
-) -> None:
+def test_a_stopped_run_resumes_at_the_step_where_it_stopped(tmp_path: Path) -> None:
+    """Stopped by Ctrl-C, then by SIGTERM while a worker is away; each time another number of processes resumes it."""
+    then = {"ps": 2, "workers": 1}
     with training(tmp_path, train={"steps": 2000}) as fleet:
-        fleet.wait_for_step(40)
-        stopped = stop(fleet, number)
-    with training(tmp_path, train={"steps": stopped + 100}, fleet=then) as fleet:
-        fleet.wait_for_step(stopped + 1)
+        fleet.wait_for_step(20)
+        first = stop(fleet, signal.SIGINT)
+        check_gradients_of_each_step(fleet, first)
+    with training(tmp_path, train={"steps": 2000}) as fleet:
+        check_resumed(fleet, first)
+        fleet.kill("worker", 1)
+        second = stop(fleet, signal.SIGTERM, START_SECS)
+        assert second > first
+    with training(tmp_path, train={"steps": second + 50}, fleet=then) as fleet:
+        check_resumed(fleet, second)
         fleet.gates.hurry()
         report = fleet.done()
-        assert [entry["step"] for entry in fleet.log() if entry["message"].startswith("restoring from")] == [stopped]
-        assert stopped < fleet.entries("progress")[0]["step"] <= stopped + FIRST_STEPS
-        assert [ps.used for ps in report.gradients.per_ps] == [then["workers"] * 100] * then["ps"]
-        assert report.gradients.since_step == stopped
-        assert (report.restarts, report.generation) == (0, 2)
+        assert [ps.used for ps in report.gradients.per_ps] == [then["workers"] * 50] * then["ps"]
+        assert report.gradients.since_step == second
+        assert (report.restarts, report.generation) == (0, 3)
 
 
-@pytest.mark.parametrize(("role", "index", "saves"), [("worker", 1, True), ("ps", 0, False)])
-def test_a_run_stops_while_a_process_is_away(tmp_path: Path, role: str, index: int, saves: bool) -> None:
+def test_a_run_stops_while_a_ps_is_away(tmp_path: Path) -> None:
     with training(tmp_path, train={"steps": 2000}, deadlines={"stop_secs": 10 * START_SECS}) as fleet:
-        fleet.wait_for_step(40)
-        fleet.kill(role, index)
+        fleet.wait_for_step(20)
+        fleet.kill("ps", 0)
         fleet.launcher.send_signal(signal.SIGTERM)
         assert fleet.end() == errors.SIGNAL_BASE + signal.SIGTERM
         assert fleet.report().status == "stopped"
-        assert (fleet.checkpoint().step > 40) == saves
+        assert fleet.checkpoint().step == 0
 
 
 def test_a_run_that_cannot_stop_in_time_is_ended(tmp_path: Path) -> None:
@@ -79,36 +80,31 @@ def test_a_program_with_its_own_handlers_and_processes_is_stopped_and_killed_as_
         stop(fleet, signal.SIGTERM)
 
 
-def test_a_run_that_is_stopped_before_it_trains_ends_at_once(tmp_path: Path) -> None:
+def test_a_second_launcher_in_a_folder_is_refused_and_a_stop_before_training_ends_at_once(tmp_path: Path) -> None:
     with training(tmp_path) as fleet:
         fleet.wait_for(lambda: len(processes(fleet.out)) == 3, START_SECS, "three processes")
-        fleet.launcher.send_signal(signal.SIGINT)
-        assert fleet.end(END_SECS) == errors.SIGNAL_BASE + signal.SIGINT
-        assert fleet.report().status == "stopped"
-
-
-def test_a_second_launcher_in_a_folder_is_refused(tmp_path: Path) -> None:
-    with training(tmp_path) as fleet:
-        fleet.wait_for(lambda: processes(fleet.out), START_SECS, "the first process")
         second = psfleet(Path.cwd(), *fleet.arguments, timeout_secs=START_SECS)
         assert second.returncode == errors.USAGE
         assert second.stderr == f"psfleet: --out {fleet.out}: another run is using it, expected another folder\n"
         assert fleet.launcher.poll() is None
         assert len(processes(fleet.out)) == 3
+        fleet.launcher.send_signal(signal.SIGINT)
+        assert fleet.end(END_SECS) == errors.SIGNAL_BASE + signal.SIGINT
+        assert fleet.report().status == "stopped"
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that reached its target."""
     folder = tmp_path_factory.mktemp("finished")
-    with training(folder, step_secs=0, checkpoint={"every_steps": 40}) as fleet:
+    with training(folder, step_secs=0, **SHORT) as fleet:
         fleet.done()
     return folder
 
 
 def test_a_finished_run_is_not_trained_again(finished: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(finished, tmp_path / "again")
-    with training(folder) as fleet:
+    with training(folder, **SHORT) as fleet:
         assert fleet.end() == errors.DONE, fleet.tails()
         report = fleet.report()
         assert (report.status, report.final_step, report.gradients.pushed) == ("done", fleet.steps, 0)
@@ -123,27 +119,39 @@ def test_broken_checkpoints_are_refused_unless_the_run_is_fresh(finished: Path, 
     parts = sorted((folder / "out" / "checkpoints").rglob("*.safetensors"))
     for part in parts:
         os.truncate(part, part.stat().st_size - 1)
-    with training(folder) as fleet:
+    with training(folder, **SHORT) as fleet:
         assert fleet.end() == errors.NO_CHECKPOINT, fleet.tails()
         report = fleet.report()
         assert (report.status, report.exit_code) == ("failed", errors.NO_CHECKPOINT)
         assert report.error == f"none of the {len(parts)} checkpoints in {fleet.out / 'checkpoints'} is valid"
         assert sorted((fleet.out / "checkpoints").rglob("*.safetensors")) == parts
-    with training(folder, "--fresh", step_secs=0) as fleet:
+    with training(folder, "--fresh", step_secs=0, **SHORT) as fleet:
         assert fleet.done().generation == 1
 
 
-def stop(fleet: Fleet, number: signal.Signals) -> int:
-    """Stops a run by a signal and checks what it left; the step at which it goes on."""
-    seen = fleet.last_step()
+def stop(fleet: Fleet, number: signal.Signals, timeout_secs: float = END_SECS) -> int:
+    """Stops a run by a signal and checks what it left; the step of its checkpoint."""
+    seen = fleet.step()
     fleet.launcher.send_signal(number)
-    assert fleet.end(END_SECS) == errors.SIGNAL_BASE + number
+    assert fleet.end(timeout_secs) == errors.SIGNAL_BASE + number
     report = fleet.report()
     assert (report.status, report.exit_code) == ("stopped", errors.SIGNAL_BASE + number)
     step = fleet.checkpoint().step
     assert report.checkpoint is not None
     assert report.final_step == report.checkpoint.step == step
     assert seen < step < fleet.steps
-    used = {index: gradients.used for index, gradients in report.gradients.per_worker.items()}
-    assert used == {"0": step, "1": step}
     return step
+
+
+def check_gradients_of_each_step(fleet: Fleet, step: int) -> None:
+    """Each worker gave one gradient to each step."""
+    used = {index: gradients.used for index, gradients in fleet.report().gradients.per_worker.items()}
+    assert used == {"0": step, "1": step}
+
+
+def check_resumed(fleet: Fleet, stopped: int) -> None:
+    """Waits until the run trains again; it started at the step of the checkpoint that it was stopped with."""
+    fleet.wait_for_step(stopped + 1)
+    assert [entry["step"] for entry in fleet.log() if entry["message"].startswith("restoring from")][-1] == stopped
+    first = next(entry["step"] for entry in fleet.entries("progress") if entry["step"] > stopped)
+    assert first <= stopped + FIRST_STEPS

@@ -37,7 +37,7 @@ def job(step_secs: float) -> Job:
 
 @pytest.fixture
 def addresses() -> Iterator[tuple[Address, Address]]:
-    """Of this worker, whose server runs, and of a ps that is not there; it comes back when the test is over."""
+    """Of this worker, whose server runs, and of a ps that is not there; it is started when the test is over."""
     own, ps = free_addresses(2)
     boot(own, None)
     yield own, ps

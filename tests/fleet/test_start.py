@@ -19,6 +19,7 @@ def test_a_fleet_trains_whether_its_processes_are_forked_or_started_alone(tmp_pa
     """The program's data come from a pool of processes, which must work below a forked worker, too."""
     (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "program.py").write_text(PRELUDE + POOL)
+    (tmp_path / "rows.py").write_text(ROWS)
     done = subprocess.run(
         [sys.executable, "-m", "psfleet", "train", "job.yaml", "--out", "out"],
         cwd=tmp_path,
@@ -32,13 +33,16 @@ def test_a_fleet_trains_whether_its_processes_are_forked_or_started_alone(tmp_pa
     assert Report.read(tmp_path / "out").status == "done"
 
 
-POOL = """
-import multiprocessing
-
+ROWS = """
 def doubled(row):
     return row * 2
+"""
+"""A module of its own: the processes of the pool import it, and not TensorFlow with the program."""
+POOL = """
+import multiprocessing
+import rows
 
 def data(shard, shards):
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return tf.data.Dataset.from_tensor_slices(np.stack(pool.map(doubled, list(x)))).shard(shards, shard)
+        return tf.data.Dataset.from_tensor_slices(np.stack(pool.map(rows.doubled, list(x)))).shard(shards, shard)
 """

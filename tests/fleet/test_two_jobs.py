@@ -21,8 +21,8 @@ from psfleet.report.schema import Report
 
 NUM_PS = 2
 STEP_SECS = 0.02
-STEPS = 150
-MANY_STEPS = 600
+STEPS = 60
+MANY_STEPS = 400
 """More than are made while another job is reset, at `STEP_SECS` each."""
 STEPS_AFTER_RESET = 20
 """How far the other job must get after one was reset, to show that it was not disturbed."""
@@ -75,7 +75,7 @@ def run_of(fleet: Fleet) -> str:
 
 
 def states(ps: Sequence[Service], run: str) -> list[pb.ShardState]:
-    """What each ps holds for a run."""
+    """What each ps has of a run."""
     found = []
     for service in ps:
         with service.client(run) as client:
@@ -108,7 +108,7 @@ def reset(ps: Sequence[Service], run: str) -> list[str]:
 
 @contextmanager
 def undisturbed(ps: Sequence[Service], fleet: Fleet, run: str) -> Iterator[None]:
-    """Checks that a run goes on during the block: the same generation, counters that only grow, further steps."""
+    """Checks that a run trains on during the block: the same generation, counters that only grow, further steps."""
     before = states(ps, run)
     yield
     fleet.wait_for(
@@ -157,7 +157,7 @@ def test_two_jobs_at_once_train_as_each_would_alone(ps: list[Service], tmp_path:
 
 
 def test_resetting_one_job_while_both_train_leaves_the_other_alone(ps: list[Service], tmp_path: Path) -> None:
-    """The one that was reset goes on from its last checkpoint to the same weights; the other notices nothing."""
+    """The one that was reset resumes from its last checkpoint and reaches the same weights; the other is unaffected."""
     with (
         on(ps, tmp_path / "victim", 1, seed=3, steps=MANY_STEPS) as victim,
         on(ps, tmp_path / "other", 1, seed=3, steps=MANY_STEPS) as other,

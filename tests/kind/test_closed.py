@@ -36,7 +36,7 @@ def test_a_pod_outside_the_fleet_opens_none_of_its_ports(space: Space) -> None:
         lambda: opens(space, target, OPEN_PORT), 60, "the network to enforce policies, which this cluster's does not",
         done=lambda found: not found, poll_secs=1,
     )  # fmt: skip
-    space.await_step("shut", 1, START_SECS)
+    space.wait_for_step("shut", 1, START_SECS)
     for pod in space.pods():
         assert opens(space, pod["status"]["podIP"], *FLEET_PORTS) == [], pod["metadata"]["name"]
     ps = space.pod("ps", 0)

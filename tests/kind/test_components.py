@@ -40,8 +40,8 @@ def kustomization(space: Space, name: str, resource: Path, *components: str) -> 
 @pytest.mark.parametrize("component", sorted(folder.name for folder in (K8S / "components").iterdir()))
 def test_the_cluster_takes_every_component(space: Space, component: str) -> None:
     folder = kustomization(space, component, K8S / "base", component)
-    told = space.kubectl("apply", "--dry-run=server", "-k", folder)
-    assert "job.batch/lenet-worker created (server dry run)" in told
+    output = space.kubectl("apply", "--dry-run=server", "-k", folder)
+    assert "job.batch/lenet-worker created (server dry run)" in output
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_tensorboard_and_prometheus_see_a_fleet_and_nobody_else_does(space: Spac
     folder = kustomization(space, "variation", base, "monitoring", "spot", "tensorboard")
     space.kubectl("apply", "-k", folder)
     space.apply("stranger", pod_manifest("stranger", "sleep", "3600"))
-    space.await_step("seen", 5, START_SECS)
+    space.wait_for_step("seen", 5, START_SECS)
 
     ps = space.pod("ps", 0)
     assert ps["metadata"]["annotations"]["prometheus.io/port"] == METRICS_PORT
@@ -85,5 +85,5 @@ def test_tensorboard_and_prometheus_see_a_fleet_and_nobody_else_does(space: Spac
         return space.kubectl("exec", "deployment/psfleet-tensorboard", "--", "python", "-c", RUNS, check=False)
 
     wait_until(
-        runs, COMMAND_SECS, "TensorBoard to show the run", done=lambda told: told.strip() == "b'[\".\"]'", poll_secs=2
+        runs, COMMAND_SECS, "TensorBoard to show the run", done=lambda text: text.strip() == "b'[\".\"]'", poll_secs=2
     )

@@ -39,14 +39,14 @@ def fleet(shared_space: Space) -> Iterator[Space]:
         container={"access_mode": "ReadWriteMany", "active_secs": 3600},
     )
     up = space.start("up", job)
-    space.await_step(NAME, 1, START_SECS)
+    space.wait_for_step(NAME, 1, START_SECS)
     yield space
     up.kill()
 
 
 def lives(space: Space) -> int:
     """Checks that a fleet trains on from where it is; the step it came to."""
-    return space.await_step(NAME, space.step(NAME) + STEPS_ON)
+    return space.wait_for_step(NAME, space.step(NAME) + STEPS_ON)
 
 
 def delete(space: Space, component: str, index: int) -> tuple[Object, Object]:
@@ -98,11 +98,11 @@ def test_a_worker_without_memory_is_replaced_and_status_says_why(fleet: Space) -
     victim = fleet.pod("worker", 1)["metadata"]["name"]
     fleet.kubectl("exec", victim, "--", "touch", "/out/eat-1")
 
-    def told() -> str:
+    def status() -> str:
         return fleet.psfleet("status", NAME)
 
     reason = "OOMKilled: out of memory, the limit is 1Gi"
-    wait_until(told, RECOVERY_SECS, "the reason in status", done=lambda text: reason in text, poll_secs=1)
+    wait_until(status, RECOVERY_SECS, "the reason in status", done=lambda text: reason in text, poll_secs=1)
     fleet.pod("worker", 1)
     assert lives(fleet) > before
 
@@ -123,7 +123,7 @@ def test_a_deleted_chief_is_replaced_and_costs_no_step(fleet: Space) -> None:
     before, lost = fleet.step(NAME), steps_lost(fleet)
     rest = others(fleet, "worker", 0)
     delete(fleet, "worker", 0)
-    fleet.await_step(NAME, before + STEPS_ON)
+    fleet.wait_for_step(NAME, before + STEPS_ON)
     assert others(fleet, "worker", 0) == rest, "nobody else was started again"
     assert steps_lost(fleet) == lost
 
@@ -158,7 +158,7 @@ def test_a_drained_node_costs_no_attempt(fleet: Space) -> None:
         with Watcher(fleet) as watcher:
             drain = ("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=240s", OURS)
             fleet.kubectl(*drain, secs=250)
-            fleet.await_step(NAME, max(before - 2 * CHECKPOINT_STEPS, 0) + STEPS_ON)
+            fleet.wait_for_step(NAME, max(before - 2 * CHECKPOINT_STEPS, 0) + STEPS_ON)
             lives(fleet)
         alive = [pod for pod in fleet.pods() if is_alive(pod)]
         assert node not in {pod["spec"]["nodeName"] for pod in alive}
@@ -181,12 +181,12 @@ def test_a_suspended_fleet_is_said_to_be_resumes_and_reaches_its_target(fleet: S
     assert "suspended" in fleet.psfleet("status", NAME)
     for name in names:
         fleet.kubectl("patch", "job", name, "--patch", '{"spec": {"suspend": false}}')
-    fleet.await_step(NAME, 1, START_SECS)
+    fleet.wait_for_step(NAME, 1, START_SECS)
     lives(fleet)
     up = fleet.processes[0]
     fleet.kubectl("exec", fleet.pod("ps", 0)["metadata"]["name"], "--", "touch", "/out/released")
-    assert up.wait(2 * START_SECS) == 0, fleet.said(up)
-    assert "suspended" in fleet.said(up)
+    assert up.wait(2 * START_SECS) == 0, fleet.printed(up)
+    assert "suspended" in fleet.printed(up)
     report = Report.read(fleet.folder / "runs" / NAME)
     assert (report.status, report.final_step) == ("done", STEPS)
     assert "ps" in {event.role for event in report.events}, "of before the chief was replaced"

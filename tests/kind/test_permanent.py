@@ -49,8 +49,8 @@ def test_a_program_that_fails_ends_the_job_with_its_cause(space: Space, option: 
     assert cause in space.kubectl("describe", "pods").lower()
     assert cause in space.psfleet("status", "broken").lower()
     assert_nothing_was_retried(space, "worker")
-    told = space.psfleet("up", job, code=70)
-    assert cause in told.lower(), "who comes back to it hears of it, too"
+    printed = space.psfleet("up", job, code=70)
+    assert cause in printed.lower(), "a launcher that attaches later must name the cause, too"
 
 
 @pytest.mark.timeout(600)
@@ -70,12 +70,14 @@ def test_an_image_that_cannot_be_pulled_is_said_soon(space: Space) -> None:
     job = space.job_file("lost", container={"ps_image": "registry.invalid/none:1"})
     up = space.start("up", job)
     wait_until(
-        lambda: "registry.invalid/none:1" in space.said(up), UNPULLABLE_SECS + 15, "the cause in up", poll_secs=0.5
+        lambda: "registry.invalid/none:1" in space.printed(up), UNPULLABLE_SECS + 15, "the cause in up", poll_secs=0.5
     )
-    assert "pod lost-ps-0-" in space.said(up)
+    assert "pod lost-ps-0-" in space.printed(up)
 
-    def told() -> str:
+    def status() -> str:
         return space.psfleet("status", "lost")
 
-    table = wait_until(told, UNPULLABLE_SECS, "the cause in status", done=lambda text: "ImagePull" in text, poll_secs=1)
+    table = wait_until(
+        status, UNPULLABLE_SECS, "the cause in status", done=lambda text: "ImagePull" in text, poll_secs=1
+    )
     assert "registry.invalid/none:1" in table

@@ -53,20 +53,20 @@ def test_up_shows_progress_can_be_left_and_ends_with_the_report(space: Space) ->
         "walk", {"step_secs": 0.2}, fleet={"ps": 2, "workers": 2, "spares": 1}, train={"steps": 300, "batch_size": 1}
     )  # fmt: skip
     first = space.start("up", job)
-    wait_until(lambda: "step " in space.said(first), START_SECS, "progress", poll_secs=1)
+    wait_until(lambda: "step " in space.printed(first), START_SECS, "progress", poll_secs=1)
     first.send_signal(2)
     assert first.wait(COMMAND_SECS) == 130
-    assert "the run continues" in space.said(first)
+    assert "the run continues" in space.printed(first)
     before = {pod["metadata"]["uid"] for pod in space.pods()}
     second = space.start("up", job)
-    wait_until(lambda: "step " in space.said(second), COMMAND_SECS, "progress", poll_secs=1)
+    wait_until(lambda: "step " in space.printed(second), COMMAND_SECS, "progress", poll_secs=1)
     assert {pod["metadata"]["uid"] for pod in space.pods()} == before, "nothing was started again"
     table = space.psfleet("status", "walk")
     assert [line.split()[1] for line in table.splitlines()[1:]] == ["ps", "ps", "chief", "worker", "spare"]
-    assert second.wait(START_SECS) == 0, space.said(second)
-    told = space.said(second)
-    assert "status:          done" in told
-    assert "300 of 300" in told
+    assert second.wait(START_SECS) == 0, space.printed(second)
+    output = space.printed(second)
+    assert "status:          done" in output
+    assert "300 of 300" in output
     report = Report.read(space.folder / "runs" / "walk")
     assert (report.status, report.final_step, report.restarts) == ("done", 300, 0)
     assert report.checkpoint is not None
@@ -78,6 +78,6 @@ def test_up_shows_progress_can_be_left_and_ends_with_the_report(space: Space) ->
 @pytest.mark.timeout(RUN_SECS)
 def test_a_fleet_with_tls_trains_and_leaves_no_key_behind(space: Space) -> None:
     job = space.job_file("sealed", tls=True)
-    told = space.psfleet("up", job, secs=RUN_SECS)
-    assert "status:          done" in told
+    output = space.psfleet("up", job, secs=RUN_SECS)
+    assert "status:          done" in output
     assert not space.kubectl("get", "secrets", "-o", "name").strip()

@@ -30,6 +30,7 @@ SLOTS = ("m", "v")
 
 
 def sample_layout(num_ps: int = 2, bucket_bytes: int = 100) -> Layout:
+    """A layout with parameters, state and frozen weights of several shapes and dtypes."""
     return Layout.plan(PARAMETERS, STATE, FROZEN, num_ps, bucket_bytes)
 
 
@@ -45,6 +46,7 @@ def random_values(seed: int, specs: tuple[TensorSpec, ...] = (*PARAMETERS, *STAT
 
 
 def shards(flat: FlatLayout, values: dict[str, np.ndarray]) -> np.ndarray:
+    """Tensors as one vector for each ps, `[num_shards, shard_size]`."""
     return flat.pack(values).reshape(flat.num_shards, -1)
 
 
@@ -75,6 +77,7 @@ def save(
     seed: int = 1,
     extra: Mapping[str, Any] | None = None,
 ) -> Checkpoint:
+    """Writes a complete checkpoint of random values."""
     layout = layout or sample_layout()
     folder = checkpoint_folder(root, step, generation)
     parts = [

@@ -23,7 +23,7 @@ from psfleet.manifests.compose.render import project
 from psfleet.polling import wait_until
 from psfleet.report.schema import Report
 from psfleet.service.logs import parse_line
-from support.images import docker, said
+from support.images import docker, printed
 
 T = TypeVar("T")
 
@@ -107,7 +107,7 @@ class Fleet:
         done = subprocess.run(
             psfleet(*arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=COMMAND_SECS
         )
-        assert done.returncode == code, f"psfleet {' '.join(arguments)}: exit code {done.returncode}\n{said(done)}"
+        assert done.returncode == code, f"psfleet {' '.join(arguments)}: exit code {done.returncode}\n{printed(done)}"
         return done.stdout + done.stderr
 
     def hurry(self) -> None:
@@ -119,7 +119,7 @@ class Fleet:
         return f"{project(self.name)}-{service}-{number}"
 
     def containers(self) -> dict[str, dict[str, Any]]:
-        """What the engine tells of each container, by name."""
+        """State of each container as the engine describes it, by name."""
         return inspected("ps", "--all", project(self.name))
 
     def network(self, name: str) -> str:
@@ -138,11 +138,11 @@ class Fleet:
         return [entry for entry in found if entry.get("event") == event]
 
     def step(self) -> int:
-        """The newest of which the chief told; 0 before the first."""
+        """The newest step that the chief has logged; 0 before the first."""
         return max((entry["step"] for entry in self.entries("progress")), default=0)
 
     def wait_for_step(self, step: int, timeout_secs: float = START_SECS) -> None:
-        """Returns when the chief has told of a step at least as high."""
+        """Waits until the chief has logged a step at least as high."""
         self.wait_for(lambda: self.step() >= step or self._has_ended(), timeout_secs, f"step {step}")
         assert self.step() >= step, f"psfleet up ended before step {step}\n{self.tails()}"
 
@@ -153,7 +153,7 @@ class Fleet:
         what: str,
         done: Callable[[T], bool] = bool,
     ) -> T:
-        """What `probe` returns once that is true; fails with what all containers said if it never is."""
+        """What `probe` returns once that is true; fails with the logs of all containers if it never is."""
         try:
             return wait_until(probe, timeout_secs, what, done=done, poll_secs=POLL_SECS)
         except DeadlineError as error:
@@ -223,7 +223,7 @@ def ids(*command: str, project: str) -> list[str]:
 
 
 def inspected(*command: str) -> dict[str, dict[str, Any]]:
-    """What the engine tells of each container of a project, by name; the project is the last word."""
+    """State of each container of a project as the engine describes it, by name; the project is the last word."""
     *listing, name = command
     found = ids(*listing, project=name)
     content = json.loads(docker("inspect", *found).stdout) if found else []

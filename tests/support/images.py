@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 PS_IMAGE, WORKER_IMAGE = "psfleet-ps:latest", "psfleet-worker:latest"
 
 COMMAND_SECS = 60.0
-"""Most that one docker command takes, unless it is told otherwise; a container starts in about a second."""
+"""Most that one docker command takes, unless the caller sets another limit; a container starts in about a second."""
 BUILD_SECS = 900.0
 """A build of both images from nothing takes about 2 minutes, most of it for TensorFlow."""
 LOCKED = (
@@ -33,16 +33,16 @@ LOCKED = (
 
 
 def docker(*arguments: str, timeout_secs: float = COMMAND_SECS, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Runs `docker ARGUMENTS`; with `check`, fails with what it said if its exit code is not 0."""
+    """Runs `docker ARGUMENTS`; with `check`, fails with its output if its exit code is not 0."""
     done = subprocess.run(
         ["docker", *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_secs
     )
     if check:
-        assert done.returncode == 0, f"docker {' '.join(arguments)}: exit code {done.returncode}\n{said(done)}"
+        assert done.returncode == 0, f"docker {' '.join(arguments)}: exit code {done.returncode}\n{printed(done)}"
     return done
 
 
-def said(done: subprocess.CompletedProcess[str]) -> str:
+def printed(done: subprocess.CompletedProcess[str]) -> str:
     """The ends of both outputs of a command."""
     return f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
 
@@ -60,11 +60,11 @@ def build_images() -> None:
     done = subprocess.run(
         ["make", "images"], cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=BUILD_SECS
     )
-    assert done.returncode == 0, f"make images: exit code {done.returncode}\n{said(done)}"
+    assert done.returncode == 0, f"make images: exit code {done.returncode}\n{printed(done)}"
 
 
 def inspect(image: str) -> dict[str, Any]:
-    """What `docker image inspect` tells of an image."""
+    """Description of an image by `docker image inspect`."""
     content: list[dict[str, Any]] = json.loads(docker("image", "inspect", image).stdout)
     return content[0]
 
@@ -153,8 +153,8 @@ def container(
 ) -> Iterator[Container]:
     """Starts a container as a fleet's are started; it is removed, with its anonymous volumes, with the block."""
     name = unique("container")
-    told = [part for key, value in (environment or {}).items() for part in ("--env", f"{key}={value}")]
-    docker("run", "--detach", "--name", name, *LOCKED, *told, *options, image, *command)
+    variables = [part for key, value in (environment or {}).items() for part in ("--env", f"{key}={value}")]
+    docker("run", "--detach", "--name", name, *LOCKED, *variables, *options, image, *command)
     try:
         yield Container(name)
     finally:

@@ -14,18 +14,22 @@ RANDOM = np.random.default_rng(0)
 
 
 def floats(*shape: int) -> np.ndarray:
+    """Twelve examples of a shape, float32 `[12, *shape]`."""
     return RANDOM.normal(size=(12, *shape)).astype(np.float32)
 
 
 def integers(high: int, *shape: int) -> np.ndarray:
+    """Twelve examples of integers below a limit, int32 `[12, *shape]`."""
     return RANDOM.integers(high, size=(12, *shape)).astype(np.int32)
 
 
 def mlp() -> keras.Model:
+    """Two dense layers."""
     return keras.Sequential([keras.Input((5,)), layers.Dense(7, activation="relu"), layers.Dense(3)])
 
 
 def convolution() -> keras.Model:
+    """Convolution, moving averages and two dropouts."""
     return keras.Sequential(
         [
             keras.Input((6, 6, 1)),
@@ -41,15 +45,18 @@ def convolution() -> keras.Model:
 
 
 def recurrent() -> keras.Model:
+    """An LSTM with dropout."""
     return keras.Sequential([keras.Input((5, 3)), layers.LSTM(4, dropout=0.2), layers.Dense(1)])
 
 
 def embedded() -> keras.Model:
+    """An embedding with a mask, and an LSTM."""
     table = layers.Embedding(20, 4, mask_zero=True)
     return keras.Sequential([keras.Input((6,), dtype="int32"), table, layers.LSTM(3), layers.Dense(1)])
 
 
 def by_name() -> keras.Model:
+    """Two inputs and two outputs, both named."""
     a, b = keras.Input((3,), name="a"), keras.Input((2,), name="b")
     both = layers.Concatenate()([a, b])
     outputs = {"label": layers.Dense(3, name="label")(both), "score": layers.Dense(1, name="score")(both)}
@@ -67,17 +74,20 @@ def several() -> keras.Model:
 
 
 def shared() -> keras.Model:
+    """One dense layer that is applied twice."""
     a = keras.Input((4,))
     dense = layers.Dense(4, activation="tanh")
     return keras.Model(a, layers.Dense(1)(dense(dense(a))))
 
 
 def regularized() -> keras.Model:
+    """A dense layer with a weight penalty and an activity penalty."""
     dense = layers.Dense(4, kernel_regularizer="l2", activity_regularizer=keras.regularizers.L1(0.1))
     return keras.Sequential([keras.Input((5,)), dense, layers.Dense(1)])
 
 
 def partly_frozen() -> keras.Model:
+    """`convolution` with two layers that are not trained."""
     model = convolution()
     for layer in model.layers[:2]:
         layer.trainable = False
@@ -93,6 +103,7 @@ class Subclassed(keras.Model):
         self.dense, self.unused = layers.Dense(1), layers.Dense(2)
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
+        """See keras.Model."""
         self.unused(x)
         y = self.dense(x)
         self.add_loss(0.1 * keras.ops.mean(keras.ops.square(y)))

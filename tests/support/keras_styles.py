@@ -90,6 +90,7 @@ class TwoTowers(keras.Model):
         self.seen = keras.metrics.Mean(name="seen")
 
     def call(self, inputs: dict[str, tf.Tensor], training: bool = False) -> dict[str, tf.Tensor]:
+        """See keras.layers.Layer."""
         user, item = (
             tower(self.tables[name](inputs[name])) for tower, name in zip(self.towers, ("user", "item"), strict=True)
         )
@@ -105,6 +106,7 @@ class Scaled(layers.Layer):
     """A custom layer with weights of its own: one scalar, one that counts calls, one that moves."""
 
     def build(self, shape: Any) -> None:
+        """See keras.layers.Layer."""
         self.factor = self.add_weight(shape=(), initializer="ones", name="factor")
         self.calls = self.add_weight(shape=(), dtype="int32", initializer="zeros", trainable=False, name="calls")
         self.mean = self.add_weight(shape=(shape[-1],), initializer="zeros", trainable=False, name="mean")
@@ -112,6 +114,7 @@ class Scaled(layers.Layer):
         self.inner.build(shape)
 
     def call(self, x: tf.Tensor, training: bool = False) -> tf.Tensor:
+        """See keras.layers.Layer."""
         if training:
             self.calls.assign(self.calls + 1)
             self.mean.assign(self.mean * 0.9 + keras.ops.mean(x, axis=0) * 0.1)
@@ -134,9 +137,11 @@ class OwnLoss(keras.Model):
         self.spread = self.add_weight(shape=(3,), initializer="ones", name="spread")
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
+        """See keras.layers.Layer."""
         return self.decode(self.encode(x) + self.spread * keras.random.normal((4, 3), seed=self.seeds))
 
     def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, *args: Any, **kwargs: Any) -> tf.Tensor:
+        """See keras.Model."""
         return keras.ops.mean(keras.ops.square(y_pred - x)) + 0.01 * keras.ops.sum(keras.ops.square(self.spread))
 
 

@@ -1,4 +1,4 @@
-"""A fleet in a namespace of a kind cluster: `psfleet` and `kubectl` on it, and what the API says of it."""
+"""A fleet in a namespace of a kind cluster: `psfleet` and `kubectl` on it, and the state of its objects."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class Space:
         """What `psfleet ARGUMENTS --on kubernetes` prints on both outputs."""
         command = (sys.executable, "-m", "psfleet", *arguments, "--on", "kubernetes")
         done = self._run(*command, secs=secs, check=False)
-        told = done.stdout + done.stderr
-        assert code is None or done.returncode == code, f"psfleet {' '.join(arguments)}: {done.returncode}\n{told}"
-        return told
+        output = done.stdout + done.stderr
+        assert code is None or done.returncode == code, f"psfleet {' '.join(arguments)}: {done.returncode}\n{output}"
+        return output
 
     def rendered(self, job: str) -> str:
         """What `psfleet render kubernetes` prints for a job."""
@@ -66,7 +66,7 @@ class Space:
         self.processes.append(process)
         return process
 
-    def said(self, process: subprocess.Popen[str]) -> str:
+    def printed(self, process: subprocess.Popen[str]) -> str:
         """What a started command has printed."""
         return (self.folder / f"command-{self.processes.index(process)}.log").read_text()
 
@@ -118,10 +118,10 @@ class Space:
         entries = self.entries(chief[-1]["metadata"]["name"]) if chief else []
         return max([entry["step"] for entry in entries if entry.get("event") == "progress"], default=-1)
 
-    def await_step(self, name: str, step: int, secs: float = RECOVERY_SECS) -> int:
+    def wait_for_step(self, name: str, step: int, timeout_secs: float = RECOVERY_SECS) -> int:
         """Waits until the chief has logged a step, and returns the one that it is at."""
         return wait_until(
-            lambda: self.step(name), secs, f"step {step} of {name}", done=lambda at: at >= step, poll_secs=1
+            lambda: self.step(name), timeout_secs, f"step {step} of {name}", done=lambda at: at >= step, poll_secs=1
         )  # fmt: skip
 
     def job_file(self, name: str, options: Object | None = None, **sections: Any) -> str:

@@ -58,7 +58,7 @@ class Gates:
         (self.folder / f"hold-{shard}").touch()
 
     def release(self, shard: int | str) -> None:
-        """Lets the data of a shard, or the `evaluation`, go on."""
+        """Lets the data of a shard, or the `evaluation`, continue."""
         (self.folder / f"hold-{shard}").unlink()
 
     def hurry(self) -> None:
@@ -95,9 +95,9 @@ class Fleet:
         return found
 
     def wait_for_step(self, step: int, timeout_secs: float = START_SECS) -> None:
-        """Returns when the chief has told of a step at least as high."""
-        self.wait_for(lambda: self.last_step() >= step or self._has_ended(), timeout_secs, f"step {step}")
-        assert self.last_step() >= step, f"the launcher ended before step {step}\n{self.tails()}"
+        """Waits until the chief has logged a step at least as high."""
+        self.wait_for(lambda: self.step() >= step or self._has_ended(), timeout_secs, f"step {step}")
+        assert self.step() >= step, f"the launcher ended before step {step}\n{self.tails()}"
 
     def entries(self, event: str, role: str = "worker", index: int = 0) -> list[dict[str, Any]]:
         """A process's log entries of one kind, over all its restarts; the chief's unless another is named."""
@@ -111,8 +111,8 @@ class Fleet:
             return []
         return [entry for entry in map(parse_line, lines) if entry is not None]
 
-    def last_step(self) -> int:
-        """Of which the chief told; 0 before the first."""
+    def step(self) -> int:
+        """The newest step that the chief has logged; 0 before the first."""
         return max((entry["step"] for entry in self.entries("progress")), default=0)
 
     def pid(self, role: str, index: int) -> int | None:
@@ -134,7 +134,7 @@ class Fleet:
         return next((entry["run"] for entry in self.log() if entry.get("run")), "")
 
     def shards(self) -> list[pb.ShardState]:
-        """What each ps says of itself and of the workers; empty if not all of them answer."""
+        """The state of each ps and its workers; empty if not all of them answer."""
         ready = re.compile("ps is ready at (.*)")
         logs = [self.log("ps", index) for index in range(len(list((self.out / "logs").glob("ps-*.log"))))]
         found = [[match[1] for entry in log if (match := ready.fullmatch(entry["message"]))] for log in logs]

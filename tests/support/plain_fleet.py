@@ -41,12 +41,12 @@ class PlainFleet:
 def training(job: Job, worker_image: str, *worker_options: str) -> Iterator[PlainFleet]:
     """Starts a ps, and a worker from an image, on a network of their own without a way out."""
     address = Address(PS_NAME, DATA_PORT)
-    told = {**environment(job, f"{job.name}-1", [address]), JOB: job.model_dump_json(), INDEX: "0"}
+    variables = {**environment(job, f"{job.name}-1", [address]), JOB: job.model_dump_json(), INDEX: "0"}
     with network("--internal") as net, volume() as out:
         shared = ("--network", net, "--volume", f"{out}:/out")
         ps_options = ("--hostname", PS_NAME, "--network-alias", PS_NAME)
         with (
-            container(PS_IMAGE, *shared, *ps_options, environment=told) as ps,
-            container(worker_image, *shared, *worker_options, environment=told) as worker,
+            container(PS_IMAGE, *shared, *ps_options, environment=variables) as ps,
+            container(worker_image, *shared, *worker_options, environment=variables) as worker,
         ):
             yield PlainFleet(ps, worker, out)

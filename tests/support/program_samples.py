@@ -38,6 +38,7 @@ class Stepper:
 
     @classmethod
     def of(cls, front: FrontEnd) -> Stepper:
+        """Builds the front end's step and opens a session."""
         layout = Layout.plan(front.parameters, front.state, front.frozen, num_ps=2, bucket_bytes=4096)
         with tf.Graph().as_default() as graph:
             vector = tf.compat.v1.placeholder(tf.float32, [layout.parameters.size])

@@ -7,6 +7,8 @@ Arguments: the process id of the test session, the path of the Unix socket, the 
 from __future__ import annotations
 
 import ctypes
+import gc
+import importlib
 import os
 import signal
 import socket
@@ -34,8 +36,16 @@ def main() -> None:
         listener.listen(64)
         os.rename(f"{place}.new", place)
         fork_server.preload(modules)
+        preload_commands()
         connection = accepted(listener)
     fork_server.run(connection)
+
+
+def preload_commands() -> None:
+    """Imports what each command `psfleet`, and each chief, would otherwise import again after its fork."""
+    for module in ("psfleet.cli.main", "tensorboard.summary"):
+        importlib.import_module(module)
+    gc.freeze()
 
 
 def accepted(listener: socket.socket) -> Connection:

@@ -25,10 +25,10 @@ def run(space: Space) -> str:
     """Trains a small job; what was wrong, or nothing."""
     job = space.job_file("again", fleet={"ps": 2, "workers": 2, "spares": 1}, train={"steps": 300, "batch_size": 1})
     with Watcher(space) as watcher:
-        told = space.psfleet("up", job, secs=RUN_SECS, code=None)
+        output = space.psfleet("up", job, secs=RUN_SECS, code=None)
     report = Report.read(space.folder / "runs" / "again")
     if report.status != "done" or report.final_step != 300:
-        return told
+        return output
     codes = watcher.exit_codes()
     wrong = {name: code for name, code in codes.items() if code != 0}
     if wrong or len(codes) != 5:

@@ -63,16 +63,16 @@ class Fleet:
         lines = docker("logs", self.container(service)).stdout.splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]
 
-    def said(self, service: str, text: str) -> int:
-        """How often a service has said something."""
+    def count_messages(self, service: str, text: str) -> int:
+        """Number of log entries of a service with a text."""
         return sum(text in entry["message"] for entry in self.entries(service))
 
     def step(self, generation: int = 1) -> int:
-        """The newest step of a generation, or of one after it, that the chief has told."""
-        told = [entry for entry in self.entries("chief") if entry.get("event") == "progress"]
-        return max((entry["step"] for entry in told if entry["generation"] >= generation), default=-1)
+        """The newest step of a generation, or of one after it, that the chief has logged."""
+        progress = [entry for entry in self.entries("chief") if entry.get("event") == "progress"]
+        return max((entry["step"] for entry in progress if entry["generation"] >= generation), default=-1)
 
-    def wait(self, look: Callable[[], object], what: str, timeout_secs: float = STEP_SECS) -> None:
+    def wait_for(self, look: Callable[[], object], what: str, timeout_secs: float = STEP_SECS) -> None:
         """Waits until `look` sees something; fails with the ends of all logs."""
         try:
             wait_until(look, timeout_secs, what, poll_secs=0.3)
@@ -82,7 +82,7 @@ class Fleet:
     def advances(self, generation: int = 1) -> None:
         """Waits for five more steps."""
         before = self.step(generation)
-        self.wait(lambda: self.step(generation) >= max(before, 0) + 5, f"steps after step {before}")
+        self.wait_for(lambda: self.step(generation) >= max(before, 0) + 5, f"steps after step {before}")
 
     def kill(self, service: str) -> None:
         """Kills every process of a service's container; the engine starts it again."""
@@ -91,8 +91,8 @@ class Fleet:
     def run(self, script: str, *arguments: str, options: tuple[str, ...] = ()) -> dict[str, Any]:
         """What a script of this folder prints as JSON in a container of its own."""
         mounted = ("--volume", f"{HERE / script}:/test/{script}:ro")
-        told = ("--entrypoint", "python", *mounted, *options, WORKER_IMAGE, f"/test/{script}", *arguments)
-        result: dict[str, Any] = json.loads(docker("run", "--rm", *told).stdout.splitlines()[-1])
+        arguments_of_run = ("--entrypoint", "python", *mounted, *options, WORKER_IMAGE, f"/test/{script}", *arguments)
+        result: dict[str, Any] = json.loads(docker("run", "--rm", *arguments_of_run).stdout.splitlines()[-1])
         return result
 
     def exit_codes(self) -> dict[str, int]:
@@ -101,7 +101,7 @@ class Fleet:
         return {name: int(docker("wait", self.container(name)).stdout) for name in names}
 
     def logs(self) -> str:
-        """The end of what each container said."""
+        """The end of each container's log."""
         names = ("chief", "worker", "ps-0", "ps-1")
         return "\n".join(f"--- {name}\n{docker('logs', self.container(name)).stdout[-3000:]}" for name in names)
 
