@@ -38,35 +38,37 @@ class Exchange:
         self._is_small = self._layout.bucket_size * 4 <= SMALL_BYTES
 
     def push(
-        self, gradients: Sequence[tf.Tensor], local_step: tf.Tensor, state: tf.Tensor | None
+        self, gradients: Sequence[tf.Tensor], stamp: tf.Tensor, state: tf.Tensor | None
     ) -> tuple[list[tf.Operation], tf.Tensor]:
-        """Sends a gradient to the ps; the last elements of its first bucket carry the local step.
+        """Sends a gradient to the ps; the last elements of its first bucket carry its stamp.
 
         Args:
             gradients: `[size]` float32 for each parameter of the layout; those of this shard are sent.
-            local_step: int64 scalar, the global step of the parameters that they were computed on.
+            stamp: int64 `[2]`: the local step, which is the global step of the parameters that they were computed on;
+                and the gradient's number, which is that of its batch.
             state: uint8 `[state shard size]`, the state after the chief's forward pass; None from other workers.
 
         Returns:
             Operations that end once the ps has the gradient, and the local step on the ps, int64 scalar.
         """
         with tf.device(self._own_device):
-            sent = self._buckets(gradients, local_step)
+            sent = self._buckets(gradients, stamp)
         variables = self.variables
         with tf.device(variables.device):
-            local_step = _number(sent[0][self._layout.bucket_size :])
+            stamp = _numbers(sent[0][self._layout.bucket_size :])
+            local_step = stamp[0]
             # Copies on the ps of what arrives there: waiting for `sent` itself would take a message of its own.
             arrived = [tf.cast(tf.identity(bucket), tf.float32) for bucket in sent]
             arrived[0] = arrived[0][: self._layout.bucket_size]
             # Once all buckets are there: a worker that is killed before has pushed nothing.
-            with tf.control_dependencies([*arrived, local_step]):
+            with tf.control_dependencies([*arrived, stamp]):
                 before = [variables.pushed.scatter_nd_add([[self._index]], tf.ones([1], tf.int64)).op]
                 if state is not None:
                     before.append(variables.state.assign(state, read_value=False))
             if self._is_sync:
                 before.append(self._count_staleness(local_step))
             with tf.control_dependencies(before):
-                return [variables.gradients.enqueue([*arrived, local_step, tf.constant(self._index)])], local_step
+                return [variables.gradients.enqueue([*arrived, stamp, tf.constant(self._index)])], local_step
 
     def await_and_pull(self, after: Sequence[tf.Operation], local_step: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """Waits for the ps, then reads its parameters.
@@ -123,9 +125,14 @@ class Exchange:
             return tf.identity(progress), [tf.cast(bucket, tf.float32) for bucket in sent]
 
     def shard_steps(self) -> tf.Tensor:
-        """int64 `[2]`, without waiting: the shard's global step, and this worker's newest local step."""
-        with tf.device(self.variables.device):
-            return tf.stack([self.variables.global_step.read_value(), self.variables.last_local_step[self._index]])
+        """int64 `[2]`, without waiting: the shard's global step, and the number of this worker's newest gradient.
+
+        In sync mode a gradient's number is its local step.
+        """
+        variables = self.variables
+        newest = variables.last_local_step if self._is_sync else variables.last_number
+        with tf.device(variables.device):
+            return tf.stack([variables.global_step.read_value(), newest[self._index]])
 
     def _read(self) -> tuple[tf.Tensor, list[tf.Tensor]]:
         """On the ps: global step and final step, and the buckets in the wire type."""
@@ -141,21 +148,21 @@ class Exchange:
         """On the worker: converts what `_read` returns."""
         with tf.device(self._own_device):
             if self._is_small:
-                progress = _number(tf.reshape(buckets[0][self._layout.bucket_size :], [2, -1]))
+                progress = _numbers(buckets[0][self._layout.bucket_size :])
             received = [tf.cast(bucket, tf.float32)[: self._layout.bucket_size] for bucket in buckets]
             return tf.identity(progress), received
 
-    def _buckets(self, gradients: Sequence[tf.Tensor], local_step: tf.Tensor) -> list[tf.Tensor]:
+    def _buckets(self, gradients: Sequence[tf.Tensor], stamp: tf.Tensor) -> list[tf.Tensor]:
         """This shard's buckets of the gradients of all tensors, in the wire type.
 
-        Gaps are zeros. The first bucket is followed by the bits of the local step.
+        Gaps are zeros. The first bucket is followed by the bits of the stamp.
         """
         size = self._layout.bucket_size
         shard_size = self._layout.shard_size
         start = self._shard * shard_size
         parts = [_range(self._layout, gradients, low, low + size) for low in range(start, start + shard_size, size)]
         sent = [[tf.cast(part, self._wire) for part in bucket] for bucket in parts]
-        sent[0].append(_bits(local_step, self._wire))
+        sent[0].append(_bits(stamp, self._wire))
         return [tf.concat(bucket, 0) for bucket in sent]
 
     def _count_staleness(self, local_step: tf.Tensor) -> tf.Operation:
@@ -208,6 +215,6 @@ def _bits(numbers: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     return tf.reshape(tf.bitcast(numbers, dtype), [-1])
 
 
-def _number(bits: tf.Tensor) -> tf.Tensor:
-    """The inverse of `_bits`: the last dimension, 8 bytes, becomes one int64."""
-    return tf.bitcast(bits, tf.int64)
+def _numbers(bits: tf.Tensor) -> tf.Tensor:
+    """The inverse of `_bits` of two numbers: int64 `[2]`."""
+    return tf.bitcast(tf.reshape(bits, [2, -1]), tf.int64)

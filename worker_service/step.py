@@ -24,6 +24,7 @@ class StepGraph:
         feeds: Placeholders of a batch.
         local_step: int64 scalar placeholder: the lowest global step of the local parameters. In async mode each ps
             gets the global step of its own shard instead, as this worker has pulled it.
+        number: int64 scalar placeholder: the number of the batch, and of its gradient.
         step: Trains: the loss (float32 scalar), and global step and final step of each shard (int64 `[num_ps, 2]`).
         await_step: Replaces `step` if this step's gradient is pushed already: global step and final step.
         pull: Reads the parameters at `local_step` without waiting: global step, final step and started step of each
@@ -32,7 +33,8 @@ class StepGraph:
         parameters: float32 `[layout.parameters.size]`, the local copy.
         remote_state: State and frozen weights on the ps, uint8 `[state size]` and uint8 `[frozen size]`.
         worker_job: The TensorFlow job whose task this worker must be.
-        shard_steps: int64 `[num_ps, 2]`: the global step of each shard, and this worker's newest local step there.
+        shard_steps: int64 `[num_ps, 2]`: the global step of each shard, and the number of this worker's newest gradient
+            there; see `Exchange.shard_steps`.
     """
 
     def __init__(self, front_end: FrontEnd, job: Job, layout: Layout, index: int, run: str, generation: int) -> None:
@@ -46,6 +48,7 @@ class StepGraph:
             exchanges = [Exchange(job, layout, shard, index, own, container) for shard in range(layout.num_ps)]
             with tf.device(own):
                 self.local_step = v1.placeholder(tf.int64, [], name="local_step")
+                self.number = v1.placeholder(tf.int64, [], name="number")
                 self.parameters = _local("parameters", [layout.parameters.size], tf.float32)
                 self._local_steps = None if is_sync else _local("local_steps", [layout.num_ps], tf.int64)
                 state = _local_tensors("state", layout.state)
@@ -105,9 +108,10 @@ class StepGraph:
                 local_steps = [self.local_step] * len(exchanges)
             else:
                 local_steps = tf.unstack(self._local_steps.read_value())
+            stamps = [tf.stack([local_step, self.number]) for local_step in local_steps]
         pulled = []
-        for exchange, piece, at_step in zip(exchanges, states, local_steps, strict=True):
-            pushed, local_step = exchange.push(gradients, at_step, piece)
+        for exchange, piece, stamp in zip(exchanges, states, stamps, strict=True):
+            pushed, local_step = exchange.push(gradients, stamp, piece)
             pulled.append(exchange.await_and_pull(pushed, local_step))
         with tf.control_dependencies(updates):
             return self._gather(pulled)

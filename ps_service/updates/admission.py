@@ -27,7 +27,8 @@ def admit_quorum(variables: ShardVariables, quorum: int) -> tf.Tensor:
     accumulators = [variables.accumulator(index) for index in range(len(variables.buckets))]
 
     def admit_next(contributors: tf.Tensor) -> tf.Tensor:
-        *gradients, local_step, worker = variables.gradients.dequeue()
+        *gradients, stamp, worker = variables.gradients.dequeue()
+        local_step = stamp[0]
         with tf.control_dependencies([worker]):
             newest = variables.last_local_step.read_value()[worker]
         is_admitted = tf.equal(local_step, global_step) & (newest < local_step)
