@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,6 +15,8 @@ from psfleet.job.user_code import user_code
 from psfleet.tf.program_data import training_data
 from worker_service.batch_reader import Batch, Reading
 from worker_service.input_pipeline import PREFETCHED_BATCHES, batch_spec, read
+
+logger = logging.getLogger("psfleet.worker")
 
 EPOCH_STRIDE = 0x9E3779B97F4A7C1
 """Odd, so that each epoch of a shard has another shuffle seed (2^64 / golden ratio, cut to 60 bits)."""
@@ -52,8 +55,15 @@ class TrainingData:
     @classmethod
     def of_worker(cls, program: KerasProgram | GraphProgram, job: Job, index: int) -> TrainingData:
         """The data of a worker of a job."""
-        replicas = job.fleet.replicas
-        return cls(program, job, index, replicas, rotates=job.quorum < replicas)
+        replicas, rotates = job.fleet.replicas, job.quorum < job.fleet.replicas
+        if index >= replicas and not rotates:
+            logger.warning(
+                "worker %d was added to a fleet without spares: workers keep their shards, and the examples of one "
+                "that is always late are only used if an added worker has its shard; expected fleet.spares > 0",
+                index,
+                extra={"event": "fixed_shards"},
+            )
+        return cls(program, job, index, replicas, rotates)
 
     def batches(self, start: int, reading: Reading | None = None) -> Iterator[Batch]:
         """Endless batches from batch number `start` on.
@@ -119,7 +129,14 @@ class TrainingData:
         if index not in self._shards:
             # Random operations of the data set without a seed would otherwise depend on those created before.
             tf.random.set_seed(_global_seed(self._job.train.seed))
-            self._shards[index] = _Shard(self._program, self._job, index, self._num_shards)
+            shard = self._shards[index] = _Shard(self._program, self._job, index, self._num_shards)
+            if shard.is_endless and self._epochs_of_round > 1:
+                logger.warning(
+                    "the data set of shard %d repeats for ever: a worker keeps such a shard, whose examples are not "
+                    "used if it is always late; expected no repeat()",
+                    index,
+                    extra={"event": "fixed_shards"},
+                )
         return self._shards[index]
 
     def _locate(self, number: int) -> tuple[int, int]:
@@ -147,6 +164,7 @@ class _Shard:
     Attributes:
         reading: What this process is doing when the data set raises.
         is_finite: Whether the data set's cardinality says how long it is.
+        is_endless: Whether it says that there is no end.
         num_batches: Of an epoch; None as long as it is unknown.
     """
 
@@ -159,6 +177,7 @@ class _Shard:
         batch_spec(self._dataset, job, job.train.batch_size)
         num_examples = int(self._dataset.cardinality())
         self.is_finite = num_examples >= 0
+        self.is_endless = num_examples == tf.data.INFINITE_CARDINALITY
         if self.is_finite:
             self.num_batches = num_examples // job.train.batch_size
             if not self.num_batches:

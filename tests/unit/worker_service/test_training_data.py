@@ -176,6 +176,34 @@ def test_data_without_an_end_are_skipped_from_their_start() -> None:
         assert worker.num_skipped(70) == 70
 
 
+@pytest.mark.parametrize(
+    ("is_endless", "rotates", "says"), [(True, True, 1), (True, False, 0), (False, True, 0), (False, False, 0)]
+)
+def test_data_without_an_end_are_reported_where_workers_would_go_on_to_the_next_shard(
+    caplog: pytest.LogCaptureFixture, is_endless: bool, rotates: bool, says: int
+) -> None:
+    def train(shard: int, shards: int) -> tf.data.Dataset:
+        examples = known(LENGTHS["equal"])(shard, shards)
+        return examples.repeat() if is_endless else examples
+
+    first(8, data(train, 2, rotates=rotates))
+    assert [record.getMessage()[:36] for record in caplog.records] == ["the data set of shard 2 repeats for "] * says
+
+
+@pytest.mark.parametrize(("spares", "index", "says"), [(0, 3, 0), (0, 4, 1), (1, 5, 0)])
+def test_a_worker_that_was_added_without_spares_says_that_shards_are_fixed(
+    caplog: pytest.LogCaptureFixture, spares: int, index: int, says: int
+) -> None:
+    program = GraphProgram(loss=lambda batch: batch, train=known(LENGTHS["equal"]))
+    job = sample_job()
+    fleet = job.fleet.model_copy(update={"workers": 4, "spares": spares})
+    TrainingData.of_worker(program, job.model_copy(update={"fleet": fleet}), index)
+    assert len(caplog.records) == says
+    assert all(
+        f"worker {index} was added to a fleet without spares" in record.getMessage() for record in caplog.records
+    )
+
+
 def test_a_closed_reader_skips_no_further_batch() -> None:
     reading, seen = Reading(), []
 
