@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as v1
 from psfleet.job.job import Job
 from psfleet.layout import FlatLayout, Layout
 from psfleet.tf import container_name, worker_job
+from worker_service.clipping import clipped
 from worker_service.frontends import finite
 from worker_service.frontends.interface import FrontEnd
 from worker_service.push_pull import Exchange
@@ -63,7 +64,7 @@ class StepGraph:
                 training = finite.checked(training, layout)
                 loss = training.loss
                 with tf.control_dependencies([loss]):
-                    gradients = _clipped(training.gradients, job.optimizer.clip_norm)
+                    gradients = clipped(training.gradients, job.optimizer.clip_norm)
                 pushed_state = _as_bytes(layout.state, training.new_state) if index == 0 and state else None
                 with tf.control_dependencies([loss]):
                     kept = [s.assign(new, read_value=False) for s, new in zip(state, training.new_state, strict=True)]
@@ -140,13 +141,6 @@ def _local_tensors(kind: str, flat: FlatLayout) -> list[tf.Variable]:
     return [
         _local(f"{kind}_{index}", spec.shape, tf.dtypes.as_dtype(spec.dtype)) for index, spec in enumerate(flat.specs)
     ]
-
-
-def _clipped(gradients: Sequence[tf.Tensor], clip_norm: float | None) -> Sequence[tf.Tensor]:
-    if clip_norm is None:
-        return [tf.identity(gradient) for gradient in gradients]
-    clipped, _ = tf.clip_by_global_norm(gradients, clip_norm)
-    return clipped
 
 
 def _as_bytes(flat: FlatLayout, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
