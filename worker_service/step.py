@@ -59,6 +59,7 @@ class StepGraph:
                     self.parameters.read_value(),
                     [s.read_value() for s in state],
                     [f.read_value() for f in frozen],
+                    self.number,
                 )
                 self.feeds, self.summaries = training.feeds, training.summaries
                 training = finite.checked(training, layout)

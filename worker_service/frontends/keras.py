@@ -24,6 +24,8 @@ from worker_service.input_pipeline import batch_spec, evaluation_batches
 
 SEED_STRIDE = 506_952_115
 """Distance of the dropout seeds of neighbouring workers; odd, so that small multiples differ modulo 2^31 - 2."""
+DRAWS_OF_STEP = 1 << 20
+"""Distance of the counters with which two batches begin: more than a layer draws random numbers in a step."""
 
 
 class KerasFrontEnd:
@@ -66,7 +68,12 @@ class KerasFrontEnd:
         return finite.checked_values(self._job.program, named) | constants
 
     def build(
-        self, layout: Layout, parameters: tf.Tensor, state: Sequence[tf.Tensor], frozen: Sequence[tf.Tensor]
+        self,
+        layout: Layout,
+        parameters: tf.Tensor,
+        state: Sequence[tf.Tensor],
+        frozen: Sequence[tf.Tensor],
+        number: tf.Tensor | None = None,
     ) -> TrainingGraph:
         """See `FrontEnd`."""
         # Not tf.init_scope, the public way to leave a graph: it stops every gradient tape inside it.
@@ -75,7 +82,8 @@ class KerasFrontEnd:
         graph = self._step.graph
         feeds = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in tf.nest.flatten(self._batch_spec)]
         captured = [tf.constant(outer.numpy()) for outer, _ in graph.captures]
-        values = [parameters, *state, *frozen, *feeds, *captured]
+        number = tf.constant(0, tf.int64) if number is None else number
+        values = [parameters, number, *state, *frozen, *feeds, *captured]
         inputs = list(zip(graph.inputs, values, strict=True))
         outputs = transplant(graph, inputs, [*graph.outputs, *graph.control_outputs])
         loss, *rest = outputs
@@ -145,21 +153,21 @@ class KerasFrontEnd:
         return changed, [variable for variable in others if all(variable is not other for other in changed)]
 
     def _trace_step(self, layout: Layout) -> Any:
-        """A concrete function of the flat parameters, state, frozen and batch: loss, gradients and new state."""
+        """A concrete function of flat parameters, number, state, frozen and batch: loss, gradients and new state."""
 
         def step(values: Any, batch: Any) -> tuple[tf.Tensor, ...]:
-            vector, *others = values
+            vector, number, *others = values
             state, frozen = others[: len(self._state)], others[len(self._state) :]
             parameters = flat.slices(layout.parameters, vector)
             with tf.GradientTape() as tape:
                 tape.watch(parameters)
-                values = [*parameters, *self._shift_seeds(state, self._index), *frozen]
+                values = [*parameters, *self._seeded(state, number), *frozen]
                 scope, loss, _ = self._forward(self._trained + self._state + self._frozen, values, batch)
             gradients = flat.dense(layout.parameters, tape.gradient(loss, parameters))
             new_state = [scope.get_current_value(variable) for variable in self._state]
-            return loss, *gradients, *self._shift_seeds(new_state, -self._index)
+            return loss, *gradients, *self._of_chief(new_state)
 
-        specs = [tf.TensorSpec([layout.parameters.size], tf.float32)]
+        specs = [tf.TensorSpec([layout.parameters.size], tf.float32), tf.TensorSpec([], tf.int64)]
         specs += [tf.TensorSpec(variable.shape, variable.dtype) for variable in self._state + self._frozen]
         return self._concrete(step, specs)
 
@@ -202,13 +210,29 @@ class KerasFrontEnd:
                 )
         return concrete
 
-    def _shift_seeds(self, state: Sequence[tf.Tensor], multiple: int) -> list[tf.Tensor]:
-        """The state with shifted seeds of random layers, so that each worker drops out different units."""
-        shifted = list(state)
-        for position, variable in enumerate(self._state):
-            if multiple and variable.path.endswith("seed_generator_state"):
-                shifted[position] += tf.constant([multiple * SEED_STRIDE, 0], variable.dtype)
-        return shifted
+    def _seeded(self, state: Sequence[tf.Tensor], number: tf.Tensor) -> list[tf.Tensor]:
+        """The state at the start of a step, with the random layers' own: a function of worker and batch number.
+
+        The state of a `keras.random.SeedGenerator` is a seed and the number of its draws. The seed that the ps hold is
+        a function of `train.seed`. So a step that is repeated, by this process or another, has the same random numbers.
+        """
+        draws = number * DRAWS_OF_STEP
+        return [
+            tf.stack([value[0] + self._index * SEED_STRIDE, tf.cast(draws, value.dtype)]) if is_seed else value
+            for value, is_seed in zip(state, self._are_seeds(), strict=True)
+        ]
+
+    def _of_chief(self, new_state: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The state after a step, with the seeds of the chief in place of those of this worker."""
+        shift = [self._index * SEED_STRIDE, 0]
+        return [
+            value - tf.constant(shift, value.dtype) if is_seed else value
+            for value, is_seed in zip(new_state, self._are_seeds(), strict=True)
+        ]
+
+    def _are_seeds(self) -> list[bool]:
+        """For each tensor of state, whether it is that of a `keras.random.SeedGenerator`."""
+        return [variable.path.endswith("seed_generator_state") for variable in self._state]
 
     def _error(self, message: str) -> ProgramError:
         return ProgramError(f"program {self._job.program!r}: {message}")
