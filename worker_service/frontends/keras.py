@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,12 +21,8 @@ from psfleet.tf.program_data import built_model, training_data
 from worker_service.frontends import finite, flat
 from worker_service.frontends.graph_import import split, transplant
 from worker_service.frontends.interface import TrainingGraph
+from worker_service.frontends.random_state import RandomState
 from worker_service.input_pipeline import batch_spec, evaluation_batches
-
-SEED_STRIDE = 506_952_115
-"""Distance of the dropout seeds of neighbouring workers; odd, so that small multiples differ modulo 2^31 - 2."""
-DRAWS_OF_STEP = 1 << 20
-"""Distance of the counters with which two batches begin: more than a layer draws random numbers in a step."""
 
 
 class KerasFrontEnd:
@@ -54,7 +51,9 @@ class KerasFrontEnd:
         with user_code(job, "compile()"):
             self._model.compile(loss=program.loss, metrics=program.metrics, jit_compile=False)
         self._trained = trained
+        self._draws: Counter[int] = Counter()
         self._state, self._frozen = self._split(others)
+        self._random = RandomState(self._state, self._draws, index)
         self._step: Any = None
         self._evaluation = evaluation_batches(program, job) if index == 0 else None
         self.parameters = tuple(self._specs[id(variable)] for variable in self._trained)
@@ -135,6 +134,7 @@ class KerasFrontEnd:
 
         def forward(values: Any, batch: Any) -> tf.Tensor:
             scope, loss, before = self._forward(self._trained + list(others), values, batch)
+            self._draws = scope.num_updates
             # Assigned, not extended: a function whose first trace creates variables (a metric's) is traced twice.
             changed[:] = [
                 variable
@@ -161,11 +161,11 @@ class KerasFrontEnd:
             parameters = flat.slices(layout.parameters, vector)
             with tf.GradientTape() as tape:
                 tape.watch(parameters)
-                values = [*parameters, *self._seeded(state, number), *frozen]
+                values = [*parameters, *self._random.of_step(state, number), *frozen]
                 scope, loss, _ = self._forward(self._trained + self._state + self._frozen, values, batch)
             gradients = flat.dense(layout.parameters, tape.gradient(loss, parameters))
             new_state = [scope.get_current_value(variable) for variable in self._state]
-            return loss, *gradients, *self._of_chief(new_state)
+            return loss, *gradients, *self._random.of_chief(new_state)
 
         specs = [tf.TensorSpec([layout.parameters.size], tf.float32), tf.TensorSpec([], tf.int64)]
         specs += [tf.TensorSpec(variable.shape, variable.dtype) for variable in self._state + self._frozen]
@@ -173,7 +173,7 @@ class KerasFrontEnd:
 
     def _forward(
         self, variables: Sequence[Any], values: Sequence[tf.Tensor], batch: Any
-    ) -> tuple[keras.StatelessScope, tf.Tensor, dict[int, tf.Tensor]]:
+    ) -> tuple[_Scope, tf.Tensor, dict[int, tf.Tensor]]:
         """Runs the model and its loss as Keras' train_step does, with `values` in place of `variables`.
 
         Returns:
@@ -210,38 +210,23 @@ class KerasFrontEnd:
                 )
         return concrete
 
-    def _seeded(self, state: Sequence[tf.Tensor], number: tf.Tensor) -> list[tf.Tensor]:
-        """The state at the start of a step, with the random layers' own: a function of worker and batch number.
-
-        The state of a `keras.random.SeedGenerator` is a seed and the number of its draws. The seed that the ps hold is
-        a function of `train.seed`. So a step that is repeated, by this process or another, has the same random numbers.
-        """
-        draws = number * DRAWS_OF_STEP
-        return [
-            tf.stack([value[0] + self._index * SEED_STRIDE, tf.cast(draws, value.dtype)]) if is_seed else value
-            for value, is_seed in zip(state, self._are_seeds(), strict=True)
-        ]
-
-    def _of_chief(self, new_state: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The state after a step, with the seeds of the chief in place of those of this worker."""
-        shift = [self._index * SEED_STRIDE, 0]
-        return [
-            value - tf.constant(shift, value.dtype) if is_seed else value
-            for value, is_seed in zip(new_state, self._are_seeds(), strict=True)
-        ]
-
-    def _are_seeds(self) -> list[bool]:
-        """For each tensor of state, whether it is that of a `keras.random.SeedGenerator`."""
-        return [variable.path.endswith("seed_generator_state") for variable in self._state]
-
     def _error(self, message: str) -> ProgramError:
         return ProgramError(f"program {self._job.program!r}: {message}")
 
 
 class _Scope(keras.StatelessScope):
-    """A scope in which no gradient flows through a value that was assigned to a variable, as in an eager model."""
+    """A scope in which no gradient flows through a value that was assigned to a variable, as in an eager model.
+
+    Attributes:
+        num_updates: How often each variable was assigned, by id.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.num_updates: Counter[int] = Counter()
 
     def add_update(self, update: tuple[Any, tf.Tensor]) -> None:
         """Is called by `keras.Variable.assign`."""
         variable, value = update
+        self.num_updates[id(variable)] += 1
         super().add_update((variable, tf.stop_gradient(value)))
