@@ -96,7 +96,8 @@ class ShardGraph:
         self._restore(plan, content)
         for variable in (variables.global_step, variables.started_step):
             self._assign(variable, np.int64(start_step))
-        self._assign(variables.last_local_step, np.full(variables.worker_limit, -1, np.int64))
+        for variable in (variables.last_local_step, variables.last_number):
+            self._assign(variable, np.full(variables.worker_limit, -1, np.int64))
         self.set_final_step(job.train.steps)
         self.updates.start(self._session)
 
@@ -157,6 +158,7 @@ class ShardGraph:
             variables.started_step,
             variables.final_step,
             variables.last_local_step,
+            variables.last_number,
             variables.pushed,
             variables.used,
             variables.staleness,

@@ -124,7 +124,7 @@ class DeadlineError(TemporaryError):
 
 
 class DataStallError(DeadlineError):
-    """The training program's data set gave no example in time.
+    """A function of the training program that makes or reads a data set gave nothing in time.
 
     Attributes:
         ends_run: Whether the fleet cannot train without it.

@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Protocol
 
-import numpy as np
-
 from psfleet.errors import DataStallError, LostPeerError
 from psfleet.job.sections import Deadlines
 from worker_service.batch_reader import Batch, BatchReader, Reading
@@ -41,7 +39,7 @@ class BatchNumbers:
     """The numbers of a worker's batches.
 
     In sync mode the batch of a step is that of its number, whoever trained the steps before. In async mode a worker
-    counts: a generation or a process starts at global step / workers, and each pushed gradient is one batch.
+    counts: it starts at global step / workers in each generation, and each gradient has the number of its batch.
 
     Args of the constructor:
         num_workers: Workers and spares.
@@ -52,28 +50,27 @@ class BatchNumbers:
         self._num_workers = num_workers
         self._generation = -1
         self._count = 0
-        self._under_way: np.ndarray | None = None
 
     def start(self, generation: int, start: SessionStart) -> None:
         """A session with a generation is open.
 
-        Async: if the session before it had the same generation and broke in a step, that step's batch is repeated
-        unless every ps has its gradient.
+        Async: continues after the newest gradient of this worker's index, whichever process pushed it. If not every ps
+        has that gradient, its batch is repeated: those that have it drop the second one. No ps lacks an earlier one,
+        because a worker pushes a gradient when every ps has the one before.
         """
-        if generation != self._generation:
-            self._generation, self._count = generation, start.global_step // self._num_workers
-        elif self._under_way is not None and (start.local_steps >= self._under_way).all():
-            self._count += 1
-        self._under_way = None
+        newest = int(start.numbers.max())
+        if newest >= 0:
+            self._count = newest + bool((start.numbers == newest).all())
+        elif generation != self._generation:
+            self._count = start.global_step // self._num_workers
+        self._generation = generation
 
-    def next(self, global_steps: np.ndarray) -> int:
-        """The number of the batch of a step, whose parameters were pulled at these global steps, int64 `[num_ps]`."""
-        self._under_way = global_steps
-        return int(global_steps.min()) if self._is_sync else self._count
+    def next(self, local_step: int) -> int:
+        """The number of the batch of a step, on parameters of a global step."""
+        return local_step if self._is_sync else self._count
 
     def pushed(self) -> None:
         """The gradient of the last number is pushed."""
-        self._under_way = None
         self._count += 1
 
 

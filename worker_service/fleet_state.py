@@ -33,6 +33,21 @@ def has_generation(state: pb.ShardState, generation: int) -> bool:
     return state.phase != pb.EMPTY and state.generation == generation
 
 
+def trains_on(before: States, after: States) -> bool:
+    """Whether every shard has made steps between two looks of a worker that has not yet pushed a gradient.
+
+    One step does not say so: its gradient can be that of the worker's predecessor.
+    """
+    return all(
+        new is not None and new.step > _step_before(old, new) + 1 for old, new in zip(before, after, strict=True)
+    )
+
+
+def _step_before(old: pb.ShardState | None, new: pb.ShardState) -> int:
+    """The step of an earlier state; that at which its generation started if it is of another one, or unknown."""
+    return int(old.step if old is not None and has_generation(old, new.generation) else new.first_step)
+
+
 def check_chief(states: States, incarnation: int) -> None:
     """Checks, before the chief writes what only one chief may write, that no ps knows of a newer one.
 

@@ -56,35 +56,37 @@ class Exchange:
         self._is_small = self._layout.bucket_size * 4 <= SMALL_BYTES
 
     def push(
-        self, gradients: Sequence[tf.Tensor], local_step: tf.Tensor, state: tf.Tensor
+        self, gradients: Sequence[tf.Tensor], stamp: tf.Tensor, state: tf.Tensor
     ) -> tuple[list[tf.Operation], tf.Tensor]:
-        """Sends a gradient to the ps; its first bucket is followed by the state and the local step.
+        """Sends a gradient to the ps; its first bucket is followed by the state and its stamp.
 
         Args:
             gradients: `[size]` float32 for each parameter of the layout; those of this shard are sent.
-            local_step: int64 scalar, the global step of the parameters that they were computed on.
+            stamp: int64 `[2]`: the local step, which is the global step of the parameters that they were computed on;
+                and the gradient's number, which is that of its batch.
             state: uint8 `[state shard size]` after the forward pass.
 
         Returns:
             Operations that end once the ps has the gradient, and the local step on the ps, int64 scalar.
         """
         with tf.device(self._own_device):
-            sent = self._buckets(gradients, local_step, state)
+            sent = self._buckets(gradients, stamp, state)
         variables = self.variables
         with tf.device(variables.device):
             arrived_state, rest = self._state_wire.pushed(sent[0][self._layout.bucket_size :])
-            local_step = _number(rest)
+            stamp = _numbers(rest)
+            local_step = stamp[0]
             # Copies on the ps of what arrives there: waiting for `sent` itself would take a message of its own.
             arrived = [tf.cast(tf.identity(bucket), tf.float32) for bucket in sent]
             arrived[0] = arrived[0][: self._layout.bucket_size]
             arrived += arrived_state
             # Once all buckets are there: a worker that is killed before has pushed nothing.
-            with tf.control_dependencies([*arrived, local_step]):
+            with tf.control_dependencies([*arrived, stamp]):
                 before = [variables.pushed.scatter_nd_add([[self._index]], tf.ones([1], tf.int64)).op]
             if self._is_sync:
                 before.append(self._count_staleness(local_step))
             with tf.control_dependencies(before):
-                return [variables.gradients.enqueue([*arrived, local_step, tf.constant(self._index)])], local_step
+                return [variables.gradients.enqueue([*arrived, stamp, tf.constant(self._index)])], local_step
 
     def await_and_pull(
         self, after: Sequence[tf.Operation], local_step: tf.Tensor, own_state: tf.Tensor | None = None
@@ -145,9 +147,14 @@ class Exchange:
             return Pulled(tf.identity(progress), [tf.cast(bucket, tf.float32) for bucket in sent], tf.identity(state))
 
     def shard_steps(self) -> tf.Tensor:
-        """int64 `[2]`, without waiting: the shard's global step, and this worker's newest local step."""
-        with tf.device(self.variables.device):
-            return tf.stack([self.variables.global_step.read_value(), self.variables.last_local_step[self._index]])
+        """int64 `[2]`, without waiting: the shard's global step, and the number of this worker's newest gradient.
+
+        In sync mode a gradient's number is its local step.
+        """
+        variables = self.variables
+        newest = variables.last_local_step if self._is_sync else variables.last_number
+        with tf.device(variables.device):
+            return tf.stack([variables.global_step.read_value(), newest[self._index]])
 
     def _receive(
         self, progress: tf.Tensor, buckets: Sequence[tf.Tensor], state: tf.Tensor, own_state: tf.Tensor | None
@@ -167,20 +174,20 @@ class Exchange:
                 states, rest = self._state_wire.pulled(rest, own_state)
                 state = [*states, own_state][0]
             if self._is_small:
-                progress = _number(tf.reshape(rest, [2, -1]))
+                progress = _numbers(rest)
             return Pulled(tf.identity(progress), received, tf.identity(state))
 
-    def _buckets(self, gradients: Sequence[tf.Tensor], local_step: tf.Tensor, state: tf.Tensor) -> list[tf.Tensor]:
+    def _buckets(self, gradients: Sequence[tf.Tensor], stamp: tf.Tensor, state: tf.Tensor) -> list[tf.Tensor]:
         """This shard's buckets of the gradients of all tensors, in the wire type.
 
-        Gaps are zeros. The first bucket is followed by the bits of the state and the local step.
+        Gaps are zeros. The first bucket is followed by the bits of the state and the stamp.
         """
         size = self._layout.bucket_size
         shard_size = self._layout.shard_size
         start = self._shard * shard_size
         parts = [_range(self._layout, gradients, low, low + size) for low in range(start, start + shard_size, size)]
         sent = [[tf.cast(part, self._wire) for part in bucket] for bucket in parts]
-        sent[0] += [*self._state_wire.push(state), _bits(local_step, self._wire)]
+        sent[0] += [*self._state_wire.push(state), _bits(stamp, self._wire)]
         return [tf.concat(bucket, 0) for bucket in sent]
 
     def _count_staleness(self, local_step: tf.Tensor) -> tf.Operation:
@@ -233,6 +240,6 @@ def _bits(numbers: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
     return tf.reshape(tf.bitcast(numbers, dtype), [-1])
 
 
-def _number(bits: tf.Tensor) -> tf.Tensor:
-    """The inverse of `_bits`: the last dimension, 8 bytes, becomes one int64."""
-    return tf.bitcast(bits, tf.int64)
+def _numbers(bits: tf.Tensor) -> tf.Tensor:
+    """The inverse of `_bits` of two numbers: int64 `[2]`."""
+    return tf.bitcast(tf.reshape(bits, [2, -1]), tf.int64)

@@ -20,7 +20,7 @@ from psfleet.errors import (
     StoppedError,
 )
 from psfleet.job.job import Job
-from psfleet.job.program import load_program
+from psfleet.job.program import GraphProgram, KerasProgram, load_program
 from psfleet.job.program_files import digest, program_files
 from psfleet.layout import Layout
 from psfleet.report import html
@@ -40,7 +40,7 @@ from worker_service.chief.recovery import PROGRAM_DIGEST, Recovery
 from worker_service.chief.run_attempt import begin
 from worker_service.chief.run_finisher import RunFinisher, versions
 from worker_service.evaluation import Evaluator
-from worker_service.fleet_state import States, check_chief
+from worker_service.fleet_state import States, check_chief, trains_on
 from worker_service.frontends import FrontEnd, front_end
 from worker_service.heartbeat import Heartbeat
 from worker_service.joining import join
@@ -120,8 +120,7 @@ def _train(process: _Process, plane: DataPlane) -> int:
     plane.check()
     logger.info("building the model and tracing a step", extra={"event": "starting"})
     program = load_program(job, settings.program_folder)
-    num_shards = job.fleet.replicas
-    front = front_end(program, job, num_shards, index)
+    front = _front_end(program, job, index, process.fleet)
     layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, job.update.bucket_bytes)
     process.metrics.add_layout(layout, index)
     context = RunContext(
@@ -135,7 +134,7 @@ def _train(process: _Process, plane: DataPlane) -> int:
         stop=process.stop,
         out=settings.out,
     )
-    numbers = BatchNumbers(job.update.mode == "sync", num_shards)
+    numbers = BatchNumbers(job.update.mode == "sync", job.fleet.replicas)
     data = TrainingData.of_worker(program, job, index)
     feed = Batches(data, numbers, job.deadlines, index, process.progress)
     # All objects so far live as long as the process: the collector need not scan them (5 % of a worker's time).
@@ -148,6 +147,22 @@ def _train(process: _Process, plane: DataPlane) -> int:
     if outcome.exit_code:
         logger.info("the run ended: %s", outcome.message, extra={"exit_code": outcome.exit_code})
     return outcome.exit_code
+
+
+def _front_end(program: KerasProgram | GraphProgram, job: Job, index: int, fleet: FleetClient) -> FrontEnd:
+    """The program's front end.
+
+    Raises:
+        ProgramError: The program failed.
+        DataStallError: A function of the program did not return in time. It ends the run unless the fleet has trained
+            meanwhile.
+    """
+    before = fleet.describe()
+    try:
+        return front_end(program, job, job.fleet.replicas, index)
+    except DataStallError as error:
+        error.ends_run = not trains_on(before, fleet.describe())
+        raise
 
 
 def _lead(process: _Process, context: RunContext, front: FrontEnd, feed: Batches) -> int:

@@ -35,11 +35,12 @@ class SessionStart:
 
     Attributes:
         shards: Global step and final step of each shard, int64 `[num_ps, 2]`.
-        local_steps: Local step of this worker's newest gradient on each shard, int64 `[num_ps]`; -1: none.
+        numbers: Number of this worker's newest gradient on each shard, int64 `[num_ps]`; -1: none. In sync mode a
+            gradient's number is its local step.
     """
 
     shards: np.ndarray
-    local_steps: np.ndarray
+    numbers: np.ndarray
 
     @property
     def global_step(self) -> int:
@@ -120,7 +121,7 @@ class WorkerSession:
         with translate_errors():
             self._session.run(step.load_frozen, options=self._options)
         start = self.resume()
-        self._train = _Call(self._session, step.step, [*step.feeds, step.local_step], self._options)
+        self._train = _Call(self._session, step.step, [*step.feeds, step.local_step, step.number], self._options)
         self._await = _Call(self._session, [step.await_step], [step.local_step], self._options)
         return start
 
@@ -167,18 +168,19 @@ class WorkerSession:
             else:
                 self._opened.set_result(None)
 
-    def train(self, batch: Sequence[np.ndarray], local_step: int) -> tuple[float, np.ndarray]:
+    def train(self, batch: Sequence[np.ndarray], local_step: int, number: int) -> tuple[float, np.ndarray]:
         """Runs one step.
 
         Args:
             batch: In the order of the graph's feeds.
             local_step: The global step of the local parameters.
+            number: Of the batch. A ps applies a worker's gradient of a number once.
 
         Returns:
             The loss of the batch; global step and final step of each shard after the step, int64 `[num_ps, 2]`.
         """
         with translate_errors(f"worker {self._index}, step {local_step + 1}: "):
-            loss, shards = self._train(*batch, np.int64(local_step))
+            loss, shards = self._train(*batch, np.int64(local_step), np.int64(number))
         return float(loss), shards
 
     def await_step(self, local_step: int) -> np.ndarray:

@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as v1
 from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.tf import byte_vectors, container_name, worker_job
+from worker_service.clipping import clipped
 from worker_service.frontends import finite
 from worker_service.frontends.interface import FrontEnd
 from worker_service.push_pull import Exchange, Pulled
@@ -23,6 +24,7 @@ class StepGraph:
         feeds: Placeholders of a batch.
         local_step: int64 scalar placeholder: the lowest global step of the local parameters. In async mode each ps
             gets the global step of its own shard instead, as this worker has pulled it.
+        number: int64 scalar placeholder: the number of the batch, and of its gradient.
         step: Trains: the loss (float32 scalar), and global step and final step of each shard (int64 `[num_ps, 2]`).
         await_step: Replaces `step` if this step's gradient is pushed already: global step and final step.
         pull: Reads the parameters at `local_step` without waiting: global step, final step and started step of each
@@ -34,7 +36,8 @@ class StepGraph:
             others as this worker's own steps have changed them since it read those of the ps.
         frozen: uint8 `[layout.frozen.size]`, the local copy.
         worker_job: The TensorFlow job whose task this worker must be.
-        shard_steps: int64 `[num_ps, 2]`: the global step of each shard, and this worker's newest local step there.
+        shard_steps: int64 `[num_ps, 2]`: the global step of each shard, and the number of this worker's newest gradient
+            there; see `Exchange.shard_steps`.
     """
 
     def __init__(self, front_end: FrontEnd, job: Job, layout: Layout, index: int, run: str, generation: int) -> None:
@@ -48,6 +51,7 @@ class StepGraph:
             exchanges = [Exchange(job, layout, shard, index, own, container) for shard in range(layout.num_ps)]
             with tf.device(own):
                 self.local_step = v1.placeholder(tf.int64, [], name="local_step")
+                self.number = v1.placeholder(tf.int64, [], name="number")
                 self.parameters = _local("parameters", [layout.parameters.size], tf.float32)
                 self._local_steps = None if is_sync else _local("local_steps", [layout.num_ps], tf.int64)
                 self.state = _local("state", [layout.state.size], tf.uint8)
@@ -57,12 +61,13 @@ class StepGraph:
                     self.parameters.read_value(),
                     byte_vectors.unpack(layout.state, self.state.read_value()),
                     byte_vectors.unpack(layout.frozen, self.frozen.read_value()),
+                    self.number,
                 )
                 self.feeds, self.summaries = training.feeds, training.summaries
                 training = finite.checked(training, layout)
                 loss = training.loss
                 with tf.control_dependencies([loss]):
-                    gradients = _clipped(training.gradients, job.optimizer.clip_norm)
+                    gradients = clipped(training.gradients, job.optimizer.clip_norm)
                 new_state = byte_vectors.pack(layout.state, training.new_state)
             self.step = (loss, self._push_and_pull(exchanges, gradients, new_state, training.updates))
             self.await_step = self._gather([exchange.await_and_pull([], self.local_step) for exchange in exchanges])
@@ -90,9 +95,10 @@ class StepGraph:
                 local_steps = [self.local_step] * len(exchanges)
             else:
                 local_steps = tf.unstack(self._local_steps.read_value())
+            stamps = [tf.stack([local_step, self.number]) for local_step in local_steps]
         pulled = []
-        for exchange, state, at_step in zip(exchanges, states, local_steps, strict=True):
-            pushed, local_step = exchange.push(gradients, at_step, state)
+        for exchange, state, stamp in zip(exchanges, states, stamps, strict=True):
+            pushed, local_step = exchange.push(gradients, stamp, state)
             pulled.append(exchange.await_and_pull(pushed, local_step, state))
         with tf.control_dependencies(updates):
             return self._gather(pulled)
@@ -120,10 +126,3 @@ def _local(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Variable:
         f"worker/{name}", shape, dtype, initializer=v1.zeros_initializer(), trainable=False, use_resource=True,
         collections=[v1.GraphKeys.LOCAL_VARIABLES],
     )  # fmt: skip
-
-
-def _clipped(gradients: Sequence[tf.Tensor], clip_norm: float | None) -> Sequence[tf.Tensor]:
-    if clip_norm is None:
-        return [tf.identity(gradient) for gradient in gradients]
-    clipped, _ = tf.clip_by_global_norm(gradients, clip_norm)
-    return clipped

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import numpy as np
@@ -14,6 +15,9 @@ from psfleet.job.user_code import user_code
 from psfleet.tf.program_data import training_data
 from worker_service.batch_reader import Batch, Reading
 from worker_service.input_pipeline import PREFETCHED_BATCHES, batch_spec, read
+from worker_service.random_data import is_random
+
+logger = logging.getLogger("psfleet.worker")
 
 EPOCH_STRIDE = 0x9E3779B97F4A7C1
 """Odd, so that each epoch of a shard has another shuffle seed (2^64 / golden ratio, cut to 60 bits)."""
@@ -52,8 +56,15 @@ class TrainingData:
     @classmethod
     def of_worker(cls, program: KerasProgram | GraphProgram, job: Job, index: int) -> TrainingData:
         """The data of a worker of a job."""
-        replicas = job.fleet.replicas
-        return cls(program, job, index, replicas, rotates=job.quorum < replicas)
+        replicas, rotates = job.fleet.replicas, job.quorum < job.fleet.replicas
+        if index >= replicas and not rotates:
+            logger.warning(
+                "worker %d was added to a fleet without spares: workers keep their shards, and the examples of one "
+                "that is always late are only used if an added worker has its shard; expected fleet.spares > 0",
+                index,
+                extra={"event": "fixed_shards"},
+            )
+        return cls(program, job, index, replicas, rotates)
 
     def batches(self, start: int, reading: Reading | None = None) -> Iterator[Batch]:
         """Endless batches from batch number `start` on.
@@ -79,7 +90,8 @@ class TrainingData:
         while True:
             reading.opens_shard = self._epochs_of_round > 1
             shard = self._shard(epoch)
-            stays = self._epochs_of_round == 1 and shard.is_finite
+            reading.opens_shard |= shard.is_random
+            stays = self._epochs_of_round == 1 and shard.is_finite and not shard.is_random
             dataset = shard.all_epochs(epoch) if stays else shard.epoch(epoch)
             num_read = 0
             for batch in read(dataset, self._job, shard.reading):
@@ -114,12 +126,17 @@ class TrainingData:
         return (self._first_shard + epoch % self._epochs_of_round) % self._num_shards
 
     def _shard(self, epoch: int) -> _Shard:
-        """The shard of an epoch; `train` is called once for each shard, when it is first needed."""
+        """The shard of an epoch; `train` is called when it is first needed, and for each epoch of random data."""
         index = self._shard_index(epoch)
         if index not in self._shards:
-            # Random operations of the data set without a seed would otherwise depend on those created before.
-            tf.random.set_seed(_global_seed(self._job.train.seed))
-            self._shards[index] = _Shard(self._program, self._job, index, self._num_shards)
+            shard = self._shards[index] = _Shard(self._program, self._job, index, self._num_shards, epoch)
+            if shard.is_endless and self._epochs_of_round > 1:
+                logger.warning(
+                    "the data set of shard %d repeats for ever: a worker keeps such a shard, whose examples are not "
+                    "used if it is always late; expected no repeat()",
+                    index,
+                    extra={"event": "fixed_shards"},
+                )
         return self._shards[index]
 
     def _locate(self, number: int) -> tuple[int, int]:
@@ -147,18 +164,25 @@ class _Shard:
     Attributes:
         reading: What this process is doing when the data set raises.
         is_finite: Whether the data set's cardinality says how long it is.
+        is_endless: Whether it says that there is no end.
+        is_random: Whether the data set has random operations; it is then made anew for each epoch.
         num_batches: Of an epoch; None as long as it is unknown.
     """
 
-    def __init__(self, program: KerasProgram | GraphProgram, job: Job, index: int, num_shards: int) -> None:
+    def __init__(self, program: KerasProgram | GraphProgram, job: Job, index: int, num_shards: int, epoch: int) -> None:
+        self._program = program
         self._job = job
         self._index = index
-        self._dataset = training_data(program, job, index, num_shards)
+        self._num_shards = num_shards
+        self._epoch = epoch
+        self._dataset = self._make(epoch)
+        self.is_random = is_random(self._dataset)
         self.reading = f"reading the training data of shard {index}"
         self.num_batches: int | None = None
         batch_spec(self._dataset, job, job.train.batch_size)
         num_examples = int(self._dataset.cardinality())
         self.is_finite = num_examples >= 0
+        self.is_endless = num_examples == tf.data.INFINITE_CARDINALITY
         if self.is_finite:
             self.num_batches = num_examples // job.train.batch_size
             if not self.num_batches:
@@ -168,11 +192,25 @@ class _Shard:
 
     def epoch(self, epoch: int) -> tf.data.Dataset:
         """The batches of one epoch."""
+        if self.is_random and epoch != self._epoch:
+            self._epoch, self._dataset = epoch, self._make(epoch)
+        self._seed_shuffle()
         return _prefetched(self._batches(tf.constant(epoch, tf.int64)))
 
     def all_epochs(self, first: int) -> tf.data.Dataset:
         """The batches of all epochs from one on. A shard without a batch would be read forever."""
+        self._seed_shuffle()
         return _prefetched(tf.data.Dataset.range(first, tf.int64.max).flat_map(self._batches))
+
+    def _make(self, epoch: int) -> tf.data.Dataset:
+        """The data set, whose random operations without a seed get one that is a function of the epoch."""
+        entropy = [self._job.train.seed, self._index, epoch]
+        tf.random.set_seed(_global_seed(int(np.random.SeedSequence(entropy).generate_state(1)[0])))
+        return training_data(self._program, self._job, self._index, self._num_shards)
+
+    def _seed_shuffle(self) -> None:
+        """Sets TensorFlow's global seed, on which the order of a shuffle depends; tracing a step sets it, too."""
+        tf.random.set_seed(_global_seed(self._job.train.seed))
 
     def _batches(self, epoch: tf.Tensor) -> tf.data.Dataset:
         train, examples = self._job.train, self._dataset

@@ -86,13 +86,14 @@ def train(
     observer.start(local_step)
     progress.session_opened(local_step)
     before = time.perf_counter()
-    if is_sync and local_step <= start.local_steps.min() and not _is_done(shards):
+    if is_sync and local_step <= start.numbers.min() and not _is_done(shards):
         shards = session.await_step(local_step)
         local_step = _global_step(shards)
         progress.step_awaited(local_step)
     while not _is_done(shards):
-        batch = batches.at(batches.numbers.next(shards[:, 0]))
-        loss, shards = session.train(batch, local_step)
+        number = batches.numbers.next(local_step)
+        batch = batches.at(number)
+        loss, shards = session.train(batch, local_step, number)
         batches.numbers.pushed()
         local_step = _global_step(shards)
         now = time.perf_counter()

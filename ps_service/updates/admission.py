@@ -30,8 +30,9 @@ def admit_quorum(variables: ShardVariables, quorum: int) -> tuple[tf.Tensor, lis
     state = StateUpdate(variables)
 
     def admit_next(contributors: tf.Tensor, *totals: tf.Tensor) -> list[tf.Tensor]:
-        *tensors, local_step, worker = variables.gradients.dequeue()
+        *tensors, stamp, worker = variables.gradients.dequeue()
         gradients, pushed_state = tensors[: len(accumulators)], tensors[len(accumulators) :]
+        local_step = stamp[0]
         with tf.control_dependencies([worker]):
             newest = variables.last_local_step.read_value()[worker]
         is_admitted = tf.equal(local_step, global_step) & (newest < local_step)

@@ -36,7 +36,10 @@ class StalePolicy:
 
 
 class AsyncUpdates:
-    """Applies gradients from the queue one at a time.
+    """Applies gradients from the queue one at a time, each number of a worker at most once.
+
+    A worker's numbers only grow. One that is not above the newest comes from a worker that was restarted after its
+    push, or from a process that has been replaced: it is dropped.
 
     Args of the constructor:
         make_optimizer: Builds the optimizer at a factor (float32 scalar) of the scheduled learning rate.
@@ -46,17 +49,20 @@ class AsyncUpdates:
     def __init__(
         self, variables: ShardVariables, make_optimizer: Any, stale: Stale, state_share: Callable[[tf.Tensor], Any]
     ) -> None:
-        *tensors, local_step, worker = variables.gradients.dequeue()
+        *tensors, stamp, worker = variables.gradients.dequeue()
         gradients, pushed_state = tensors[: len(variables.buckets)], tensors[len(variables.buckets) :]
-        with tf.control_dependencies([local_step]):
+        with tf.control_dependencies([stamp]):
             global_step = variables.global_step.read_value()
+            newest = variables.last_number.read_value()[worker]
+        local_step, number = stamp[0], stamp[1]
         staleness = global_step - local_step
         policy = StalePolicy(stale, staleness)
-        is_used = tf.logical_and(policy.is_used, global_step < variables.final_step.read_value())
+        is_used = policy.is_used & (number > newest) & (global_step < variables.final_step.read_value())
         self.optimizer: v1.train.Optimizer = make_optimizer(policy.rate_factor)
         bucket = tf.minimum(staleness, STALENESS_BUCKETS - 1)
         counted = [
             variables.last_local_step.scatter_nd_update([[worker]], [local_step]),
+            variables.last_number.scatter_nd_update([[worker]], [tf.maximum(newest, number)]),
             variables.used.scatter_nd_add([[worker]], [tf.cast(is_used, tf.int64)]),
             variables.staleness.scatter_nd_add(
                 tf.stack([worker, tf.cast(bucket, tf.int32)])[tf.newaxis], tf.ones([1], tf.int64)

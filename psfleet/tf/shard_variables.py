@@ -58,6 +58,8 @@ class ShardVariables:
         final_step: int64 scalar, the global step at which training ends.
         last_local_step: int64 `[worker_limit]`, the local step of each worker's newest admitted gradient: the global
             step of the parameters that it was computed on; -1 before the first.
+        last_number: int64 `[worker_limit]`, async mode: the highest number among those gradients of each worker that
+            the ps has taken from the queue; -1 before the first.
         pushed: int64 `[worker_limit]`, gradients received from each worker.
         used: int64 `[worker_limit]`, gradients of each worker that are part of an update.
         staleness: int64 `[worker_limit, STALENESS_BUCKETS]`, each worker's gradients by staleness in updates.
@@ -67,7 +69,7 @@ class ShardVariables:
         state_ranges: The types of the elements of `state`; empty if the shard has none.
         frozen: uint8 `[frozen shard size]`, tensors that never change.
         gradients: Gradients to apply. An element is a whole push: each bucket's gradient, the new state (uint8, only if
-            the shard has state), the local step (int64) and the worker's index (int32).
+            the shard has state), the stamp (int64 `[2]`: local step and number) and the worker's index (int32).
         waiting: Sync mode: indices (int32) of workers that wait for the next update.
         tokens: One queue for each worker: a token (int64) ends its wait, and it reads the global step again.
     """
@@ -104,6 +106,7 @@ class ShardVariables:
             self.started_step = _variable("started_step", [], tf.int64)
             self.final_step = _variable("final_step", [], tf.int64)
             self.last_local_step = _variable("last_local_step", [worker_limit], tf.int64)
+            self.last_number = _variable("last_number", [worker_limit], tf.int64)
             self.pushed = _variable("pushed", [worker_limit], tf.int64)
             self.used = _variable("used", [worker_limit], tf.int64)
             self.staleness = _variable("staleness", [worker_limit, STALENESS_BUCKETS], tf.int64)
@@ -114,7 +117,7 @@ class ShardVariables:
             self.gradients = tf.queue.FIFOQueue(
                 worker_limit,
                 [tf.float32] * len(self.buckets) + [tf.uint8] * len(state_sizes) + [tf.int64, tf.int32],
-                shapes=[bucket.shape for bucket in self.buckets] + [(units,) for units in state_sizes] + [(), ()],
+                shapes=[bucket.shape for bucket in self.buckets] + [(units,) for units in state_sizes] + [(2,), ()],
                 shared_name=f"{self._scope}/gradients",
             )
             self.waiting = tf.queue.FIFOQueue(-1, [tf.int32], shapes=[()], shared_name=f"{self._scope}/waiting")

@@ -78,9 +78,9 @@ class InProcessWorker:
     start: SessionStart
     threads: ThreadPoolExecutor
 
-    def push(self, x: float, local_step: Any) -> Future[tuple[float, np.ndarray]]:
-        """Runs a step in the background."""
-        return self.threads.submit(self.session.train, batch(x), local_step)
+    def push(self, x: float, local_step: Any, number: int | None = None) -> Future[tuple[float, np.ndarray]]:
+        """Runs a step in the background; the number of a gradient in sync mode is its local step."""
+        return self.threads.submit(self.session.train, batch(x), local_step, local_step if number is None else number)
 
 
 def batch(x: float, blocked: bool = False) -> Sequence[np.ndarray]:
@@ -110,10 +110,11 @@ class GraphFleet:
         with WorkerSession(step, job, self.ps, own, index) as session:
             yield InProcessWorker(session, session.start(), self.threads)
 
-    def die_between_pushes(self, worker: InProcessWorker, x: float, local_step: int) -> None:
+    def die_between_pushes(self, worker: InProcessWorker, x: float, local_step: int, number: int | None = None) -> None:
         """Ends a worker once the first of two ps has its gradient and before the second has it."""
         before = self.size("gradients")
-        step = self.threads.submit(worker.session.train, batch(x, blocked=True), local_step)
+        number = local_step if number is None else number
+        step = self.threads.submit(worker.session.train, batch(x, blocked=True), local_step, number)
         self.wait_for_size("gradients", before + 1)
         worker.session.close(wait_secs=0)
         with pytest.raises(LostPeerError):

@@ -35,6 +35,7 @@ class Stepper:
     graph: TrainingGraph
     session: Any
     inputs: Sequence[Any]
+    number: Any
 
     @classmethod
     def of(cls, front: FrontEnd) -> Stepper:
@@ -44,15 +45,22 @@ class Stepper:
             vector = tf.compat.v1.placeholder(tf.float32, [layout.parameters.size])
             state = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in layout.state.specs]
             frozen = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in layout.frozen.specs]
-            training = front.build(layout, vector, state, frozen)
-        return cls(front, layout, training, tf.compat.v1.Session(graph=graph), [vector, *state, *frozen])
+            number = tf.compat.v1.placeholder_with_default(tf.constant(0, tf.int64), [])
+            training = front.build(layout, vector, state, frozen, number)
+        return cls(front, layout, training, tf.compat.v1.Session(graph=graph), [vector, *state, *frozen], number)
 
-    def run(self, fetches: Any, batch: Sequence[np.ndarray], values: Mapping[str, np.ndarray] | None = None) -> Any:
-        """Runs tensors of the step on a batch, with the initial values unless others are given."""
+    def run(
+        self,
+        fetches: Any,
+        batch: Sequence[np.ndarray],
+        values: Mapping[str, np.ndarray] | None = None,
+        number: int = 0,
+    ) -> Any:
+        """Runs tensors of the step on the batch of a number, with the initial values unless others are given."""
         values = values or self.front.initial_values()
         others = [values[spec.name] for spec in (*self.layout.state.specs, *self.layout.frozen.specs)]
         feeds = dict(zip(self.inputs, [self.layout.parameters.pack(values), *others], strict=True))
-        feeds |= dict(zip(self.graph.feeds, batch, strict=True))
+        feeds |= {self.number: number, **dict(zip(self.graph.feeds, batch, strict=True))}
         return self.session.run(fetches, feeds)
 
     def gradients(self, batch: Sequence[np.ndarray]) -> dict[str, np.ndarray]:

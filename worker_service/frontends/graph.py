@@ -63,10 +63,15 @@ class GraphFrontEnd:
         return finite.checked_values(self._job.program, self._initial)
 
     def build(
-        self, layout: Layout, parameters: tf.Tensor, state: Sequence[tf.Tensor], frozen: Sequence[tf.Tensor]
+        self,
+        layout: Layout,
+        parameters: tf.Tensor,
+        state: Sequence[tf.Tensor],
+        frozen: Sequence[tf.Tensor],
+        number: tf.Tensor | None = None,
     ) -> TrainingGraph:
         """See `FrontEnd`. Non-trainable variables become variables of this worker, set to `state` before each step."""
-        del frozen
+        del frozen, number
         with tf.Graph().as_default() as self._graph:
             tf.compat.v1.set_random_seed(self._job.train.seed + self._index)
             vector = tf.compat.v1.placeholder(tf.float32, [layout.parameters.size])

@@ -55,7 +55,12 @@ class FrontEnd(Protocol):
         ...
 
     def build(
-        self, layout: Layout, parameters: tf.Tensor, state: Sequence[tf.Tensor], frozen: Sequence[tf.Tensor]
+        self,
+        layout: Layout,
+        parameters: tf.Tensor,
+        state: Sequence[tf.Tensor],
+        frozen: Sequence[tf.Tensor],
+        number: tf.Tensor | None = None,
     ) -> TrainingGraph:
         """Adds the step to the default graph, a v1 graph.
 
@@ -64,6 +69,7 @@ class FrontEnd(Protocol):
             parameters: `[layout.parameters.size]` float32.
             state: One tensor for each of `layout.state.specs`.
             frozen: One tensor for each of `layout.frozen.specs`.
+            number: int64 scalar, of the batch. Keras programs derive the step's random numbers from it; None: 0.
 
         Raises:
             ProgramError: The program raised, or uses something that a worker does not support.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,10 +21,8 @@ from psfleet.tf.program_data import PSFLEET_BATCHES, batches_explained, built_mo
 from worker_service.frontends import finite, flat
 from worker_service.frontends.graph_import import split, transplant
 from worker_service.frontends.interface import TrainingGraph
+from worker_service.frontends.random_state import RandomState
 from worker_service.input_pipeline import batch_spec, evaluation_batches
-
-SEED_STRIDE = 506_952_115
-"""Distance of the dropout seeds of neighbouring workers; odd, so that small multiples differ modulo 2^31 - 2."""
 
 
 class KerasFrontEnd:
@@ -53,8 +52,10 @@ class KerasFrontEnd:
         with user_code(job, "compile()"):
             self._model.compile(loss=program.loss, metrics=program.metrics, jit_compile=False)
         self._trained = trained
+        self._draws: Counter[int] = Counter()
         changed, self._frozen = self._split(others)
         self._state = sorted(changed, key=lambda variable: state_order(self._specs[id(variable)]))
+        self._random = RandomState(self._state, self._draws, index)
         self._step: Any = None
         self._evaluation = evaluation_batches(program, job) if index == 0 else None
         self.parameters = tuple(self._specs[id(variable)] for variable in self._trained)
@@ -68,7 +69,12 @@ class KerasFrontEnd:
         return finite.checked_values(self._job.program, named) | constants
 
     def build(
-        self, layout: Layout, parameters: tf.Tensor, state: Sequence[tf.Tensor], frozen: Sequence[tf.Tensor]
+        self,
+        layout: Layout,
+        parameters: tf.Tensor,
+        state: Sequence[tf.Tensor],
+        frozen: Sequence[tf.Tensor],
+        number: tf.Tensor | None = None,
     ) -> TrainingGraph:
         """See `FrontEnd`."""
         # Not tf.init_scope, the public way to leave a graph: it stops every gradient tape inside it.
@@ -77,7 +83,8 @@ class KerasFrontEnd:
         graph = self._step.graph
         feeds = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in tf.nest.flatten(self._batch_spec)]
         captured = [tf.constant(outer.numpy()) for outer, _ in graph.captures]
-        values = [parameters, *state, *frozen, *feeds, *captured]
+        number = tf.constant(0, tf.int64) if number is None else number
+        values = [parameters, number, *state, *frozen, *feeds, *captured]
         inputs = list(zip(graph.inputs, values, strict=True))
         outputs = transplant(graph, inputs, [*graph.outputs, *graph.control_outputs])
         loss, *rest = outputs
@@ -140,6 +147,7 @@ class KerasFrontEnd:
 
         def forward(values: Any, batch: Any) -> tf.Tensor:
             scope, loss, before = self._forward(self._trained + list(others), values, batch)
+            self._draws = scope.num_updates
             # Assigned, not extended: a function whose first trace creates variables (a metric's) is traced twice.
             changed[:] = [
                 variable
@@ -158,27 +166,27 @@ class KerasFrontEnd:
         return changed, [variable for variable in others if all(variable is not other for other in changed)]
 
     def _trace_step(self, layout: Layout) -> Any:
-        """A concrete function of the flat parameters, state, frozen and batch: loss, gradients and new state."""
+        """A concrete function of flat parameters, number, state, frozen and batch: loss, gradients and new state."""
 
         def step(values: Any, batch: Any) -> tuple[tf.Tensor, ...]:
-            vector, *others = values
+            vector, number, *others = values
             state, frozen = others[: len(self._state)], others[len(self._state) :]
             parameters = flat.slices(layout.parameters, vector)
             with tf.GradientTape() as tape:
                 tape.watch(parameters)
-                values = [*parameters, *self._shift_seeds(state, self._index), *frozen]
+                values = [*parameters, *self._random.of_step(state, number), *frozen]
                 scope, loss, _ = self._forward(self._trained + self._state + self._frozen, values, batch)
             gradients = flat.dense(layout.parameters, tape.gradient(loss, parameters))
             new_state = [scope.get_current_value(variable) for variable in self._state]
-            return loss, *gradients, *self._shift_seeds(new_state, -self._index)
+            return loss, *gradients, *self._random.of_chief(new_state)
 
-        specs = [tf.TensorSpec([layout.parameters.size], tf.float32)]
+        specs = [tf.TensorSpec([layout.parameters.size], tf.float32), tf.TensorSpec([], tf.int64)]
         specs += [tf.TensorSpec(variable.shape, variable.dtype) for variable in self._state + self._frozen]
         return self._concrete(step, specs)
 
     def _forward(
         self, variables: Sequence[Any], values: Sequence[tf.Tensor], batch: Any
-    ) -> tuple[keras.StatelessScope, tf.Tensor, dict[int, tf.Tensor]]:
+    ) -> tuple[_Scope, tf.Tensor, dict[int, tf.Tensor]]:
         """Runs the model and its loss as Keras' train_step does, with `values` in place of `variables`.
 
         Returns:
@@ -216,22 +224,23 @@ class KerasFrontEnd:
                 )
         return concrete
 
-    def _shift_seeds(self, state: Sequence[tf.Tensor], multiple: int) -> list[tf.Tensor]:
-        """The state with shifted seeds of random layers, so that each worker drops out different units."""
-        shifted = list(state)
-        for position, variable in enumerate(self._state):
-            if multiple and variable.path.endswith("seed_generator_state"):
-                shifted[position] += tf.constant([multiple * SEED_STRIDE, 0], variable.dtype)
-        return shifted
-
     def _error(self, message: str) -> ProgramError:
         return ProgramError(f"program {self._job.program!r}: {message}")
 
 
 class _Scope(keras.StatelessScope):
-    """A scope in which no gradient flows through a value that was assigned to a variable, as in an eager model."""
+    """A scope in which no gradient flows through a value that was assigned to a variable, as in an eager model.
+
+    Attributes:
+        num_updates: How often each variable was assigned, by id.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.num_updates: Counter[int] = Counter()
 
     def add_update(self, update: tuple[Any, tf.Tensor]) -> None:
         """Is called by `keras.Variable.assign`."""
         variable, value = update
+        self.num_updates[id(variable)] += 1
         super().add_update((variable, tf.stop_gradient(value)))

@@ -8,7 +8,7 @@ import pytest
 
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import ReplacedError
-from worker_service.fleet_state import States, check_chief, has_generation, stop_error
+from worker_service.fleet_state import States, check_chief, has_generation, stop_error, trains_on
 
 
 def states_with(incarnation: int) -> States:
@@ -49,3 +49,32 @@ def test_the_exit_code_of_a_stopped_run_names_a_signal_also_after_a_restart_of_t
 ) -> None:
     """A new chief has received no signal: 128 + 0 would look like no signal at all."""
     assert stop_error(own, [None, pb.ShardState(stop_signal=stored)]).exit_code == expected
+
+
+def shard_at(step: int, generation: int = 1, first_step: int = 0) -> pb.ShardState:
+    phase = pb.RUNNING if generation else pb.EMPTY
+    return pb.ShardState(phase=phase, generation=generation, step=step, first_step=first_step)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "trains"),
+    [
+        ([shard_at(7), shard_at(7)], [shard_at(9), shard_at(9)], True),
+        ([shard_at(7), shard_at(7)], [shard_at(9), shard_at(8)], False),
+        ([shard_at(7), shard_at(7)], [shard_at(9), None], False),
+        ([shard_at(0, generation=0)], [shard_at(2)], True),
+        ([shard_at(0, generation=0)], [shard_at(0)], False),
+        ([shard_at(0, generation=0)], [shard_at(0, generation=0)], False),
+        ([None], [shard_at(42, first_step=40)], True),
+        ([shard_at(50)], [shard_at(42, generation=2, first_step=40)], True),
+        ([shard_at(50)], [shard_at(41, generation=2, first_step=40)], False),
+    ],
+    ids=[
+        "two steps", "the predecessor's step", "a lost ps", "since the start", "before the first step", "no start",
+        "since it answers", "since a rollback", "a step since a rollback",
+    ],
+)  # fmt: skip
+def test_a_fleet_trains_on_without_a_worker_if_every_shard_makes_steps(
+    before: States, after: States, trains: bool
+) -> None:
+    assert trains_on(before, after) == trains

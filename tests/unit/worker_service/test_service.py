@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.program_samples import sample_job
 
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import (
@@ -120,6 +122,30 @@ def data_stall(ends_run: bool) -> DataStallError:
     error = DataStallError("the data set of worker 0 to give batch 7", 600)
     error.ends_run = ends_run
     return error
+
+
+@pytest.mark.parametrize(("step", "ends_run"), [(2, True), (50, False)])
+def test_a_program_that_stalls_before_the_first_step_ends_the_run_unless_the_fleet_trains_meanwhile(
+    monkeypatch: pytest.MonkeyPatch, step: int, ends_run: bool
+) -> None:
+    """The same for every worker: a chief that starts again attaches to the fleet as the others do."""
+
+    def stalls(*_: object) -> None:
+        raise DataStallError("program 'program:build': train(2, 3)", 1800)
+
+    steps = itertools.cycle([2, step])
+    outcomes: list[pb.Outcome] = []
+    fleet: Any = SimpleNamespace(
+        describe=lambda: [pb.ShardState(phase=pb.RUNNING, generation=1, step=next(steps))], finish=outcomes.append
+    )
+    monkeypatch.setattr(service, "front_end", stalls)
+    program: Any = None
+    for index in (0, 2):
+        with pytest.raises(DataStallError) as raised:
+            service._front_end(program, sample_job(), index, fleet)
+        stop: Any = SimpleNamespace(must_leave=lambda index: False)
+        service._report_failure(fleet, raised.value, index, stop)
+    assert len(outcomes) == 2 * ends_run
 
 
 CASES = [

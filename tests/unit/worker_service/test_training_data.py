@@ -180,6 +180,80 @@ def test_data_without_an_end_are_skipped_from_their_start() -> None:
         assert worker.num_skipped(70) == 70
 
 
+def test_the_order_of_an_epoch_does_not_depend_on_the_seed_that_tracing_a_step_has_set() -> None:
+    worker = data(known(LENGTHS["equal"]), 1, rotates=False, shuffle=8)
+    before = first(12, worker)
+    tf.random.set_seed(99)
+    assert first(12, worker) == before
+
+
+RANDOM_DATA: dict[str, Callable[[tf.data.Dataset], tf.data.Dataset]] = {
+    "map": lambda examples: examples.map(lambda x: tf.random.uniform([], maxval=1 << 30, dtype=tf.int32)),
+    "shuffle": lambda examples: examples.shuffle(20),
+    "inside": lambda examples: examples.batch(20).flat_map(lambda x: tf.data.Dataset.from_tensor_slices(x).shuffle(20)),
+}
+
+
+@pytest.mark.parametrize("rotates", [True, False])
+@pytest.mark.parametrize("kind", RANDOM_DATA)
+def test_random_data_differ_by_epoch_and_shard_and_are_repeated_by_a_process_that_starts_again(
+    kind: str, rotates: bool
+) -> None:
+    def train(shard: int, shards: int) -> tf.data.Dataset:
+        made = RANDOM_DATA[kind](tf.data.Dataset.range(20))
+        return made.apply(tf.data.experimental.assert_cardinality(20))
+
+    steps = 15 if not rotates else 40
+    found = first(steps, data(train, 1, rotates=rotates))
+    epochs = {tuple(found[start : start + 5]) for start in range(0, steps, 5)}
+    assert len(epochs) == steps // 5, "each epoch has its own random numbers"
+    assert set(found).isdisjoint(first(5, data(train, 2, rotates=False))), "another shard has others"
+    assert first(7, data(train, 1, rotates=rotates), start=8) == found[8:15]
+
+
+@pytest.mark.parametrize("kind", ["stateless", "fixed shuffle", "plain"])
+def test_data_without_random_numbers_are_made_once(kind: str) -> None:
+    calls: list[int] = []
+
+    def train(shard: int, shards: int) -> tf.data.Dataset:
+        calls.append(shard)
+        examples = tf.data.Dataset.range(20)
+        if kind == "stateless":
+            return examples.map(lambda x: tf.random.stateless_uniform([], [1, x], dtype=tf.float32))
+        return examples.shuffle(9, reshuffle_each_iteration=False) if kind == "fixed shuffle" else examples
+
+    first(15, data(train, 1, rotates=False))
+    assert calls == [1]
+
+
+@pytest.mark.parametrize(
+    ("is_endless", "rotates", "says"), [(True, True, 1), (True, False, 0), (False, True, 0), (False, False, 0)]
+)
+def test_data_without_an_end_are_reported_where_workers_would_go_on_to_the_next_shard(
+    caplog: pytest.LogCaptureFixture, is_endless: bool, rotates: bool, says: int
+) -> None:
+    def train(shard: int, shards: int) -> tf.data.Dataset:
+        examples = known(LENGTHS["equal"])(shard, shards)
+        return examples.repeat() if is_endless else examples
+
+    first(8, data(train, 2, rotates=rotates))
+    assert [record.getMessage()[:36] for record in caplog.records] == ["the data set of shard 2 repeats for "] * says
+
+
+@pytest.mark.parametrize(("spares", "index", "says"), [(0, 3, 0), (0, 4, 1), (1, 5, 0)])
+def test_a_worker_that_was_added_without_spares_says_that_shards_are_fixed(
+    caplog: pytest.LogCaptureFixture, spares: int, index: int, says: int
+) -> None:
+    program = GraphProgram(loss=lambda batch: batch, train=known(LENGTHS["equal"]))
+    job = sample_job()
+    fleet = job.fleet.model_copy(update={"workers": 4, "spares": spares})
+    TrainingData.of_worker(program, job.model_copy(update={"fleet": fleet}), index)
+    assert len(caplog.records) == says
+    assert all(
+        f"worker {index} was added to a fleet without spares" in record.getMessage() for record in caplog.records
+    )
+
+
 def test_a_closed_reader_skips_no_further_batch() -> None:
     reading, seen = Reading(), []
 

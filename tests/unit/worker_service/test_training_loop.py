@@ -53,9 +53,10 @@ class Session:
         self.trained: list[tuple[int, int]] = []
         self.awaited: list[int] = []
 
-    def train(self, batch: Batch, local_step: int) -> tuple[float, np.ndarray]:
+    def train(self, batch: Batch, local_step: int, number: int) -> tuple[float, np.ndarray]:
         """See `WorkerSession`."""
-        self.trained.append((local_step, int(batch[0])))
+        assert number == int(batch[0]), "a gradient has the number of its batch"
+        self.trained.append((local_step, number))
         return 0.0, self._next()
 
     def await_step(self, local_step: int) -> np.ndarray:
@@ -79,7 +80,7 @@ class Worker:
         self._batches = Batches(self.data, BatchNumbers(self._is_sync, num_workers), Deadlines(), 0, TrainingProgress())
 
     def session(self, at: int, script: list[int | None], newest: int = -1, generation: int = 1) -> Session:
-        """Trains a session that starts at a global step with the worker's newest local step on the ps."""
+        """Trains a session that starts at a global step, with the newest of the worker's gradients on the ps."""
         session: Any = Session(script)
         start = SessionStart(np.array([[at, FINAL_STEP]]), np.array([newest]))
         self._batches.numbers.start(generation, start)
@@ -149,9 +150,26 @@ def test_a_process_that_joins_at_a_step_trains_the_batch_of_that_step() -> None:
 def test_async_a_broken_session_neither_repeats_nor_skips_a_batch() -> None:
     worker = Worker("async")
     assert worker.session(0, [2, 5, None]).trained == [(0, 0), (2, 1), (5, 2)]
-    assert worker.session(6, [8, None], newest=5).trained == [(6, 3), (8, 4)], "the ps has the gradient of batch 2"
-    assert worker.session(9, [11], newest=6).trained == [(9, 4)], "the gradient of batch 4 never arrived"
+    assert worker.session(6, [8, None], newest=2).trained == [(6, 3), (8, 4)], "the ps has the gradient of batch 2"
+    assert worker.session(9, [11], newest=3).trained == [(9, 4)], "the gradient of batch 4 never arrived"
     assert worker.data.starts == [0]
+
+
+def test_async_a_gradient_that_was_lost_while_others_were_dropped_is_not_taken_for_pushed() -> None:
+    """Dropped gradients leave the shard's step where it is: that step does not say which gradient the ps has."""
+    worker = Worker("async")
+    assert worker.session(5, [5, 5, None]).trained == [(5, 2), (5, 3), (5, 4)]
+    assert worker.session(5, [6], newest=3).trained == [(5, 4)]
+
+
+def test_async_a_restarted_process_goes_on_after_the_gradients_of_its_predecessor() -> None:
+    assert Worker("async", num_workers=4).session(40, [43, 44], newest=17).trained == [(40, 18), (43, 19)]
+
+
+def test_async_a_session_that_broke_before_the_first_gradient_begins_again_with_its_batch() -> None:
+    worker = Worker("async", num_workers=2)
+    worker.session(8, [None])
+    assert worker.session(20, [21]).trained == [(20, 4)]
 
 
 def test_async_a_new_generation_starts_where_the_workers_together_are() -> None:
@@ -168,12 +186,12 @@ class RefusingSession(Session):
         self._has_gradient = has_gradient
         self.num_calls = 0
 
-    def train(self, batch: Batch, local_step: int) -> tuple[float, np.ndarray]:
+    def train(self, batch: Batch, local_step: int, number: int) -> tuple[float, np.ndarray]:
         """See `WorkerSession`."""
         self.num_calls += 1
         if self.num_calls == 2:
             raise RefusedCallError("received twice")
-        return super().train(batch, local_step)
+        return super().train(batch, local_step, number)
 
     def start(self) -> SessionStart:
         """See `WorkerSession`."""
@@ -199,11 +217,8 @@ def test_a_refused_call_is_repeated_unless_every_ps_has_its_gradient(
     assert len(data.starts) == 1, "the data were read from their beginning once more"
 
 
-def test_an_async_batch_is_repeated_until_every_ps_has_its_gradient() -> None:
-    """Pulled at global steps 10 and 15. A gradient of an earlier step, 13, is not that of this one."""
-    for newest, batch in (([10, 13], 5), ([8, 15], 5), ([10, 15], 6)):
-        numbers = BatchNumbers(is_sync=False, num_workers=2)
-        numbers.start(1, SessionStart(np.array([[10, 99], [15, 99]]), np.array([8, 13])))
-        assert numbers.next(np.array([10, 15])) == 5
-        numbers.start(1, SessionStart(np.array([[11, 99], [16, 99]]), np.array(newest)))
-        assert numbers.next(np.array([11, 16])) == batch, f"newest local steps {newest}"
+@pytest.mark.parametrize(("newest", "batch"), [([6, 6], 7), ([6, 5], 6), ([-1, 6], 6), ([6, -1], 6), ([-1, -1], 5)])
+def test_an_async_batch_is_repeated_until_every_ps_has_its_gradient(newest: list[int], batch: int) -> None:
+    numbers = BatchNumbers(is_sync=False, num_workers=2)
+    numbers.start(1, SessionStart(np.array([[11, 99], [16, 99]]), np.array(newest)))
+    assert numbers.next(11) == batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -80,33 +81,40 @@ class Shard:
                 variables.global_step,
                 variables.final_step,
                 variables.last_local_step,
+                variables.last_number,
                 variables.used,
                 variables.staleness,
                 variables.update_secs,
             ]
             initializer = v1.variables_initializer([*counters, *variables.buckets])
-            ready = [variables.final_step.assign(TARGET), variables.buckets[0].assign(tf.ones(SIZE))]
-            self._gradient = [v1.placeholder(tf.float32, [SIZE]), v1.placeholder(tf.int64, [])]
+            ready = [
+                variables.final_step.assign(TARGET),
+                variables.buckets[0].assign(tf.ones(SIZE)),
+                variables.last_number.assign([-1] * MAX_WORKERS),
+            ]
+            self._gradient = [v1.placeholder(tf.float32, [SIZE]), v1.placeholder(tf.int64, [2])]
             self._worker = v1.placeholder(tf.int32, [])
             self._push = variables.gradients.enqueue([*self._gradient, self._worker])
             self._global_step = v1.placeholder(tf.int64, [])
             self._set_global_step = variables.global_step.assign(self._global_step)
             self._num_tokens = [queue.size() for queue in variables.tokens]
             self._take_token = [queue.dequeue() for queue in variables.tokens]
+        self._numbers = itertools.count()
         self.session = v1.Session(graph=graph)
         self.session.run(initializer)
         self.session.run(ready)
         self.updates.start(self.session)
 
-    def send(self, local_step: int, worker: int) -> None:
-        """Sends a gradient of ones with a local step to the shard."""
-        values = dict(zip(self._gradient, [np.ones(SIZE, np.float32), local_step], strict=True))
+    def send(self, local_step: int, worker: int, number: int | None = None) -> None:
+        """Sends a gradient of ones with a local step to the shard, by default with the next number."""
+        number = next(self._numbers) if number is None else number
+        values = dict(zip(self._gradient, [np.ones(SIZE, np.float32), [local_step, number]], strict=True))
         self.session.run(self._push, {**values, self._worker: worker})
 
-    def push(self, global_step: int, local_step: int, worker: int = 0) -> int:
+    def push(self, global_step: int, local_step: int, worker: int = 0, number: int | None = None) -> int:
         """A shard at `global_step` processes a gradient; returns its global step afterwards."""
         self.session.run(self._set_global_step, {self._global_step: global_step})
-        self.send(local_step, worker)
+        self.send(local_step, worker, number)
         return self.updates.advance(hold=False)
 
     def weight(self) -> float:
@@ -164,6 +172,20 @@ def test_a_gradient_after_the_final_step_is_dropped_and_its_worker_gets_a_token(
 
 
 @pytest.mark.parametrize("shard", [Stale()], indirect=True)
+def test_a_number_of_a_worker_is_applied_once_whatever_its_processes_repeat(shard: Shard) -> None:
+    """A process that was thought dead sends its number 7 after its successor has sent 7 and 8."""
+    for after, (worker, number) in enumerate([(0, 7), (1, 7), (0, 8)], 1):
+        assert shard.push(after - 1, after - 1, worker, number) == after
+    for worker, number in [(0, 7), (0, 8), (1, 7), (1, 0)]:
+        assert shard.push(3, 3, worker, number) == 3
+        assert shard.tokens()[worker] == 1, "a worker whose gradient was dropped waits for a token, too"
+    assert shard.weight() == 1 - 3 * RATE
+    assert shard.read("used").tolist() == [2, 1, 0]
+    assert shard.read("last_number").tolist() == [8, 7, -1]
+    assert shard.read("staleness").sum() == 7
+
+
+@pytest.mark.parametrize("shard", [Stale()], indirect=True)
 def test_staleness_beyond_the_histogram_counts_in_its_last_entry(shard: Shard) -> None:
     for late in (STALENESS_BUCKETS - 2, STALENESS_BUCKETS - 1, STALENESS_BUCKETS, 90):
         shard.push(global_step=95, local_step=95 - late)
@@ -199,13 +221,51 @@ def test_each_shard_counts_staleness_from_the_global_step_that_it_had_when_it_wa
     """One shard is ahead of the other, because a worker died between its pushes: a fresh gradient is fresh on both."""
     with graph_fleet(num_ps=2, update={"mode": "async"}, fleet={"workers": 2}) as fleet:
         with fleet.worker(0) as dying:
-            fleet.die_between_pushes(dying, 1, 0)
+            fleet.die_between_pushes(dying, 1, 0, number=0)
         fleet.advance(0)
         with fleet.worker(1) as worker:
             assert worker.start.shards[:, 0].tolist() == [1, 0]
             for number in (1, 2):
-                step = worker.push(1, 0)
+                step = worker.push(1, 0, number)
                 fleet.advance()
                 assert step.result(STEP_SECS)[1][:, 0].tolist() == [1 + number, number]
         for shard in fleet.shards:
             assert shard.counters().staleness[1, :3].tolist() == [2, 0, 0]
+
+
+def test_a_gradient_that_a_killed_worker_had_pushed_is_not_applied_again() -> None:
+    """It is on one shard and not on the other; the successor, told so by the shards, repeats it for the other."""
+    with graph_fleet(num_ps=2, update={"mode": "async"}, fleet={"workers": 1}) as fleet:
+        with fleet.worker(0) as killed:
+            step = killed.push(1, 0, number=4)
+            fleet.advance()
+            step.result(STEP_SECS)
+            fleet.die_between_pushes(killed, 1, 1, number=5)
+        fleet.advance(0)
+        with fleet.worker(0) as successor:
+            assert successor.start.shards[:, 0].tolist() == [2, 1]
+            assert successor.start.numbers.tolist() == [5, 4]
+            repeat = successor.push(1, 1, number=5)
+            fleet.advance()
+            assert repeat.result(STEP_SECS)[1][:, 0].tolist() == [2, 2]
+        counters = [shard.counters() for shard in fleet.shards]
+        assert [counter.used[0] for counter in counters] == [2, 2]
+        assert [counter.pushed[0] for counter in counters] == [3, 2]
+
+
+def test_a_killed_workers_gradient_that_still_waits_in_the_queue_is_applied_once() -> None:
+    with graph_fleet(update={"mode": "async"}, fleet={"workers": 1}) as fleet:
+        with fleet.worker(0) as killed:
+            killed.push(1, 0, number=0)
+            fleet.wait_for_size("gradients", 1)
+            killed.session.close()
+        with fleet.worker(0) as successor:
+            assert successor.start.numbers.tolist() == [-1]
+            repeat = successor.push(1, 0, number=0)
+            fleet.wait_for_size("gradients", 2)
+            fleet.advance()
+            fleet.advance()
+            repeat.result(STEP_SECS)
+        assert fleet.weights() == [-1, -1]
+        counters = fleet.shards[0].counters()
+        assert (counters.pushed[0], counters.used[0]) == (2, 1)

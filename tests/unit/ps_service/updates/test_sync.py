@@ -12,7 +12,7 @@ def test_a_worker_that_dies_in_the_middle_of_a_push_has_no_part_in_the_average()
     """Its successor's repeat is counted once in both buckets: (1 + 3) / 2."""
     with graph_fleet(fleet={"workers": 2}) as fleet:
         with pytest.raises(LostPeerError), fleet.worker(0, step_secs=DYING_SECS) as dying:
-            dying.session.train(batch(1, blocked=True), 0)
+            dying.session.train(batch(1, blocked=True), 0, 0)
         with fleet.worker(0) as successor, fleet.worker(1) as other:
             steps = [successor.push(1, 0), other.push(3, 0)]
             fleet.advance()

@@ -62,7 +62,7 @@ def test_losses_weights_and_state_are_those_of_keras(name: str) -> None:
     values, losses, rate = stepper.front.initial_values(), [], np.float32(RATES.get(name, RATE))
     fetches = [stepper.graph.loss, stepper.graph.gradients, stepper.graph.new_state]
     for step in range(STEPS):
-        loss, gradients, state = stepper.run(fetches, tf.nest.flatten(batch_of(name, step)), values)
+        loss, gradients, state = stepper.run(fetches, tf.nest.flatten(batch_of(name, step)), values, step)
         losses.append(float(loss))
         for spec, gradient in zip(stepper.front.parameters, gradients, strict=True):
             values[spec.name] = values[spec.name] - rate * gradient.reshape(spec.shape)
