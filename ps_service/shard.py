@@ -76,8 +76,8 @@ class Shard:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the final step is applied, and its part is written or has failed."""
-        return self.step >= self.final_step and any(part.step == self.step for part in self.writer.parts())
+        """Whether the final step is applied, and its part is written or will never be."""
+        return self.step >= self.final_step and self.writer.has_ended(self.step)
 
     @property
     def slot_names(self) -> list[str]:
@@ -162,7 +162,7 @@ class Shard:
             due = self._is_due(step)
             self._scheduled = {step_ for step_ in self._scheduled if step_ > step}
         if due:
-            self.writer.save(step, self._graph.snapshot())
+            self.writer.save(step, self._graph.snapshot(), is_final=step >= self.final_step)
         if hold:
             self._graph.updates.release_barrier()
 

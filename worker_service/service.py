@@ -38,6 +38,7 @@ from worker_service.chief.recorder import Recorder
 from worker_service.chief.recovery import Recovery
 from worker_service.chief.run_attempt import begin
 from worker_service.chief.run_finisher import RunFinisher, versions
+from worker_service.chief.storage import Storage
 from worker_service.evaluation import Evaluator
 from worker_service.fleet_state import States, check_chief
 from worker_service.frontends import FrontEnd, front_end
@@ -160,7 +161,8 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, feed: Batches
         if error is not None:
             _publish_failure(chief, components, error, [])
             raise error
-        html.publish(chief.report(None), context.out)
+        report = chief.report(None)
+        components.storage.insist("the report", lambda: html.publish(report, context.out))
         return outcome.exit_code
     except PsfleetError as error:
         if chief.error is None and not _is_replaced(error, process.stop):
@@ -176,7 +178,9 @@ def _publish_failure(chief: Chief, components: ChiefComponents, error: PsfleetEr
     """Writes the report of a run that an error ended, unless that would replace a better one."""
     attempt = components.attempt
     if attempt.may_report_failure(states):
-        html.publish(chief.report(error), attempt.out)
+        report = chief.report(error)
+        with components.storage.writing("the report"):
+            html.publish(report, attempt.out)
     else:
         logger.warning(
             "no report of this end (%s): a newer chief, or a chief whose run is done, has the run folder", error
@@ -195,14 +199,16 @@ def _chief_components(settings: Settings, context: RunContext, front: FrontEnd) 
     }
     events = Events(context.out, context.job)
     evaluator = Evaluator(front, context.layout, context.job.device)
-    recorder = Recorder(context.out, context.job, context.layout, evaluator)
-    committer = CheckpointCommitter(context, manifest_extra)
+    storage = Storage(events, context.job.deadlines.stall_secs)
+    recorder = Recorder(context.out, context.job, context.layout, evaluator, storage)
+    committer = CheckpointCommitter(context, manifest_extra, storage)
     return ChiefComponents(
         recovery=Recovery(context, front.initial_values, manifest_extra, events),
         committer=committer,
         finisher=RunFinisher(context, recorder, committer, events, attempt.started),
         recorder=recorder,
         events=events,
+        storage=storage,
         attempt=attempt,
     )
 

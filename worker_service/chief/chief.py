@@ -16,6 +16,7 @@ from worker_service.chief.recorder import Recorder
 from worker_service.chief.recovery import Recovery
 from worker_service.chief.run_attempt import Attempt
 from worker_service.chief.run_finisher import RunFinisher
+from worker_service.chief.storage import Storage
 from worker_service.fleet_state import States, stop_error
 from worker_service.frontends.interface import FrontEnd
 from worker_service.heartbeat import Heartbeat
@@ -33,6 +34,7 @@ class ChiefComponents:
     finisher: RunFinisher
     recorder: Recorder
     events: Events
+    storage: Storage
     attempt: Attempt
 
 

@@ -15,6 +15,8 @@ from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.report.schema import History, Point
 from worker_service.batch_reader import Batch
+from worker_service.chief.board import Board
+from worker_service.chief.storage import Storage
 from worker_service.evaluation import Evaluator
 from worker_service.session import WorkerSession
 
@@ -33,18 +35,20 @@ class Recorder:
 
     Args of the constructor:
         evaluator: None: the program could not be loaded, and nothing is evaluated.
+        storage: Decides what happens if a file cannot be written.
 
     Attributes:
         loss: Of the newest step's batch; None before the first.
         metrics: Of the newest evaluation, by name; empty before the first.
     """
 
-    def __init__(self, out: Path, job: Job, layout: Layout, evaluator: Evaluator | None) -> None:
+    def __init__(self, out: Path, job: Job, layout: Layout, evaluator: Evaluator | None, storage: Storage) -> None:
         self._job = job
         self._layout = layout
         self._evaluator = evaluator
         self._history = History(out / History.FILE_NAME)
-        self._board = tf.summary.create_file_writer(str(out / "tensorboard"))
+        self._storage = storage
+        self._board = Board(out, storage)
         self._generation = 0
         self._global_step = 0
         self._last = (time.perf_counter(), 0)
@@ -106,12 +110,14 @@ class Recorder:
         secs = round(time.perf_counter() - started, 2)
         extra = {"event": "evaluation", "step": global_step, "metrics": metrics, "secs": secs}
         logger.info("evaluation at step %d: %s", global_step, text, extra=extra)
-        with self._board.as_default(step=global_step):
-            for name, value in metrics.items():
-                tf.summary.scalar(f"evaluate/{name}", value)
-            if self._job.summaries.histograms:
-                for spec in self._layout.parameters.specs:
-                    tf.summary.histogram(spec.name, tensors[spec.name])
+        self._board.write(global_step, lambda: self._evaluation_summaries(metrics, tensors))
+
+    def _evaluation_summaries(self, metrics: Mapping[str, float], tensors: Mapping[str, np.ndarray]) -> None:
+        for name, value in metrics.items():
+            tf.summary.scalar(f"evaluate/{name}", value)
+        if self._job.summaries.histograms:
+            for spec in self._layout.parameters.specs:
+                tf.summary.histogram(spec.name, tensors[spec.name])
 
     def close(self) -> None:
         """Flushes and closes the TensorBoard file."""
@@ -143,18 +149,22 @@ class Recorder:
             step_secs=secs / max(made, 1),
             examples_per_sec=self._examples(made) / secs,
         )
-        self._history.append(point)
+        with self._storage.writing(History.FILE_NAME):
+            self._history.append(point)
         extra = {"event": "progress", "target": self._job.train.steps, **point.model_dump(exclude={"time"})}
         logger.info("step %d of %d: loss %.4g", global_step, self._job.train.steps, loss, extra=extra)
 
     def _summarize(self, session: WorkerSession, batch: Batch, global_step: int, loss: float) -> None:
         own = session.summaries(batch)
-        with self._board.as_default(step=global_step):
+
+        def write() -> None:
             tf.summary.scalar("train/loss", loss)
             if self.step_secs:
                 tf.summary.scalar("train/step_secs", self.step_secs[-1])
             if own is not None:
                 tf.summary.experimental.write_raw_pb(own, global_step)
+
+        self._board.write(global_step, write)
 
     def _is_due(self, what: str, global_step: int, every: int | None) -> bool:
         if global_step < self._due[what]:

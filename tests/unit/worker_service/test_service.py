@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.chief_samples import sample_job
 
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import (
@@ -23,7 +25,9 @@ from psfleet.report import html
 from psfleet.report.schema import Report
 from psfleet.service import settings
 from worker_service import service
+from worker_service.chief.events import Events
 from worker_service.chief.run_attempt import begin
+from worker_service.chief.storage import Storage
 from worker_service.fleet_state import States
 
 DONE = '{"status": "done"}'
@@ -57,7 +61,9 @@ def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lead:
         own = ends if isinstance(ends, StoppedError) else None
         chief = SimpleNamespace(run=frozen, error=own, report=lambda error: "failed")
         components = SimpleNamespace(
-            recorder=SimpleNamespace(close=lambda: None), attempt=begin(chief_settings(tmp_path))
+            recorder=SimpleNamespace(close=lambda: None),
+            attempt=begin(chief_settings(tmp_path)),
+            storage=Storage(Events(tmp_path, sample_job()), 1.0),
         )
         monkeypatch.setattr(service, "Chief", lambda *args: chief)
         monkeypatch.setattr(service, "_chief_components", lambda *args: components)
@@ -151,7 +157,8 @@ class Ends:
 
         chief = SimpleNamespace(error=None, run=run, report=lambda error: error)
         attempt = SimpleNamespace(may_report_failure=lambda states: True, out=Path("out"))
-        components = SimpleNamespace(recorder=SimpleNamespace(close=lambda: None), attempt=attempt)
+        storage = SimpleNamespace(writing=lambda what: nullcontext())
+        components = SimpleNamespace(recorder=SimpleNamespace(close=lambda: None), attempt=attempt, storage=storage)
         monkeypatch.setattr(service, "Chief", lambda *args: chief)
         monkeypatch.setattr(service, "_chief_components", lambda *args: components)
         monkeypatch.setattr("worker_service.service.html.publish", lambda report, out: self.reports.append(report))

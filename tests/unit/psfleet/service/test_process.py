@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,8 @@ from psfleet.polling import wait_until
 from psfleet.service.process import Stop
 
 LISTEN_SECS = 10.0
+FULL = Path("/dev/full")
+"""Linux: each write fails as on a full disk."""
 
 
 @pytest.fixture
@@ -63,3 +68,19 @@ def test_a_signal_that_a_program_handles_itself_stops_nothing(stop: Stop) -> Non
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert stop.error().exit_code == 128 + signal.SIGTERM
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+def test_a_process_whose_log_is_on_a_full_disk_ends_with_its_exit_code() -> None:
+    program = """
+from psfleet.errors import LostPeerError
+from psfleet.service.process import run_service
+def load():
+    raise LostPeerError("gone")
+run_service("ps", load)
+"""
+    buffered = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-c", program]
+    with FULL.open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=full, env=buffered, timeout=60, check=False)
+    assert done.returncode == 75
