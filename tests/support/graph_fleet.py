@@ -137,7 +137,9 @@ class GraphFleet:
 
     def weights(self) -> list[float]:
         """One element of each tensor: all of a tensor are equal."""
-        vector = np.concatenate([shard.snapshot().parameters for shard in self.shards])
+        for shard in self.shards:
+            shard.take_snapshot()
+        vector = np.concatenate([shard.read_snapshot().parameters for shard in self.shards])
         assert all(len(set(vector[at : at + SIZE].tolist())) == 1 for at in (0, SIZE))
         found: list[float] = vector[::SIZE].tolist()
         return found

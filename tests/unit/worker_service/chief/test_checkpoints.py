@@ -9,7 +9,7 @@ import pytest
 from support.checkpoint_samples import save
 from support.chief_samples import Ps, sample_context, sample_storage, shard_state, with_parts
 
-from psfleet.checkpoint import store
+from psfleet.checkpoint import manifest, store
 from worker_service.chief import checkpoints
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.events import Events
@@ -74,7 +74,7 @@ def test_a_checkpoint_is_committed_although_old_ones_cannot_be_deleted(
 def test_a_manifest_that_the_disk_refuses_is_an_event_and_is_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saved, written = save(tmp_path / "checkpoints", 40), checkpoints.write_manifest
+    saved, written = save(tmp_path / "checkpoints", 40), manifest.write_manifest
     (saved.folder / "manifest.json").unlink()
     context = sample_context(tmp_path)
     events = Events(tmp_path, context.job)

@@ -10,6 +10,7 @@ import pytest
 from support.checkpoint_samples import save
 from support.chief_samples import Ps, sample_context, sample_job, shard_state, with_parts
 
+from psfleet.checkpoint import manifest
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import DeadlineError, StorageError
 from worker_service.chief import checkpoints
@@ -70,7 +71,7 @@ def test_the_last_part_may_wait_for_space_on_the_disk(tmp_path: Path) -> None:
 
 
 def test_the_last_manifest_may_wait_for_space_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, attempts = checkpoints.write_manifest, iter(range(9))
+    write, attempts = manifest.write_manifest, iter(range(9))
 
     def refuse(*args: Any, **kwargs: Any) -> Any:
         if next(attempts) < 2:
