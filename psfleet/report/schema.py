@@ -82,7 +82,7 @@ class Event(Record):
     role: str = Field(description="Role of the process: ps, chief, worker or spare.")
     index: Count = Field(description="Index of the process in its role.")
     kind: str = Field(
-        description="`restarted`; `checkpoint_failed`, `prune_failed`, `write_failed`: refused by the disk."
+        description="`restarted`; `evaluation_skipped`; disk: `checkpoint_failed`, `prune_failed`, `write_failed`."
     )
     cause: str = Field(description="Cause of the event, in one line.")
     steps_lost: Count = Field(0, description="Number of applied steps that were lost and have to be repeated.")

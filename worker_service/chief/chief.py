@@ -93,6 +93,10 @@ class Chief(Worker):
             return
         self._end(checkpoint, finisher.final_states(checkpoint.step))
 
+    def before_build(self) -> None:
+        """Waits for a running evaluation, which uses the program's model and functions too. See `Worker`."""
+        self._components.recorder.finish_evaluation()
+
     def report(self, error: PsfleetError | None) -> Report:
         """The run's report; if no final states are known, those that the ps give now.
 

@@ -45,7 +45,7 @@ class Events:
         Args:
             role: Of the process: chief, worker, spare or ps.
             index: Of the process.
-            kind: `restarted`, or which write failed: `checkpoint_failed`, `prune_failed`, `write_failed`.
+            kind: One of those in `psfleet.report.schema.Event`.
             cause: Why it happened.
             steps_lost: Applied steps that it cost.
         """

@@ -16,6 +16,7 @@ from psfleet.layout import Layout
 from psfleet.report.schema import History, Point
 from worker_service.batch_reader import Batch
 from worker_service.chief.board import Board
+from worker_service.chief.evaluations import Evaluations, Values
 from worker_service.chief.storage import Storage
 from worker_service.evaluation import Evaluator
 from worker_service.session import WorkerSession
@@ -31,7 +32,9 @@ REMEMBERED_STEPS = 100_000
 
 
 class Recorder:
-    """An `Observer` of the chief's training loop. Only the training thread writes; metrics read `loss`.
+    """An `Observer` of the chief's training loop. Only the training thread calls it; metrics read `loss`.
+
+    Evaluations and TensorBoard's file have threads of their own: see `Evaluations` and `Board`.
 
     Args of the constructor:
         evaluator: None: the program could not be loaded, and nothing is evaluated.
@@ -49,6 +52,7 @@ class Recorder:
         self._history = History(out / History.FILE_NAME)
         self._storage = storage
         self._board = Board(out, storage)
+        self._evaluations = Evaluations(self._evaluate, storage.events, job.deadlines.first_secs)
         self._generation = 0
         self._global_step = 0
         self._last = (time.perf_counter(), 0)
@@ -81,6 +85,7 @@ class Recorder:
         self.training_secs += secs
         self._global_step = global_step
         self.loss = loss
+        self._evaluations.check()
         now = time.perf_counter()
         if now - self._last[0] >= PROGRESS_SECS or global_step >= self._job.train.steps:
             self._progress(now, global_step, loss)
@@ -90,17 +95,27 @@ class Recorder:
             self._is_due("evaluate", global_step, self._job.evaluate.every_steps)
             and global_step < self._job.train.steps
         ):
-            self.evaluate(global_step, lambda: local_values(session, self._layout))
+            self._evaluations.begin(global_step, lambda: local_values(session, self._layout))
 
-    def evaluate(self, global_step: int, values: Callable[[], Mapping[str, np.ndarray]]) -> None:
-        """Evaluates named tensors at a global step, and records the metrics.
+    def finish_evaluation(self) -> None:
+        """Waits for the evaluation that runs, if one does; see `Evaluations.finish`."""
+        self._evaluations.finish()
+
+    def evaluate(self, global_step: int, values: Callable[[], Values]) -> None:
+        """Evaluates named tensors at a global step and records the metrics, after the evaluation that still runs.
 
         Raises:
             ProgramError: The program failed.
+            DeadlineError: An evaluation took longer than `deadlines.first_secs`.
         """
+        self._evaluations.finish()
+        self._evaluations.begin(global_step, values)
+        self._evaluations.finish()
+
+    def _evaluate(self, global_step: int, tensors: Values) -> None:
+        """Evaluates and records; on the thread of the evaluations."""
         if self._evaluator is None:
             return
-        tensors = values()
         started = time.perf_counter()
         metrics = self._evaluator.evaluate(tensors)
         if not metrics:
@@ -112,7 +127,7 @@ class Recorder:
         logger.info("evaluation at step %d: %s", global_step, text, extra=extra)
         self._board.write(global_step, lambda: self._evaluation_summaries(metrics, tensors))
 
-    def _evaluation_summaries(self, metrics: Mapping[str, float], tensors: Mapping[str, np.ndarray]) -> None:
+    def _evaluation_summaries(self, metrics: Mapping[str, float], tensors: Values) -> None:
         for name, value in metrics.items():
             tf.summary.scalar(f"evaluate/{name}", value)
         if self._job.summaries.histograms:

@@ -31,7 +31,7 @@ class Storage:
     """
 
     def __init__(self, events: Events, stall_secs: float) -> None:
-        self._events = events
+        self.events = events
         self._stall_secs = stall_secs
         self._lock = threading.Lock()
         self._causes: dict[tuple[str, str, int], str] = {}
@@ -77,7 +77,7 @@ class Storage:
             is_known = self._causes.get(key) == cause
             self._causes[key] = cause
         if not is_known:
-            self._events.add(role, index, kind, cause)
+            self.events.add(role, index, kind, cause)
 
     def written(self, what: str, role: str = "chief", index: int = 0) -> None:
         """Records that a process could write something."""

@@ -15,6 +15,7 @@ from support.chief_samples import sample_job
 
 from psfleet.errors import LOST_PEERS, StorageError
 from psfleet.layout import Layout
+from psfleet.polling import wait_until
 from psfleet.report.schema import EventLog, History
 from worker_service.chief import storage as storage_module
 from worker_service.chief.board import Board
@@ -22,6 +23,7 @@ from worker_service.chief.events import Events
 from worker_service.chief.recorder import Recorder
 from worker_service.chief.storage import Storage
 
+WAIT_SECS = 10.0
 ERRORS = (errno.ENOSPC, errno.EROFS, errno.EACCES, errno.ENOENT, errno.EIO)
 
 
@@ -102,6 +104,8 @@ def test_summaries_resume_in_a_new_file_after_their_folder_was_deleted_and_could
 
     def write(step: int) -> None:
         board.write(step, lambda: tf.summary.scalar("loss", 1.0))
+
+        wait_until(lambda: all(each.done() for each in board._waiting), WAIT_SECS, "the summaries")
 
     folder = tmp_path / "tensorboard"
     write(1)
