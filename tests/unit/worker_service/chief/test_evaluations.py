@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -44,10 +44,10 @@ class Training:
 
     def __init__(self, out: Path, monkeypatch: pytest.MonkeyPatch, **deadlines: float) -> None:
         job = sample_job(evaluate={"every_steps": 10}, deadlines=deadlines)
-        self.evaluator: Any = HeldEvaluator()
+        self.evaluator = HeldEvaluator()
         self.events = Events(out, job)
         layout = Layout.plan([], [], [], 2, 4096)
-        self.recorder = Recorder(out, job, layout, self.evaluator, Storage(self.events, 1.0))
+        self.recorder = Recorder(out, job, layout, cast("Any", self.evaluator), Storage(self.events, 1.0))
         self.recorder.start(0)
         self.step = 0
         monkeypatch.setattr(recorder_module, "local_values", lambda *_: {"w": np.array(self.step, np.float32)})
