@@ -91,9 +91,9 @@ class CheckpointCommitter:
         return next((part.error for part in parts if part.error), "")
 
     def _record_failed_parts(self, states: Sequence[pb.ShardState]) -> None:
-        """Records for each ps whether it could write its newest part."""
+        """Records for each ps whether it could write its newest part. One that is not finite ends the run by itself."""
         for shard, state in enumerate(states):
-            if not state.parts:
+            if not state.parts or "NaN" in state.parts[-1].error:
                 continue
             newest = state.parts[-1]
             if newest.error:
