@@ -1,17 +1,18 @@
-"""Writes this ps's part of each checkpoint on a thread of its own, while training continues."""
+"""Reads snapshots and writes this ps's part of each checkpoint on a thread of its own, while training continues."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ps_service.finite import first_not_finite
 from psfleet.checkpoint.manifest import checkpoint_folder
 from psfleet.checkpoint.parts import PartRecord, ShardContent, write_part
+from psfleet.errors import BUG, PROGRAM_FAILED
 from psfleet.layout import Layout
 from psfleet.service.logs import RunLogger
 
@@ -19,26 +20,37 @@ _logger = logging.getLogger("psfleet.ps")
 
 REMEMBERED = 16
 """Number of its newest parts that a ps reports to the chief."""
+RETRY_SECS = 1.0
+"""Between two attempts to write the part of the final step."""
 
 
 @dataclass(frozen=True)
 class SavedPart:
-    """A part that was written, or the error."""
+    """A part that was written, or the error.
+
+    Attributes:
+        is_retried: Whether the writer keeps the snapshot and tries again.
+    """
 
     step: int
     record: PartRecord | None
     error: str = ""
+    is_retried: bool = False
 
 
 class CheckpointWriter:
-    """Writes parts one at a time.
+    """Writes parts one at a time; one more snapshot may wait, inside TensorFlow.
+
+    A part that the disk refuses is reported with its error, and training continues: the next due checkpoint is the next
+    attempt. After the final step there is none, so its part is tried again until the writer is closed.
 
     Args of the constructor:
-        on_not_finite: Called with a message, on the writer's thread, instead of writing a tensor that is not finite.
+        on_failure: Called with a message and an exit code, on the writer's thread: a tensor is not finite, and is not
+            written, or there is a bug.
     """
 
     def __init__(
-        self, root: Path, run: str, generation: int, shard: int, layout: Layout, on_not_finite: Callable[[str], None]
+        self, root: Path, run: str, generation: int, shard: int, layout: Layout, on_failure: Callable[[str, int], None]
     ) -> None:
         self._root = root
         self._run = run
@@ -46,50 +58,97 @@ class CheckpointWriter:
         self._generation = generation
         self._shard = shard
         self._layout = layout
-        self._on_not_finite = on_not_finite
+        self._on_failure = on_failure
         self._thread = ThreadPoolExecutor(1, "checkpoint-writer")
-        self._pending: Future[None] | None = None
+        self._is_read = threading.Event()
+        self._is_read.set()
         self._parts: list[SavedPart] = []
         self._lock = threading.Lock()
+        self._closing = threading.Event()
 
-    def save(self, step: int, content: ShardContent) -> None:
-        """Starts to write a snapshot, once the part before is written."""
-        self.wait()
-        self._pending = self._thread.submit(self._write, step, content)
+    def await_turn(self, timeout_secs: float | None = None) -> bool:
+        """Waits until no snapshot is left to be read, which one is once the part before it is written.
 
-    def wait(self) -> None:
-        """Returns when no part is being written."""
-        if self._pending is not None:
-            self._pending.result()
+        Returns:
+            Whether that is so; False after the timeout.
+        """
+        return self._is_read.wait(timeout_secs)
+
+    def save(self, step: int, read: Callable[[], ShardContent], is_final: bool = False) -> None:
+        """Reads a snapshot and writes it as soon as the part before is written.
+
+        Args:
+            step: Of the snapshot.
+            read: Reads it; called on the writer's thread.
+            is_final: Whether no checkpoint is due after this one.
+        """
+        self._is_read.clear()
+        self._thread.submit(self._save, step, read, is_final)
 
     def parts(self) -> list[SavedPart]:
         """The newest parts, oldest first."""
         with self._lock:
             return list(self._parts)
 
+    def has_ended(self, step: int) -> bool:
+        """Whether the part of a step is written, or will never be."""
+        return any(part.step == step and not part.is_retried for part in self.parts())
+
+    def stop(self) -> None:
+        """From now on nothing is tried again."""
+        self._closing.set()
+
     def close(self) -> None:
         """Ends the thread once no part is being written."""
+        self.stop()
         self._thread.shutdown(wait=True)
 
-    def _write(self, step: int, content: ShardContent) -> None:
+    def _save(self, step: int, read: Callable[[], ShardContent], is_final: bool) -> None:
+        try:
+            try:
+                content = read()
+            finally:
+                self._is_read.set()
+            self._write(step, content, is_final)
+        except Exception as error:
+            # Any error: the chief would wait for this part until a deadline.
+            if not self._closing.is_set():
+                self._logger.exception("the snapshot of step %d was not written", step, extra={"step": step})
+                self._on_failure(f"saving step {step} failed: {type(error).__name__}: {error}", BUG)
+
+    def _write(self, step: int, content: ShardContent, is_final: bool) -> None:
         tensor = first_not_finite(self._layout, self._shard, content)
         if tensor:
             saved = SavedPart(step, None, f"{tensor} is NaN or infinite at step {step}, expected finite numbers")
         else:
-            saved = self._write_finite(step, content)
-        if saved.error:
-            self._logger.error(
-                "cannot write the checkpoint part at step %d: %s", step, saved.error, extra={"step": step}
-            )
-        with self._lock:
-            self._parts = [*self._parts, saved][-REMEMBERED:]
+            saved = self._write_finite(step, content, is_final)
+        self._report(saved)
         if tensor:
-            self._on_not_finite(saved.error)
+            self._on_failure(saved.error, PROGRAM_FAILED)
 
-    def _write_finite(self, step: int, content: ShardContent) -> SavedPart:
+    def _write_finite(self, step: int, content: ShardContent, is_final: bool) -> SavedPart:
+        saved = self._try_to_write(step, content, is_final)
+        while saved.is_retried:
+            self._report(saved)
+            if self._closing.wait(RETRY_SECS):
+                return replace(saved, is_retried=False)
+            saved = self._try_to_write(step, content, is_final)
+        return saved
+
+    def _try_to_write(self, step: int, content: ShardContent, is_final: bool) -> SavedPart:
         folder = checkpoint_folder(self._root, step, self._generation)
         try:
             record = write_part(folder, self._shard, self._layout, content, step, self._generation, self._run)
         except OSError as error:
-            return SavedPart(step, None, f"{folder}: {error.strerror or error}")
+            return SavedPart(step, None, f"{self._root}: {error.strerror or error}", is_retried=is_final)
         return SavedPart(step, record)
+
+    def _report(self, saved: SavedPart) -> None:
+        """Replaces what is known of the part's step."""
+        parts = self.parts()
+        if saved.error and saved not in parts:
+            text = "cannot write the checkpoint part at step %d: %s%s"
+            then = "; trying again" if saved.is_retried else ""
+            self._logger.error(text, saved.step, saved.error, then, extra={"step": saved.step})
+        with self._lock:
+            self._parts = [*[part for part in parts if part.step != saved.step], saved][-REMEMBERED:]

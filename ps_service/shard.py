@@ -14,7 +14,7 @@ from ps_service.checkpoint_writer import CheckpointWriter
 from ps_service.shard_graph import Counters, ShardGraph, ShardPlan
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.tensors import read_shard
-from psfleet.errors import BUG, PROGRAM_FAILED
+from psfleet.errors import BUG
 from psfleet.service.logs import RunLogger
 
 _logger = logging.getLogger("psfleet.ps")
@@ -22,6 +22,8 @@ _logger = logging.getLogger("psfleet.ps")
 MIN_STEPS_AHEAD = 2
 """A checkpoint is accepted from this many steps ahead on: the next step has started already."""
 CLOSE_SECS = 5.0
+SLOW_SECS = 1.0
+"""An update that waits so long for the part of an earlier checkpoint is logged."""
 COUNTERS_SECS = 0.1
 """Lifetime of a reading of the counters."""
 
@@ -61,7 +63,7 @@ class Shard:
             plan.generation,
             plan.shard,
             plan.layout,
-            lambda message: on_failure(f"ps {plan.shard}: {message}", PROGRAM_FAILED),
+            lambda message, exit_code: on_failure(f"ps {plan.shard}: {message}", exit_code),
         )
         self.first_step = self.step = checkpoint.step
         self.final_step = plan.job.train.steps
@@ -76,8 +78,8 @@ class Shard:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the final step is applied, and its part is written or has failed."""
-        return self.step >= self.final_step and any(part.step == self.step for part in self.writer.parts())
+        """Whether the final step is applied, and its part is written or will never be."""
+        return self.step >= self.final_step and self.writer.has_ended(self.step)
 
     @property
     def slot_names(self) -> list[str]:
@@ -128,6 +130,8 @@ class Shard:
     def close(self) -> None:
         """Ends the loop and drops the shard's resources."""
         self._closing.set()
+        self.writer.stop()
+        self.writer.await_turn(CLOSE_SECS)
         self._graph.close()
         self._thread.join(CLOSE_SECS)
         if self._thread.is_alive():
@@ -162,9 +166,24 @@ class Shard:
             due = self._is_due(step)
             self._scheduled = {step_ for step_ in self._scheduled if step_ > step}
         if due:
-            self.writer.save(step, self._graph.snapshot())
+            self._save(step)
         if hold:
             self._graph.updates.release_barrier()
+
+    def _save(self, step: int) -> None:
+        """Copies the shard within TensorFlow; it is read and written on another thread.
+
+        At most one copy waits for the part before it. If a third checkpoint is due meanwhile, this update waits: a step
+        that one ps skips would be missing from every checkpoint, whatever the other ps write.
+        """
+        began = time.monotonic()
+        self.writer.await_turn()
+        waited_secs = time.monotonic() - began
+        if waited_secs >= SLOW_SECS:
+            text = "step %d waited %.1f s: checkpoints are due faster than the disk takes them"
+            self._logger.warning(text, step, waited_secs, extra={"step": step, "event": "slow_checkpoints"})
+        self._graph.take_snapshot()
+        self.writer.save(step, self._graph.read_snapshot, is_final=step >= self.final_step)
 
     def _is_due(self, step: int) -> bool:
         every = self.plan.job.checkpoint.every_steps

@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from ps_service import optimizer_state, optimizers
+from ps_service.snapshot import Snapshot
 from ps_service.updates import AsyncUpdates, SyncUpdates, Updates
 from ps_service.updates.interface import slot_values
 from ps_service.updates.state import state_share
@@ -81,7 +82,7 @@ class ShardGraph:
             self._values = {v.name: v.read_value() for v in everything}
             queues = [variables.gradients, variables.waiting, *variables.tokens]
             self._close_queues = [queue.close(cancel_pending_enqueues=True) for queue in queues]
-            self._reads = self._snapshot_reads()
+            self._snapshot = Snapshot(variables, self._slots, self._scalars)
             self._local_steps = variables.last_local_step.read_value()
             self._counters = self._counter_reads()
             self._destroy = [
@@ -101,16 +102,13 @@ class ShardGraph:
         self.set_final_step(job.train.steps)
         self.updates.start(self._session)
 
-    def snapshot(self) -> ShardContent:
-        """Copies everything that a checkpoint holds. The thread that applies the updates must call it."""
-        values = self._session.run(self._reads)
-        return ShardContent(
-            parameters=np.concatenate(values["buckets"]),
-            slots={name: np.concatenate(parts) for name, parts in values["slots"].items()},
-            scalars=values["scalars"],
-            state=values["state"],
-            frozen=values["frozen"],
-        )
+    def take_snapshot(self) -> None:
+        """Copies, within TensorFlow, everything that a checkpoint holds; see `Snapshot`."""
+        self._snapshot.take(self._session)
+
+    def read_snapshot(self) -> ShardContent:
+        """The copy that `take_snapshot` made, which is released; from any thread, while updates continue."""
+        return self._snapshot.read(self._session)
 
     def counters(self) -> Counters:
         """Counts since the generation started; `pushed` is read before the others."""
@@ -167,15 +165,6 @@ class ShardGraph:
         ]
         slots = [variable for parts in self._slots.values() for variable in parts]
         return [*variables.buckets, *counters, variables.state, variables.frozen, *slots, *self._scalars.values()]
-
-    def _snapshot_reads(self) -> dict[str, object]:
-        return {
-            "buckets": [variable.read_value() for variable in self._variables.buckets],
-            "slots": {name: [part.read_value() for part in parts] for name, parts in self._slots.items()},
-            "scalars": {name: variable.read_value() for name, variable in self._scalars.items()},
-            "state": self._variables.state.read_value(),
-            "frozen": self._variables.frozen.read_value(),
-        }
 
     def _counter_reads(self) -> list[tf.Tensor]:
         """In the order of `Counters`; reads `pushed` first: a gradient counted meanwhile never looks dropped."""

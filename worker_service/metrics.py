@@ -13,7 +13,7 @@ from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.service import metrics
 from psfleet.service.metrics import Reading, Readings
-from worker_service.chief.chief import ChiefComponents
+from worker_service.chief.components import ChiefComponents
 from worker_service.heartbeat import Heartbeat
 from worker_service.progress import TrainingProgress
 

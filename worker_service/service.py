@@ -31,15 +31,9 @@ from psfleet.service.settings import Settings
 from psfleet.tf.server import boot
 from psfleet.tls.data_plane import DataPlane, data_plane
 from worker_service.batches import Batches, BatchNumbers
-from worker_service.chief.checkpoints import CheckpointCommitter
-from worker_service.chief.chief import Chief, ChiefComponents
+from worker_service.chief.chief import Chief
+from worker_service.chief.components import ChiefComponents, chief_components
 from worker_service.chief.conclusion import conclude, saved_final_step
-from worker_service.chief.events import Events
-from worker_service.chief.recorder import Recorder
-from worker_service.chief.recovery import PROGRAM_DIGEST, Recovery
-from worker_service.chief.run_attempt import begin
-from worker_service.chief.run_finisher import RunFinisher, versions
-from worker_service.evaluation import Evaluator
 from worker_service.fleet_state import States, check_chief, trains_on
 from worker_service.frontends import FrontEnd, front_end
 from worker_service.heartbeat import Heartbeat
@@ -167,7 +161,7 @@ def _front_end(program: KerasProgram | GraphProgram, job: Job, index: int, fleet
 
 def _lead(process: _Process, context: RunContext, front: FrontEnd, feed: Batches) -> int:
     """Trains as the chief, and writes the report, however the run ends; returns the exit code."""
-    components = _chief_components(process.settings, context, front, process.program)
+    components = chief_components(process.settings, context, front, process.program)
     process.metrics.add_chief(components)
     chief = Chief(context, front, feed, process.heartbeat, process.progress, components)
     try:
@@ -178,7 +172,8 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, feed: Batches
         if error is not None:
             _publish_failure(chief, components, error, [])
             raise error
-        html.publish(chief.report(None), context.out)
+        report = chief.report(None)
+        components.storage.insist("the report", lambda: html.publish(report, context.out))
         return outcome.exit_code
     except PsfleetError as error:
         if chief.error is None and not _is_replaced(error, process.stop):
@@ -194,36 +189,13 @@ def _publish_failure(chief: Chief, components: ChiefComponents, error: PsfleetEr
     """Writes the report of a run that an error ended, unless that would replace a better one."""
     attempt = components.attempt
     if attempt.may_report_failure(states):
-        html.publish(chief.report(error), attempt.out)
+        report = chief.report(error)
+        with components.storage.writing("the report"):
+            html.publish(report, attempt.out)
     else:
         logger.warning(
             "no report of this end (%s): a newer chief, or a chief whose run is done, has the run folder", error
         )
-
-
-def _chief_components(settings: Settings, context: RunContext, front: FrontEnd, program: str = "") -> ChiefComponents:
-    # Before it removes the records of an earlier attempt: loading the program took time.
-    check_chief(context.fleet.describe(), context.incarnation)
-    attempt = begin(settings)
-    manifest_extra = {
-        "job": context.job.model_dump(mode="json"),
-        "program_folder": str(settings.program_folder),
-        PROGRAM_DIGEST: program,
-        "versions": versions(),
-        "incarnation": context.incarnation,
-    }
-    events = Events(context.out, context.job)
-    evaluator = Evaluator(front, context.layout, context.job.device)
-    recorder = Recorder(context.out, context.job, context.layout, evaluator)
-    committer = CheckpointCommitter(context, manifest_extra)
-    return ChiefComponents(
-        recovery=Recovery(context, front.initial_values, manifest_extra, events),
-        committer=committer,
-        finisher=RunFinisher(context, recorder, committer, events, attempt.started),
-        recorder=recorder,
-        events=events,
-        attempt=attempt,
-    )
 
 
 def _ends_run(error: PsfleetError) -> bool:

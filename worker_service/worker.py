@@ -93,6 +93,9 @@ class Worker:
         """Waits until the run is over, or the fleet restores a checkpoint."""
         self._wait(f"the end of the run after step {self._progress.step}", lambda states: self._is_replaced(generation))
 
+    def before_build(self) -> None:
+        """Is called before the step is built from the program."""
+
     def train(self, generation: int) -> bool:
         """Trains one generation; True if it reached the final step, False if a peer was lost."""
         context = self._context
@@ -146,6 +149,7 @@ class Worker:
 
     def _step_graph(self, generation: int) -> StepGraph:
         if self._graph is None or self._graph[0] != generation:
+            self.before_build()
             context = self._context
             graph = StepGraph(self._front_end, context.job, context.layout, context.index, context.run, generation)
             self._graph = (generation, graph)

@@ -62,10 +62,16 @@ def render(report: Report, curve: Sequence[Point]) -> str:
 
 
 def publish(report: Report, folder: Path) -> None:
-    """Writes `report.json` and `report.html` to a run folder; the page includes the run's history."""
+    """Writes `report.json` and `report.html` to a run folder, each by a rename; the page includes the run's history.
+
+    Raises:
+        OSError: The folder cannot be written; calling it again is safe.
+    """
     report.write(folder)
     text = render(report, History(folder / History.FILE_NAME).curve())
-    (folder / "report.html").write_text(text, encoding="utf-8")
+    temporary = folder / "report.html.tmp"
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(folder / "report.html")
 
 
 @cache

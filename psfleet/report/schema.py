@@ -1,6 +1,6 @@
 """Schema of a run's records: `report.json`, written at its end, and `history.jsonl` and `events.jsonl`, which grow.
 
-The description of each field is its documentation: `docs/report.md` is generated from this schema.
+The description of each field is its documentation in `docs/report.md`, which is generated.
 Non-finite numbers are written as the texts "NaN", "Infinity" and "-Infinity", so that the files are valid JSON.
 """
 
@@ -81,7 +81,7 @@ class Event(Record):
     time: float = Field(description="Unix time in seconds.")
     role: str = Field(description="Role of the process: ps, chief, worker or spare.")
     index: Count = Field(description="Index of the process in its role.")
-    kind: str = Field(description="Type of the event: `restarted`; `program_changed` of a resumed run.")
+    kind: str = Field(description="`restarted`, `program_changed`, `evaluation_skipped`, `checkpoint_failed`, …")
     cause: str = Field(description="Cause of the event, in one line.")
     steps_lost: Count = Field(0, description="Number of applied steps that were lost and have to be repeated.")
 

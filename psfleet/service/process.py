@@ -108,10 +108,13 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
     finally:
         record.end(code, message)
         _write_termination_message(message)
-        logging.shutdown()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        try:
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            # Also if the log is on a full disk.
+            os._exit(code)
 
 
 def program_digest(settings: Settings) -> str:

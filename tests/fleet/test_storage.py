@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
 from support.local_fleet import START_SECS, training
 
 from psfleet import errors
+from psfleet.report.schema import EventLog
 
 
 def test_a_run_whose_checkpoints_were_deleted_ends_when_a_ps_dies(tmp_path: Path) -> None:
@@ -20,3 +25,64 @@ def test_a_run_whose_checkpoints_were_deleted_ends_when_a_ps_dies(tmp_path: Path
         assert (report.status, report.exit_code) == ("failed", errors.NO_CHECKPOINT)
         assert f"steps were trained, but {fleet.out / 'checkpoints'} has no checkpoint" in (report.error or "")
         assert not (fleet.out / "checkpoints").exists()
+
+
+class SmallDisk:
+    """A file system of 256 KiB."""
+
+    def __init__(self, folder: Path) -> None:
+        self._filler = folder / "filler"
+
+    def fill(self) -> None:
+        """Uses all of its space."""
+        with self._filler.open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+
+    def clear(self) -> None:
+        """Frees its space."""
+        self._filler.unlink()
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[SmallDisk]:
+    """Mounts a small file system for the run's checkpoints; skips the test where that is not allowed."""
+    folder.mkdir(parents=True)
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("this system has no mount command")
+    if done.returncode:
+        pytest.skip(f"mounting a small file system needs more privileges: {done.stderr.strip()}")
+    try:
+        yield SmallDisk(folder)
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_run_survives_a_full_disk_and_keeps_its_last_step_until_there_is_space(tmp_path: Path) -> None:
+    """Every part of the run is refused from step 30 on, that of the final step included."""
+    checkpoint = {"every_steps": 10, "keep": 2}
+    with (
+        small_disk(tmp_path / "out" / "checkpoints") as disk,
+        training(tmp_path, train={"steps": 100}, checkpoint=checkpoint) as fleet,
+    ):
+        fleet.wait_for_step(30)
+        disk.fill()
+        events = EventLog(fleet.out / EventLog.FILE_NAME)
+        fleet.wait_for(lambda: [event for event in events.read() if event.role == "ps"], START_SECS, "the event")
+        assert fleet.last_step() < 100
+        fleet.wait_for(
+            lambda: "No space left on device" in fleet.screen.read_text(), START_SECS, "the line on the screen"
+        )
+        fleet.gates.hurry()
+        waits = "trying again"
+        fleet.wait_for(lambda: [e for e in fleet.log("ps") if waits in e["message"]], START_SECS, "the last part")
+        disk.clear()
+        assert fleet.end() == 0, fleet.tails()
+        report = fleet.report()
+        assert (report.status, report.final_step) == ("done", 100)
+        assert fleet.checkpoint().step == 100
+        assert ("checkpoint_failed", "ps") in {(event.kind, event.role) for event in report.events}
+        assert all("No space left on device" in event.cause for event in report.events)

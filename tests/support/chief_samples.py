@@ -12,6 +12,8 @@ from psfleet.control import control_pb2 as pb
 from psfleet.job.job import Job, parse_job
 from psfleet.layout import Layout
 from support.checkpoint_samples import sample_layout
+from worker_service.chief.events import Events
+from worker_service.chief.storage import Storage
 from worker_service.run_context import RunContext
 
 
@@ -72,6 +74,11 @@ def sample_context(
     stop: Any = SimpleNamespace(must_save=lambda: stops, must_leave=lambda index: False, signal_number=15)
     tasks: Any = None
     return RunContext("run", 0, 1, job or sample_job(), layout or sample_layout(), tasks, fleet, stop, out)
+
+
+def sample_storage(context: RunContext, stall_secs: float = 1.0) -> Storage:
+    """A storage with events of its own."""
+    return Storage(Events(context.out, context.job), stall_secs)
 
 
 def shard_state(step: int, *, generation: int = 1, phase: pb.Phase = pb.RUNNING, layout: Layout | None = None) -> Any:

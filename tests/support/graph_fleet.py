@@ -139,11 +139,16 @@ class GraphFleet:
 
     def state(self) -> dict[str, np.ndarray]:
         """The named tensors of state, as the ps hold them."""
-        return self.layout.state.unpack(np.concatenate([shard.snapshot().state for shard in self.shards]))
+        return self.layout.state.unpack(np.concatenate([content.state for content in self._contents()]))
+
+    def _contents(self) -> list[ShardContent]:
+        for shard in self.shards:
+            shard.take_snapshot()
+        return [shard.read_snapshot() for shard in self.shards]
 
     def weights(self) -> list[float]:
         """One element of each tensor: all of a tensor are equal."""
-        vector = np.concatenate([shard.snapshot().parameters for shard in self.shards])
+        vector = np.concatenate([content.parameters for content in self._contents()])
         assert all(len(set(vector[at : at + SIZE].tolist())) == 1 for at in (0, SIZE))
         found: list[float] = vector[::SIZE].tolist()
         return found

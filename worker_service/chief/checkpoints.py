@@ -14,11 +14,14 @@ from psfleet.checkpoint.parts import PartRecord
 from psfleet.checkpoint.store import newest_committed, prune
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import LostPeerError, NoCheckpointError
+from worker_service.chief.storage import Storage
 from worker_service.fleet_state import TRAINING, States, check_chief
 from worker_service.run_context import RunContext
 
 logger = logging.getLogger("psfleet.chief")
 
+PART = "a checkpoint part"
+MANIFEST = "the manifest of a checkpoint"
 SCHEDULE_AHEAD_SECS = 0.5
 """A checkpoint is scheduled so far ahead that no ps has passed its step when the request arrives."""
 MIN_STEPS_AHEAD = 2
@@ -30,18 +33,19 @@ class CheckpointCommitter:
 
     Args of the constructor:
         manifest_extra: What the manifest holds in addition to the tensors.
+        storage: Decides what happens if a part or a manifest cannot be written.
     """
 
-    def __init__(self, context: RunContext, manifest_extra: dict[str, Any]) -> None:
+    def __init__(self, context: RunContext, manifest_extra: dict[str, Any], storage: Storage) -> None:
         self._context = context
         self._job = context.job
         self._root = context.checkpoints_root
         self._extra = manifest_extra
+        self._storage = storage
         self._stop_scheduled_in: int | None = None
         self._last_schedule = time.monotonic()
         self._last_progress: tuple[float, int] | None = None
         self._steps_per_sec = 0.0
-        self._failed: set[tuple[int, int]] = set()
         self._lock = threading.Lock()
         self._newest: Checkpoint | None = None
 
@@ -65,6 +69,7 @@ class CheckpointCommitter:
         if len(training) < len(states) or len({state.generation for state in training}) != 1:
             return
         self._measure(training)
+        self._record_failed_parts(training)
         self._commit(training)
         every_secs = self._job.checkpoint.every_secs
         generation = training[0].generation
@@ -75,10 +80,26 @@ class CheckpointCommitter:
         elif is_due and self._schedule(training, stop=False):
             self._last_schedule = time.monotonic()
 
+    @property
+    def cause(self) -> str:
+        """Why a part or the manifest of the newest checkpoint cannot be written; empty if none failed."""
+        return self._storage.cause(PART) or self._storage.cause(MANIFEST)
+
     def error(self, states: States, step: int) -> str:
         """Why a ps could not write its part of a step; empty if every ps could."""
         parts = [part for state in states if state is not None for part in state.parts if part.step == step]
         return next((part.error for part in parts if part.error), "")
+
+    def _record_failed_parts(self, states: Sequence[pb.ShardState]) -> None:
+        """Records for each ps whether it could write its newest part. One that is not finite ends the run by itself."""
+        for shard, state in enumerate(states):
+            if not state.parts or "NaN" in state.parts[-1].error:
+                continue
+            newest = state.parts[-1]
+            if newest.error:
+                self._storage.failed(PART, newest.error, "checkpoint_failed", "ps", shard)
+            else:
+                self._storage.written(PART, "ps", shard)
 
     def _commit(self, states: Sequence[pb.ShardState]) -> None:
         """Writes the manifest of each step for which every ps has written its part."""
@@ -88,12 +109,30 @@ class CheckpointCommitter:
         written = [{part.step: part for part in state.parts if not part.error} for state in states]
         done = self._newest.step if self._newest and self._newest.generation == generation else -1
         for step in sorted(set.intersection(*[set(parts) for parts in written])):
-            if step > done and (generation, step) not in self._failed:
+            if step > done:
                 self._write(states[0], step, [parts[step] for parts in written])
 
     def _write(self, state: pb.ShardState, step: int, parts: Sequence[pb.SavedPart]) -> None:
+        """Commits a checkpoint; one that cannot be committed is tried again with the next states."""
+        saved = None
+        with self._storage.writing(MANIFEST, "checkpoint_failed"):
+            saved = self._write_manifest(state, step, parts)
+        if saved is None:
+            return
+        self._newest = saved
+        committed.write(self._context.out, saved)
+        logger.info("checkpoint at step %d", step, extra={"event": "checkpoint", "step": step})
+        with self._storage.writing("the deletion of old checkpoints", "prune_failed"):
+            prune(self._root, self._job.checkpoint.keep)
+
+    def _write_manifest(self, state: pb.ShardState, step: int, parts: Sequence[pb.SavedPart]) -> Checkpoint:
+        """Writes the manifest.
+
+        Raises:
+            OSError: It cannot be written, or a part is gone.
+        """
         try:
-            self._newest = write_manifest(
+            return write_manifest(
                 checkpoint_folder(self._root, step, state.generation),
                 self._context.layout,
                 [PartRecord(part.file, part.num_bytes, part.sha256) for part in parts],
@@ -104,27 +143,8 @@ class CheckpointCommitter:
                 slots=list(state.slots),
                 extra=self._extra,
             )
-        except (OSError, NoCheckpointError) as error:
-            self._failed.add((state.generation, step))
-            logger.error(
-                "cannot write the checkpoint at step %d: %s; training continues",
-                step,
-                error,
-                extra={"event": "checkpoint_failed", "step": step},
-            )
-        else:
-            committed.write(self._context.out, self._newest)
-            logger.info("checkpoint at step %d", step, extra={"event": "checkpoint", "step": step})
-            self._prune()
-
-    def _prune(self) -> None:
-        """Deletes old checkpoints; a failure does not concern the new one."""
-        try:
-            prune(self._root, self._job.checkpoint.keep)
-        except OSError as error:
-            logger.warning(
-                "cannot delete old checkpoints in %s: %s", self._root, error, extra={"event": "prune_failed"}
-            )
+        except NoCheckpointError as error:
+            raise OSError(str(error)) from error
 
     def _schedule(self, states: Sequence[pb.ShardState], stop: bool) -> bool:
         """Schedules a checkpoint at one step on every ps; if one refuses, returns False and the next update retries."""

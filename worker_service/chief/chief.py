@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import DONE, LostPeerError, PsfleetError
 from psfleet.report.schema import Report
 from worker_service.batches import Batches
-from worker_service.chief.checkpoints import CheckpointCommitter
-from worker_service.chief.events import Events
+from worker_service.chief.components import ChiefComponents
 from worker_service.chief.fleet_status import FleetStatusLogger
-from worker_service.chief.recorder import Recorder
-from worker_service.chief.recovery import Recovery
-from worker_service.chief.run_attempt import Attempt
-from worker_service.chief.run_finisher import RunFinisher
 from worker_service.fleet_state import States, stop_error
 from worker_service.frontends.interface import FrontEnd
 from worker_service.heartbeat import Heartbeat
 from worker_service.progress import TrainingProgress
 from worker_service.run_context import RunContext
 from worker_service.worker import Worker
-
-
-@dataclass(frozen=True)
-class ChiefComponents:
-    """What the chief has in addition to a worker."""
-
-    recovery: Recovery
-    committer: CheckpointCommitter
-    finisher: RunFinisher
-    recorder: Recorder
-    events: Events
-    attempt: Attempt
 
 
 class Chief(Worker):
@@ -90,6 +71,10 @@ class Chief(Worker):
             self._handle_loss(error, progressed=False)
             return
         self._end(checkpoint, finisher.final_states(checkpoint.step))
+
+    def before_build(self) -> None:
+        """Waits for a running evaluation, which uses the program's model and functions too. See `Worker`."""
+        self._components.recorder.finish_evaluation()
 
     def report(self, error: PsfleetError | None) -> Report:
         """The run's report; if no final states are known, those that the ps give now.

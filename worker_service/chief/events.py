@@ -32,7 +32,9 @@ class Events:
         self.restarts: Counter[tuple[str, int]] = Counter()
         self.last: dict[tuple[str, int], Event] = {}
         self.steps_lost = 0
-        for event in self._log.read():
+        self._all = self._log.read()
+        self._unsaved: list[Event] = []
+        for event in self._all:
             self._count(event)
         self._joins = {index: 1 + self.restarts[self.role(index), index] for index in range(job.fleet.worker_limit)}
         self._processes: dict[int, str] = {}
@@ -43,7 +45,7 @@ class Events:
         Args:
             role: Of the process: chief, worker, spare or ps.
             index: Of the process.
-            kind: `restarted`, or `program_changed` if a run was resumed with another program.
+            kind: One of those in `psfleet.report.schema.Event`.
             cause: Why it happened.
             steps_lost: Applied steps that it cost.
         """
@@ -53,8 +55,10 @@ class Events:
         )  # fmt: skip
         event = Event(time=time.time(), role=role, index=index, kind=kind, cause=cause, steps_lost=steps_lost)
         with self._lock:
-            self._log.append(event)
+            self._all.append(event)
+            self._unsaved.append(event)
             self._count(event)
+            self._save()
 
     def record_restarts(self, states: States) -> None:
         """Adds an event for each worker process that has joined ps 0 in place of another."""
@@ -74,7 +78,18 @@ class Events:
 
     def all(self) -> list[Event]:
         """All events so far, those of earlier chief processes of this attempt included."""
-        return self._log.read()
+        with self._lock:
+            self._save()
+            return list(self._all)
+
+    def _save(self) -> None:
+        """Appends what is not in the file yet; what a full disk refuses is kept for the report and the next attempt."""
+        try:
+            while self._unsaved:
+                self._log.append(self._unsaved[0])
+                del self._unsaved[0]
+        except OSError as error:
+            logger.warning("%d events wait for %s: %s", len(self._unsaved), self._log.path, error.strerror or error)
 
     def _count(self, event: Event) -> None:
         if event.kind == "restarted":

@@ -15,6 +15,9 @@ from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.report.schema import History, Point
 from worker_service.batch_reader import Batch
+from worker_service.chief.board import Board
+from worker_service.chief.evaluations import Evaluations, Values
+from worker_service.chief.storage import Storage
 from worker_service.evaluation import Evaluator
 from worker_service.session import WorkerSession
 
@@ -29,22 +32,27 @@ REMEMBERED_STEPS = 100_000
 
 
 class Recorder:
-    """An `Observer` of the chief's training loop. Only the training thread writes; metrics read `loss`.
+    """An `Observer` of the chief's training loop. Only the training thread calls it; metrics read `loss`.
+
+    Evaluations and TensorBoard's file have threads of their own: see `Evaluations` and `Board`.
 
     Args of the constructor:
         evaluator: None: the program could not be loaded, and nothing is evaluated.
+        storage: Decides what happens if a file cannot be written.
 
     Attributes:
         loss: Of the newest step's batch; None before the first.
         metrics: Of the newest evaluation, by name; empty before the first.
     """
 
-    def __init__(self, out: Path, job: Job, layout: Layout, evaluator: Evaluator | None) -> None:
+    def __init__(self, out: Path, job: Job, layout: Layout, evaluator: Evaluator | None, storage: Storage) -> None:
         self._job = job
         self._layout = layout
         self._evaluator = evaluator
         self._history = History(out / History.FILE_NAME)
-        self._board = tf.summary.create_file_writer(str(out / "tensorboard"))
+        self._storage = storage
+        self._board = Board(out, storage)
+        self._evaluations = Evaluations(self._evaluate, storage.events, job.deadlines.first_secs)
         self._generation = 0
         self._global_step = 0
         self._last = (time.perf_counter(), 0)
@@ -77,6 +85,7 @@ class Recorder:
         self.training_secs += secs
         self._global_step = global_step
         self.loss = loss
+        self._evaluations.check()
         now = time.perf_counter()
         if now - self._last[0] >= PROGRESS_SECS or global_step >= self._job.train.steps:
             self._progress(now, global_step, loss)
@@ -86,17 +95,27 @@ class Recorder:
             self._is_due("evaluate", global_step, self._job.evaluate.every_steps)
             and global_step < self._job.train.steps
         ):
-            self.evaluate(global_step, lambda: local_values(session, self._layout))
+            self._evaluations.begin(global_step, lambda: local_values(session, self._layout))
 
-    def evaluate(self, global_step: int, values: Callable[[], Mapping[str, np.ndarray]]) -> None:
-        """Evaluates named tensors at a global step, and records the metrics.
+    def finish_evaluation(self) -> None:
+        """Waits for the evaluation that runs, if one does; see `Evaluations.finish`."""
+        self._evaluations.finish()
+
+    def evaluate(self, global_step: int, values: Callable[[], Values]) -> None:
+        """Evaluates named tensors at a global step and records the metrics, after the evaluation that still runs.
 
         Raises:
             ProgramError: The program failed.
+            DeadlineError: An evaluation took longer than `deadlines.first_secs`.
         """
+        self._evaluations.finish()
+        self._evaluations.begin(global_step, values)
+        self._evaluations.finish()
+
+    def _evaluate(self, global_step: int, tensors: Values) -> None:
+        """Evaluates and records; on the thread of the evaluations."""
         if self._evaluator is None:
             return
-        tensors = values()
         started = time.perf_counter()
         metrics = self._evaluator.evaluate(tensors)
         if not metrics:
@@ -106,12 +125,14 @@ class Recorder:
         secs = round(time.perf_counter() - started, 2)
         extra = {"event": "evaluation", "step": global_step, "metrics": metrics, "secs": secs}
         logger.info("evaluation at step %d: %s", global_step, text, extra=extra)
-        with self._board.as_default(step=global_step):
-            for name, value in metrics.items():
-                tf.summary.scalar(f"evaluate/{name}", value)
-            if self._job.summaries.histograms:
-                for spec in self._layout.parameters.specs:
-                    tf.summary.histogram(spec.name, tensors[spec.name])
+        self._board.write(global_step, lambda: self._evaluation_summaries(metrics, tensors))
+
+    def _evaluation_summaries(self, metrics: Mapping[str, float], tensors: Values) -> None:
+        for name, value in metrics.items():
+            tf.summary.scalar(f"evaluate/{name}", value)
+        if self._job.summaries.histograms:
+            for spec in self._layout.parameters.specs:
+                tf.summary.histogram(spec.name, tensors[spec.name])
 
     def close(self) -> None:
         """Flushes and closes the TensorBoard file."""
@@ -143,18 +164,22 @@ class Recorder:
             step_secs=secs / max(made, 1),
             examples_per_sec=self._examples(made) / secs,
         )
-        self._history.append(point)
+        with self._storage.writing(History.FILE_NAME):
+            self._history.append(point)
         extra = {"event": "progress", "target": self._job.train.steps, **point.model_dump(exclude={"time"})}
         logger.info("step %d of %d: loss %.4g", global_step, self._job.train.steps, loss, extra=extra)
 
     def _summarize(self, session: WorkerSession, batch: Batch, global_step: int, loss: float) -> None:
         own = session.summaries(batch)
-        with self._board.as_default(step=global_step):
+
+        def write() -> None:
             tf.summary.scalar("train/loss", loss)
             if self.step_secs:
                 tf.summary.scalar("train/step_secs", self.step_secs[-1])
             if own is not None:
                 tf.summary.experimental.write_raw_pb(own, global_step)
+
+        self._board.write(global_step, write)
 
     def _is_due(self, what: str, global_step: int, every: int | None) -> bool:
         if global_step < self._due[what]:

@@ -9,10 +9,9 @@ from contextlib import suppress
 from importlib import metadata
 
 from psfleet.checkpoint.manifest import Checkpoint
-from psfleet.checkpoint.store import verify
 from psfleet.checkpoint.tensors import read_tensors
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import DONE, LostPeerError, ProgramError, PsfleetError, StoppedError, StorageError
+from psfleet.errors import DONE, PsfleetError, StoppedError
 from psfleet.polling import wait_until
 from psfleet.report.schema import (
     CheckpointInfo,
@@ -26,6 +25,7 @@ from psfleet.report.schema import (
 )
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.events import Events
+from worker_service.chief.last_checkpoint import LastCheckpoint
 from worker_service.chief.recorder import Recorder
 from worker_service.fleet_state import States
 from worker_service.run_context import RunContext
@@ -33,7 +33,6 @@ from worker_service.run_context import RunContext
 logger = logging.getLogger("psfleet.chief")
 
 PACKAGES = ("psfleet", "tensorflow-cpu", "tensorflow", "keras", "numpy", "grpcio")
-LAST_PARTS = "the parts of the last checkpoint"
 LEAVE_SECS = 2.0
 """Time for the workers to end their last step, so that the counts of gradients are final."""
 
@@ -56,44 +55,14 @@ class RunFinisher:
         self._context = context
         self._job = context.job
         self._recorder = recorder
-        self._committer = committer
         self._events = events
         self._secs_before = max(0.0, time.time() - started)
         self._began = time.monotonic()
-        self._late: list[int] = []
+        self._last = LastCheckpoint(context, committer)
 
     def commit_last(self, generation: int) -> Checkpoint:
-        """Waits until every ps has written its part of the last step, and verifies the checkpoint.
-
-        Raises:
-            ProgramError: The weights are not finite.
-            LostPeerError: A ps was lost.
-            StorageError: A part or the manifest cannot be written.
-        """
-        states = wait_until(self._poll_last, self._job.deadlines.stall_secs, LAST_PARTS, done=_is_complete)
-        if _is_lost(states, generation):
-            raise LostPeerError("a ps was lost before the last checkpoint was complete")
-        self._committer.update(states)
-        step = min(state.step for state in states if state is not None)
-        error = self._committer.error(states, step)
-        if error:
-            raise ProgramError(error) if "NaN" in error else StorageError(error)
-        checkpoint = self._committer.newest
-        if checkpoint is None or checkpoint.step != step:
-            raise StorageError(f"the checkpoint at step {step} could not be committed")
-        verify(checkpoint)
-        logger.info("step %d is saved and verified", step, extra={"event": "verified", "step": step})
-        return checkpoint
-
-    def _poll_last(self) -> States:
-        """The states of the ps; logs, once for each list of them, which ones still write."""
-        states = self._context.fleet.describe()
-        late = [shard for shard, state in enumerate(states) if state is not None and state.phase == pb.RUNNING]
-        if late and late != self._late:
-            step = max(state.step for state in states if state is not None)
-            logger.info("waiting for ps %s to write its part of step %d", ", ".join(map(str, late)), step)
-        self._late = late
-        return states
+        """Waits for the checkpoint of the last step; see `LastCheckpoint.commit`."""
+        return self._last.commit(generation)
 
     def final_states(self, step: int) -> States:
         """The states of the ps once every live worker has ended its last step, or after `LEAVE_SECS`."""
@@ -195,14 +164,6 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
-
-
-def _is_complete(states: States) -> bool:
-    return all(state is None or state.phase != pb.RUNNING for state in states)
-
-
-def _is_lost(states: States, generation: int) -> bool:
-    return any(state is None or state.phase != pb.COMPLETE or state.generation != generation for state in states)
 
 
 def _restarts(events: Sequence[Event]) -> int:

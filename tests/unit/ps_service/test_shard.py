@@ -25,7 +25,7 @@ def shard() -> Any:
     """A shard at step 4 of 9; its counters are the number of their readings."""
     made, readings = Shard.__new__(Shard), iter(range(1, 99))
     graph: Any = SimpleNamespace(counters=lambda: next(readings))
-    parts: Any = SimpleNamespace(parts=lambda: [SimpleNamespace(step=9)])
+    parts: Any = SimpleNamespace(has_ended=lambda step: step == 9)
     made._graph, made.writer, made.step, made.final_step = graph, parts, 4, 9
     made._counters, made._counting = (0.0, None), threading.Lock()
     return made

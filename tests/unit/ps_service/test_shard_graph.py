@@ -42,7 +42,8 @@ def restored(optimizer: dict[str, Any], content: ShardContent) -> Iterator[Shard
     )
     graph = ShardGraph("", ShardPlan("run", 1, 0, job, LAYOUT, Path()), STEP, content)
     try:
-        yield graph.snapshot()
+        graph.take_snapshot()
+        yield graph.read_snapshot()
     finally:
         graph.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +26,10 @@ from psfleet.report import html
 from psfleet.report.schema import Report
 from psfleet.service import settings
 from worker_service import service
+from worker_service.chief.components import chief_components
+from worker_service.chief.events import Events
 from worker_service.chief.run_attempt import begin
+from worker_service.chief.storage import Storage
 from worker_service.fleet_state import States
 
 DONE = '{"status": "done"}'
@@ -59,10 +63,12 @@ def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lead:
         own = ends if isinstance(ends, StoppedError) else None
         chief = SimpleNamespace(run=frozen, error=own, report=lambda error: "failed")
         components = SimpleNamespace(
-            recorder=SimpleNamespace(close=lambda: None), attempt=begin(chief_settings(tmp_path))
+            recorder=SimpleNamespace(close=lambda: None),
+            attempt=begin(chief_settings(tmp_path)),
+            storage=Storage(Events(tmp_path, sample_job()), 1.0),
         )
         monkeypatch.setattr(service, "Chief", lambda *args: chief)
-        monkeypatch.setattr(service, "_chief_components", lambda *args: components)
+        monkeypatch.setattr(service, "chief_components", lambda *args: components)
         monkeypatch.setattr(html, "publish", lambda report, out: (out / Report.FILE_NAME).write_text(report))
         process: Any = SimpleNamespace(
             settings=None, program="", heartbeat=None, progress=None,
@@ -114,7 +120,7 @@ def test_a_chief_that_is_replaced_while_it_loads_the_program_leaves_the_records_
     context: Any = SimpleNamespace(fleet=SimpleNamespace(describe=lambda: [None, NEWER_CHIEF]), incarnation=1)
     front: Any = None
     with pytest.raises(ReplacedError, match="incarnation 1 was replaced by the process at new:2222"):
-        service._chief_components(chief_settings(tmp_path, cause=""), context, front)
+        chief_components(chief_settings(tmp_path, cause=""), context, front)
     assert report(tmp_path) == DONE
 
 
@@ -179,9 +185,10 @@ class Ends:
 
         chief = SimpleNamespace(error=None, run=run, report=lambda error: error)
         attempt = SimpleNamespace(may_report_failure=lambda states: True, out=Path("out"))
-        components = SimpleNamespace(recorder=SimpleNamespace(close=lambda: None), attempt=attempt)
+        storage = SimpleNamespace(writing=lambda what: nullcontext())
+        components = SimpleNamespace(recorder=SimpleNamespace(close=lambda: None), attempt=attempt, storage=storage)
         monkeypatch.setattr(service, "Chief", lambda *args: chief)
-        monkeypatch.setattr(service, "_chief_components", lambda *args: components)
+        monkeypatch.setattr(service, "chief_components", lambda *args: components)
         monkeypatch.setattr("worker_service.service.html.publish", lambda report, out: self.reports.append(report))
         service._report_failure(fleet, error, index, stop)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +19,8 @@ from psfleet.service.process import Stop
 from psfleet.service.settings import read
 
 LISTEN_SECS = 10.0
+FULL = Path("/dev/full")
+"""Linux: each write fails as on a full disk."""
 
 
 @pytest.fixture
@@ -71,3 +75,19 @@ def test_an_exit_record_of_a_container_is_that_of_its_program(tmp_path: Path) ->
     (tmp_path / "program.py").write_text("fixed = True")
     assert process.program_digest(container) not in ("", before)
     assert process.program_digest(replace(container, records=None)) == "", "it is not needed"
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+def test_a_process_whose_log_is_on_a_full_disk_ends_with_its_exit_code() -> None:
+    program = """
+from psfleet.errors import LostPeerError
+from psfleet.service.process import run_service
+def load():
+    raise LostPeerError("gone")
+run_service("ps", load)
+"""
+    buffered = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    command = [sys.executable, "-c", program]
+    with FULL.open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=full, env=buffered, timeout=60, check=False)
+    assert done.returncode == 75

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from support.checkpoint_samples import save
-from support.chief_samples import Ps, sample_context, shard_state, with_parts
+from support.chief_samples import Ps, sample_context, sample_storage, shard_state, with_parts
 
-from psfleet.checkpoint import store
+from psfleet.checkpoint import manifest, store
 from worker_service.chief import checkpoints
 from worker_service.chief.checkpoints import CheckpointCommitter
+from worker_service.chief.events import Events
+from worker_service.chief.storage import Storage
 
 
 def stop_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *beats: tuple[float, int]) -> int:
@@ -22,7 +24,7 @@ def stop_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *beats: tuple[flo
     ps = [Ps(shard_state(0)), Ps(shard_state(0))]
     context = sample_context(tmp_path, ps)
     monkeypatch.setattr(context.stop, "must_save", lambda: stops)
-    committer = CheckpointCommitter(context, {})
+    committer = CheckpointCommitter(context, {}, sample_storage(context))
     for number, (secs, step) in enumerate(beats, 1):
         now, stops = secs, number == len(beats)
         committer.update([shard_state(step), shard_state(step)])
@@ -59,10 +61,54 @@ def test_a_checkpoint_is_committed_although_old_ones_cannot_be_deleted(
     monkeypatch.setattr(store, "verify", read)
     saved = save(tmp_path / "checkpoints", 40)
     (saved.folder / "manifest.json").unlink()
-    committer = CheckpointCommitter(sample_context(tmp_path), {})
+    context = sample_context(tmp_path)
+    committer = CheckpointCommitter(context, {}, sample_storage(context))
     committer.update([with_parts(shard_state(41), shard, saved) for shard in range(2)])
     assert committer.newest is not None
     assert committer.newest.step == 40
     assert [message for message in caplog.messages if "checkpoint" in message] == [
-        f"cannot delete old checkpoints in {tmp_path / 'checkpoints'}: [Errno 13] Permission denied"
+        "chief 0 prune_failed: the deletion of old checkpoints: Permission denied"
+    ]
+
+
+def test_a_manifest_that_the_disk_refuses_is_an_event_and_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved, written = save(tmp_path / "checkpoints", 40), manifest.write_manifest
+    (saved.folder / "manifest.json").unlink()
+    context = sample_context(tmp_path)
+    events = Events(tmp_path, context.job)
+    committer = CheckpointCommitter(context, {}, Storage(events, 1.0))
+    states = [with_parts(shard_state(41), shard, saved) for shard in range(2)]
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "write_manifest", refuse)
+    for _ in range(3):
+        committer.update(states)
+    assert committer.newest is None
+    assert [(event.kind, event.cause) for event in events.all()] == [
+        ("checkpoint_failed", "the manifest of a checkpoint: No space left on device")
+    ]
+    monkeypatch.setattr(checkpoints, "write_manifest", written)
+    committer.update(states)
+    assert committer.newest is not None
+    assert committer.newest.step == 40
+
+
+def test_a_part_that_a_ps_cannot_write_is_an_event_of_that_ps_at_once(tmp_path: Path) -> None:
+    saved = save(tmp_path / "checkpoints", 40)
+    context = sample_context(tmp_path)
+    events = Events(tmp_path, context.job)
+    committer = CheckpointCommitter(context, {}, Storage(events, 1.0))
+    state = shard_state(41)
+    for step in (20, 30):
+        state.parts.add(step=step, error="/checkpoints: No space left on device")
+        committer.update([with_parts(shard_state(41), 0, saved), state])
+    assert committer.cause == "/checkpoints: No space left on device"
+    committer.update([with_parts(shard_state(41), 0, saved), with_parts(state, 1, saved)])
+    assert committer.cause == ""
+    assert [(event.role, event.index, event.kind, event.cause) for event in events.all()] == [
+        ("ps", 1, "checkpoint_failed", "/checkpoints: No space left on device")
     ]

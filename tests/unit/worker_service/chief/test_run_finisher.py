@@ -11,12 +11,15 @@ import pytest
 from support.checkpoint_samples import save
 from support.chief_samples import Ps, sample_context, sample_job, shard_state, with_parts
 
+from psfleet.checkpoint import manifest
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import DeadlineError
-from worker_service.chief import run_finisher
+from psfleet.errors import DeadlineError, StorageError
+from worker_service.chief import checkpoints, run_finisher
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.events import Events
 from worker_service.chief.run_finisher import RunFinisher
+from worker_service.chief.storage import Storage
+from worker_service.run_context import RunContext
 
 BRIEF = {"step_secs": 0.001}
 
@@ -28,8 +31,14 @@ def finisher(out: Path, deadlines: dict[str, float], num_waits: int) -> RunFinis
     waits: list[Any] = [shard_state(100) for _ in range(num_waits)]
     done = [with_parts(shard_state(100, phase=pb.COMPLETE), shard, checkpoint) for shard in range(2)]
     context = sample_context(out, [Ps(done[0]), Ps(*waits, done[1])], sample_job(deadlines=deadlines))
+    return finisher_of(context)
+
+
+def finisher_of(context: RunContext, started: float = 0.0) -> RunFinisher:
     recorder: Any = None
-    return RunFinisher(context, recorder, CheckpointCommitter(context, {}), Events(out, context.job), 0.0)
+    events = Events(context.out, context.job)
+    storage = Storage(events, context.job.deadlines.stall_secs)
+    return RunFinisher(context, recorder, CheckpointCommitter(context, {}, storage), events, started)
 
 
 def test_a_last_part_that_takes_longer_than_a_step_is_waited_for(
@@ -53,7 +62,44 @@ def test_the_duration_of_a_run_does_not_depend_on_a_clock_that_is_set_back(
     clock = SimpleNamespace(time=lambda: wall, monotonic=lambda: 7.0)
     monkeypatch.setattr(run_finisher, "time", clock)
     context = sample_context(tmp_path, [])
-    recorder: Any = None
-    made = RunFinisher(context, recorder, CheckpointCommitter(context, {}), Events(tmp_path, context.job), 1000.0)
+    made = finisher_of(context, started=1000.0)
     clock.time, clock.monotonic = lambda: 0.0, lambda: 12.0
     assert made._seconds() == expected
+
+
+def full_disk(step: int = 100) -> Any:
+    """A ps at the final step whose part the disk refuses, and which tries again."""
+    state = shard_state(step)
+    state.parts.add(step=step, error="/checkpoints: No space left on device")
+    return state
+
+
+def test_the_last_part_may_wait_for_space_on_the_disk(tmp_path: Path) -> None:
+    checkpoint = save(tmp_path / "checkpoints", 100)
+    (checkpoint.folder / "manifest.json").unlink()
+    done = [with_parts(shard_state(100, phase=pb.COMPLETE), shard, checkpoint) for shard in range(2)]
+    ps = [Ps(done[0]), Ps(full_disk(), full_disk(), done[1])]
+    last = finisher_of(sample_context(tmp_path, ps, sample_job(deadlines=BRIEF)))
+    assert last.commit_last(1).step == 100
+    assert [(event.role, event.index, event.kind) for event in last._events.all()] == [("ps", 1, "checkpoint_failed")]
+
+
+def test_the_last_manifest_may_wait_for_space_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write, attempts = manifest.write_manifest, iter(range(9))
+
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        if next(attempts) < 2:
+            raise OSError(28, "No space left on device")
+        return write(*args, **kwargs)
+
+    monkeypatch.setattr(checkpoints, "write_manifest", refuse)
+    assert finisher(tmp_path, BRIEF, num_waits=0).commit_last(1).step == 100
+    assert next(attempts) == 3
+
+
+def test_a_disk_that_stays_full_ends_the_run_with_75_and_the_cause(tmp_path: Path) -> None:
+    deadlines = BRIEF | {"stall_secs": 0.2}
+    context = sample_context(tmp_path, [Ps(full_disk()), Ps(full_disk())], sample_job(deadlines=deadlines))
+    with pytest.raises(StorageError, match=r"for 0.2 s: /checkpoints: No space left on device") as caught:
+        finisher_of(context).commit_last(1)
+    assert caught.value.exit_code == 75

@@ -1,0 +1,61 @@
+"""A snapshot holds the step at which it was taken, whatever is applied before it is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.graph_fleet import STEP_SECS, InProcessWorker, graph_fleet
+
+from psfleet.checkpoint.parts import ShardContent
+
+OPTIMIZERS = [
+    {"name": "sgd"},
+    {"name": "momentum"},
+    {"name": "adamw"},
+    {"name": "rmsprop", "centered": True},
+]
+
+
+def values_of(content: ShardContent) -> dict[str, np.ndarray]:
+    """Copies of everything that updates change, by name."""
+    slots = {f"slot {name}": vector for name, vector in content.slots.items()}
+    scalars = {f"scalar {name}": np.asarray(value) for name, value in content.scalars.items()}
+    return {name: np.copy(value) for name, value in {"w": content.parameters, **slots, **scalars}.items()}
+
+
+@pytest.mark.parametrize(
+    ("mode", "optimizer"), [*[("sync", optimizer) for optimizer in OPTIMIZERS], ("async", {"name": "adam"})], ids=str
+)
+def test_a_snapshot_does_not_change_with_later_updates(mode: str, optimizer: dict[str, Any]) -> None:
+    optimizer = {"learning_rate": 0.1, **optimizer}
+    with graph_fleet(fleet={"workers": 1}, optimizer=optimizer, update={"mode": mode}) as fleet:
+        [shard] = fleet.shards
+
+        def update(worker: InProcessWorker, local_step: int) -> None:
+            step = worker.push(1, local_step)
+            fleet.advance()
+            step.result(STEP_SECS)
+
+        with fleet.worker(0) as worker:
+            update(worker, 0)
+            shard.take_snapshot()
+            before = values_of(shard.read_snapshot())
+            shard.take_snapshot()
+            update(worker, 1)
+            update(worker, 2)
+            content = shard.read_snapshot()
+        np.testing.assert_equal(values_of(content), before)
+        shard.take_snapshot()
+        assert (values_of(shard.read_snapshot())["w"] != before["w"]).any()
+
+
+def test_a_snapshot_that_was_read_holds_no_memory() -> None:
+    with graph_fleet(fleet={"workers": 1}) as fleet:
+        [shard] = fleet.shards
+        shard.take_snapshot()
+        shard.read_snapshot()
+        with pytest.raises(tf.errors.OpError, match="snapshot"):
+            shard.read_snapshot()

@@ -1,0 +1,135 @@
+"""An evaluation of the chief runs beside its training, with the weights of its step, and never for ever."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from support.chief_samples import sample_job
+
+from psfleet.errors import DeadlineError, ProgramError
+from psfleet.layout import Layout
+from worker_service.chief import recorder as recorder_module
+from worker_service.chief.evaluations import Evaluations
+from worker_service.chief.events import Events
+from worker_service.chief.recorder import Recorder
+from worker_service.chief.storage import Storage
+
+WAIT_SECS = 10.0
+
+
+class HeldEvaluator:
+    """An evaluator that returns its weight as the metric `w`, once the test releases it."""
+
+    def __init__(self) -> None:
+        self.begun, self.released = threading.Semaphore(0), threading.Semaphore(0)
+        self.error: Exception | None = None
+
+    def evaluate(self, values: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """See `Evaluator`."""
+        self.begun.release()
+        assert self.released.acquire(timeout=WAIT_SECS)
+        if self.error is not None:
+            raise self.error
+        return {"w": float(values["w"])}
+
+
+class Training:
+    """A recorder whose steps a test makes; the weight of step n is n."""
+
+    def __init__(self, out: Path, monkeypatch: pytest.MonkeyPatch, **deadlines: float) -> None:
+        job = sample_job(evaluate={"every_steps": 10}, deadlines=deadlines)
+        self.evaluator = HeldEvaluator()
+        self.events = Events(out, job)
+        layout = Layout.plan([], [], [], 2, 4096)
+        self.recorder = Recorder(out, job, layout, cast("Any", self.evaluator), Storage(self.events, 1.0))
+        self.recorder.start(0)
+        self.step = 0
+        monkeypatch.setattr(recorder_module, "local_values", lambda *_: {"w": np.array(self.step, np.float32)})
+
+    def train_to(self, step: int) -> None:
+        session: Any = SimpleNamespace(summaries=lambda batch: None)
+        batch: Any = None
+        while self.step < step:
+            self.step += 1
+            self.recorder.step(session, batch, self.step, loss=1.0, secs=0.01)
+
+    def await_evaluation(self) -> None:
+        assert self.evaluator.begun.acquire(timeout=WAIT_SECS), "no evaluation began"
+
+
+@pytest.fixture
+def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Training:
+    return Training(tmp_path, monkeypatch)
+
+
+def test_steps_go_on_while_an_evaluation_is_held_and_its_metrics_are_of_its_step(
+    training: Training, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    training.train_to(10)
+    training.await_evaluation()
+    training.train_to(35)
+    training.evaluator.released.release()
+    training.recorder.finish_evaluation()
+    assert training.recorder.metrics == {"w": 10.0}
+    done = [record for record in caplog.records if getattr(record, "event", "") == "evaluation"]
+    assert [(record.step, record.metrics) for record in done] == [(10, {"w": 10.0})]  # type: ignore[attr-defined]
+    [event] = training.events.all()
+    assert event.kind == "evaluation_skipped"
+    assert "that of step 10 took" in event.cause
+    assert event.cause.endswith("not evaluated: steps 20, 30")
+    assert [message for message in caplog.messages if message.startswith("step 20 is not evaluated")]
+
+
+def test_the_next_boundary_after_an_evaluation_is_evaluated(training: Training) -> None:
+    for step in (10, 20):
+        training.train_to(step)
+        training.await_evaluation()
+        training.evaluator.released.release()
+        training.recorder.finish_evaluation()
+    assert training.recorder.metrics == {"w": 20.0}
+    assert training.events.all() == []
+
+
+def test_an_evaluation_that_fails_ends_training_at_a_following_step(training: Training) -> None:
+    training.evaluator.error = ProgramError("evaluate() raised ValueError: boom")
+    training.train_to(10)
+    training.await_evaluation()
+    training.evaluator.released.release()
+    training.recorder._evaluations._running.result.exception(WAIT_SECS)  # type: ignore[union-attr]
+    with pytest.raises(ProgramError, match="boom") as caught:
+        training.train_to(11)
+    assert caught.value.exit_code == 70
+
+
+def test_the_last_evaluation_waits_for_the_one_before(training: Training) -> None:
+    training.train_to(10)
+    training.await_evaluation()
+    training.evaluator.released.release()
+    training.evaluator.released.release()
+    training.recorder.evaluate(100, lambda: {"w": np.array(100, np.float32)})
+    assert training.recorder.metrics == {"w": 100.0}
+
+
+@pytest.mark.parametrize("wait", [Evaluations.check, Evaluations.finish], ids=["in a step", "at the end"])
+def test_an_evaluation_that_never_ends_ends_the_run(tmp_path: Path, wait: Callable[[Evaluations], None]) -> None:
+    now, never = [0.0], threading.Event()
+
+    def hang(step: int, values: Mapping[str, np.ndarray]) -> None:
+        never.wait(WAIT_SECS)
+
+    evaluations = Evaluations(hang, Events(tmp_path, sample_job()), 600.0, lambda: now[0])
+    evaluations.begin(20, dict)
+    now[0] = 599.0
+    evaluations.check()
+    now[0] = 600.0
+    with pytest.raises(DeadlineError, match="gave up after 600 s waiting for the evaluation at step 20") as caught:
+        wait(evaluations)
+    assert caught.value.exit_code == 75
+    never.set()

@@ -1,0 +1,69 @@
+"""What the chief is made of: one object for each of its duties."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from psfleet.service.settings import Settings
+from worker_service.chief.checkpoints import CheckpointCommitter
+from worker_service.chief.events import Events
+from worker_service.chief.recorder import Recorder
+from worker_service.chief.recovery import PROGRAM_DIGEST, Recovery
+from worker_service.chief.run_attempt import Attempt, begin
+from worker_service.chief.run_finisher import RunFinisher, versions
+from worker_service.chief.storage import Storage
+from worker_service.evaluation import Evaluator
+from worker_service.fleet_state import check_chief
+from worker_service.frontends import FrontEnd
+from worker_service.run_context import RunContext
+
+
+@dataclass(frozen=True)
+class ChiefComponents:
+    """What the chief has in addition to a worker."""
+
+    recovery: Recovery
+    committer: CheckpointCommitter
+    finisher: RunFinisher
+    recorder: Recorder
+    events: Events
+    storage: Storage
+    attempt: Attempt
+
+
+def chief_components(settings: Settings, context: RunContext, front: FrontEnd, program: str = "") -> ChiefComponents:
+    """Makes the components of this chief process, and removes the records of an earlier attempt.
+
+    Args:
+        settings: Of this process.
+        context: Of the run.
+        front: The program's front end.
+        program: The digest of the training program.
+
+    Raises:
+        ReplacedError: Another process is the chief now.
+    """
+    # Before it removes the records of an earlier attempt: loading the program took time.
+    check_chief(context.fleet.describe(), context.incarnation)
+    attempt = begin(settings)
+    manifest_extra = {
+        "job": context.job.model_dump(mode="json"),
+        "program_folder": str(settings.program_folder),
+        PROGRAM_DIGEST: program,
+        "versions": versions(),
+        "incarnation": context.incarnation,
+    }
+    events = Events(context.out, context.job)
+    evaluator = Evaluator(front, context.layout, context.job.device)
+    storage = Storage(events, context.job.deadlines.stall_secs)
+    recorder = Recorder(context.out, context.job, context.layout, evaluator, storage)
+    committer = CheckpointCommitter(context, manifest_extra, storage)
+    return ChiefComponents(
+        recovery=Recovery(context, front.initial_values, manifest_extra, events),
+        committer=committer,
+        finisher=RunFinisher(context, recorder, committer, events, attempt.started),
+        recorder=recorder,
+        events=events,
+        storage=storage,
+        attempt=attempt,
+    )
