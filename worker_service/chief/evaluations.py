@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -18,32 +17,21 @@ logger = logging.getLogger("psfleet.chief")
 
 Values = Mapping[str, np.ndarray]
 
-
-@dataclass
-class _Running:
-    """An evaluation that has begun.
-
-    Attributes:
-        skipped: The steps whose evaluation was due meanwhile.
-    """
-
-    step: int
-    began: float
-    result: Future[None] = field(default_factory=Future)
-    skipped: list[int] = field(default_factory=list)
+MAX_WAITING_BYTES = 256 << 20
+"""Memory for the weights of evaluations that wait for their turn."""
 
 
 class Evaluations:
-    """Runs the program's evaluation. All methods are called by one thread, the one that trains.
+    """Runs the program's evaluations, in the order of their steps. All methods are called by the thread that trains.
 
-    An evaluation that is due while another one runs is skipped: the next one is of newer weights anyway, and a queue of
-    weights would grow. Each skipped step is logged, and an event names them.
+    An evaluation that is due while another one runs waits, with the weights of its step. If there is no memory for
+    more, it is skipped: each skipped step is logged, and an event names them.
 
     An evaluation has `deadlines.first_secs`, the time of a first batch: it reads a whole data set. A thread that does
     not return is abandoned, and ends with the process.
 
     Args of the constructor:
-        evaluate: Evaluates named tensors at a global step and records the metrics; called on the thread.
+        evaluate: Evaluates named tensors at a global step and records the metrics; called on a thread of its own.
         deadline_secs: How long an evaluation may take.
     """
 
@@ -53,79 +41,111 @@ class Evaluations:
         events: Events,
         deadline_secs: float,
         clock: Callable[[], float] = time.monotonic,
+        max_waiting_bytes: int = MAX_WAITING_BYTES,
     ) -> None:
         self._evaluate = evaluate
         self._events = events
         self._deadline_secs = deadline_secs
         self._clock = clock
-        self._running: _Running | None = None
+        self._max_waiting_bytes = max_waiting_bytes
+        self._changed = threading.Condition()
+        self._waiting: deque[tuple[int, Values]] = deque()
+        self._running: tuple[int, float] | None = None
+        self._error: BaseException | None = None
+        self._bytes = 0
+        self._skipped: list[int] = []
 
     def begin(self, step: int, values: Callable[[], Values]) -> None:
-        """Starts an evaluation, unless one runs.
+        """Evaluates once those before are done, on another thread.
 
         Args:
             step: The global step of the values.
             values: Returns every named tensor; called before this method returns.
 
-        Raises: As `check`, for the evaluation before.
+        Raises: As `check`, for those before.
         """
         self.check()
-        if self._running is not None:
-            self._running.skipped.append(step)
-            logger.warning("step %d is not evaluated: that of step %d still runs", step, self._running.step)
+        with self._changed:
+            is_idle = self._running is None
+            has_room = is_idle or (len(self._waiting) + 1) * self._bytes <= self._max_waiting_bytes
+        if not has_room:
+            self._skipped.append(step)
+            logger.warning("step %d is not evaluated: %d evaluations wait", step, len(self._waiting) + 1)
             return
+        self._report_skipped()
         tensors = values()
-        running = self._running = _Running(step, self._clock())
-        threading.Thread(target=self._run, args=(running, tensors), name="evaluation", daemon=True).start()
+        self._bytes = sum(tensor.nbytes for tensor in tensors.values())
+        with self._changed:
+            if self._running is not None:
+                self._waiting.append((step, tensors))
+                return
+            self._running = step, self._clock()
+        threading.Thread(target=self._run, args=(step, tensors), name="evaluation", daemon=True).start()
 
     def check(self) -> None:
         """Returns at once, also if an evaluation runs.
 
         Raises:
-            ProgramError: The evaluation failed.
-            DeadlineError: It runs for too long.
+            ProgramError: An evaluation failed.
+            DeadlineError: One runs for too long.
         """
-        running = self._running
-        if running is None:
-            return
-        if running.result.done():
-            self._settle(running)
-        elif self._clock() - running.began >= self._deadline_secs:
-            raise self._deadline(running)
+        with self._changed:
+            if self._error is not None:
+                raise self._error
+            if self._running is not None and self._left_secs(self._running) <= 0:
+                raise self._deadline(self._running)
 
     def finish(self) -> None:
-        """Waits for the evaluation that runs, if one does.
+        """Waits for all evaluations.
 
         Raises: As `check`.
         """
-        running = self._running
-        if running is None:
-            return
-        left_secs = running.began + self._deadline_secs - self._clock()
-        try:
-            running.result.exception(max(0.0, left_secs))
-        except TimeoutError:
-            raise self._deadline(running) from None
-        self._settle(running)
+        self._report_skipped()
+        with self._changed:
+            while self._running is not None and self._error is None:
+                running = self._running
+                if self._left_secs(running) <= 0:
+                    raise self._deadline(running)
+                self._changed.wait(self._left_secs(running))
+        self.check()
 
-    def _run(self, running: _Running, tensors: Values) -> None:
-        try:
-            self._evaluate(running.step, tensors)
-        except BaseException as error:
-            running.result.set_exception(error)
-        else:
-            running.result.set_result(None)
+    def finish_running(self) -> None:
+        """Waits for the evaluation that runs, and skips those that wait.
 
-    def _settle(self, running: _Running) -> None:
-        self._running = None
-        if running.skipped:
-            secs = self._clock() - running.began
-            cause = f"that of step {running.step} took {secs:.1f} s; not evaluated: {_steps(running.skipped)}"
-            self._events.add("chief", 0, "evaluation_skipped", cause)
-        running.result.result()
+        Raises: As `check`.
+        """
+        with self._changed:
+            self._skipped += [step for step, _ in self._waiting]
+            self._waiting.clear()
+        self.finish()
 
-    def _deadline(self, running: _Running) -> DeadlineError:
-        return DeadlineError(f"the evaluation at step {running.step}", self._deadline_secs)
+    def _run(self, step: int, tensors: Values) -> None:
+        """Evaluates, and then what waits."""
+        while True:
+            try:
+                self._evaluate(step, tensors)
+            except BaseException as error:
+                self._error = error
+            with self._changed:
+                if not self._waiting or self._error is not None:
+                    self._running = None
+                    self._changed.notify_all()
+                    return
+                step, tensors = self._waiting.popleft()
+                self._running = step, self._clock()
+
+    def _report_skipped(self) -> None:
+        if self._skipped:
+            self._events.add("chief", 0, "evaluation_skipped", f"not evaluated in time: {_steps(self._skipped)}")
+            self._skipped = []
+
+    def _left_secs(self, running: tuple[int, float]) -> float:
+        _, began = running
+        return began + self._deadline_secs - self._clock()
+
+    def _deadline(self, running: tuple[int, float]) -> DeadlineError:
+        step, _ = running
+        return DeadlineError(f"the evaluation at step {step}", self._deadline_secs)
 
 
 def _steps(steps: list[int]) -> str:

@@ -98,8 +98,8 @@ class Recorder:
             self._evaluations.begin(global_step, lambda: local_values(session, self._layout))
 
     def finish_evaluation(self) -> None:
-        """Waits for the evaluation that runs, if one does; see `Evaluations.finish`."""
-        self._evaluations.finish()
+        """Waits for the evaluation that runs, if one does; see `Evaluations.finish_running`."""
+        self._evaluations.finish_running()
 
     def evaluate(self, global_step: int, values: Callable[[], Values]) -> None:
         """Evaluates named tensors at a global step and records the metrics, after the evaluation that still runs.

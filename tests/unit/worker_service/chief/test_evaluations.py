@@ -14,6 +14,7 @@ from support.chief_samples import sample_job
 
 from psfleet.errors import DeadlineError, ProgramError
 from psfleet.layout import Layout
+from psfleet.polling import wait_until
 from worker_service.chief import recorder as recorder_module
 from worker_service.chief.evaluations import Evaluations
 from worker_service.chief.events import Events
@@ -42,12 +43,13 @@ class HeldEvaluator:
 class Training:
     """A recorder whose steps a test makes; the weight of step n is n."""
 
-    def __init__(self, out: Path, monkeypatch: pytest.MonkeyPatch, **deadlines: float) -> None:
-        job = sample_job(evaluate={"every_steps": 10}, deadlines=deadlines)
+    def __init__(self, out: Path, monkeypatch: pytest.MonkeyPatch, max_waiting_bytes: int = 1 << 20) -> None:
+        job = sample_job(evaluate={"every_steps": 10})
         self.evaluator = HeldEvaluator()
         self.events = Events(out, job)
         layout = Layout.plan([], [], [], 2, 4096)
         self.recorder = Recorder(out, job, layout, cast("Any", self.evaluator), Storage(self.events, 1.0))
+        self.recorder._evaluations._max_waiting_bytes = max_waiting_bytes
         self.recorder.start(0)
         self.step = 0
         monkeypatch.setattr(recorder_module, "local_values", lambda *_: {"w": np.array(self.step, np.float32)})
@@ -68,23 +70,48 @@ def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Training:
     return Training(tmp_path, monkeypatch)
 
 
-def test_steps_go_on_while_an_evaluation_is_held_and_its_metrics_are_of_its_step(
+def test_steps_continue_while_an_evaluation_is_held_and_each_has_the_weights_of_its_step(
     training: Training, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     training.train_to(10)
     training.await_evaluation()
     training.train_to(35)
+    for _ in range(4):
+        training.evaluator.released.release()
+    training.recorder.evaluate(100, lambda: {"w": np.array(100, np.float32)})
+    done = [record for record in caplog.records if getattr(record, "event", "") == "evaluation"]
+    assert [(record.step, record.metrics) for record in done] == [  # type: ignore[attr-defined]
+        (step, {"w": float(step)}) for step in (10, 20, 30, 100)
+    ]
+    assert training.events.all() == []
+
+
+def test_evaluations_for_whose_weights_there_is_no_memory_are_skipped_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    training = Training(tmp_path, monkeypatch, max_waiting_bytes=4)
+    training.train_to(10)
+    training.await_evaluation()
+    training.train_to(45)
+    for _ in range(3):
+        training.evaluator.released.release()
+    training.recorder.evaluate(100, lambda: {"w": np.array(100, np.float32)})
+    assert training.recorder.metrics == {"w": 100.0}
+    [event] = training.events.all()
+    assert (event.kind, event.cause) == ("evaluation_skipped", "not evaluated in time: steps 30, 40")
+    assert [message for message in caplog.messages if message.startswith("step 30 is not evaluated")]
+
+
+def test_a_new_generation_waits_only_for_the_evaluation_that_runs(training: Training) -> None:
+    training.train_to(10)
+    training.await_evaluation()
+    training.train_to(35)
     training.evaluator.released.release()
     training.recorder.finish_evaluation()
     assert training.recorder.metrics == {"w": 10.0}
-    done = [record for record in caplog.records if getattr(record, "event", "") == "evaluation"]
-    assert [(record.step, record.metrics) for record in done] == [(10, {"w": 10.0})]  # type: ignore[attr-defined]
     [event] = training.events.all()
-    assert event.kind == "evaluation_skipped"
-    assert "that of step 10 took" in event.cause
-    assert event.cause.endswith("not evaluated: steps 20, 30")
-    assert [message for message in caplog.messages if message.startswith("step 20 is not evaluated")]
+    assert event.cause.endswith("steps 20, 30")
 
 
 def test_the_next_boundary_after_an_evaluation_is_evaluated(training: Training) -> None:
@@ -102,7 +129,7 @@ def test_an_evaluation_that_fails_ends_training_at_a_following_step(training: Tr
     training.train_to(10)
     training.await_evaluation()
     training.evaluator.released.release()
-    training.recorder._evaluations._running.result.exception(WAIT_SECS)  # type: ignore[union-attr]
+    wait_until(lambda: training.recorder._evaluations._running is None, WAIT_SECS, "the end of the evaluation")
     with pytest.raises(ProgramError, match="boom") as caught:
         training.train_to(11)
     assert caught.value.exit_code == 70
