@@ -86,7 +86,17 @@ def _left(mark: str, before: set[int]) -> dict[int, str]:
     """Command lines, by pid, of new descendants and of every process that carries the mark."""
     pids = (set(_descendants()) - before) | set(_marked(mark))
     commands = {pid: _read(pid, "cmdline").replace("\0", " ").strip() or "(ended, never waited for)" for pid in pids}
-    return {pid: command for pid, command in commands.items() if "multiprocessing.resource_tracker" not in command}
+    return {
+        pid: command
+        for pid, command in commands.items()
+        if "multiprocessing.resource_tracker" not in command and not _is_reaper_of(pid, before)
+    }
+
+
+def _is_reaper_of(pid: int, leaders: set[int]) -> bool:
+    """Whether a process only waits for the end of one of these, which runs (see `psfleet.service.children`)."""
+    _, _, fields = _read(pid, "stat").rpartition(") ")
+    return _read(pid, "comm").strip() == "psfleet-reaper" and int(fields.split()[2]) in leaders
 
 
 def _descendants() -> Iterator[int]:

@@ -28,6 +28,11 @@ def generation_of(states: States, digest: str) -> int | None:
     return generations.pop() if len(known) == len(states) and len(generations) == 1 else None
 
 
+def outcome_of(states: States) -> pb.Outcome | None:
+    """How the run has ended, if a ps knows it."""
+    return next((state.outcome for state in states if state is not None and state.phase == pb.FINISHED), None)
+
+
 def has_generation(state: pb.ShardState, generation: int) -> bool:
     """Whether a ps has the shard of a generation; one without a shard reports the newest generation that it had."""
     return state.phase != pb.EMPTY and state.generation == generation

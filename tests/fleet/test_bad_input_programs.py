@@ -41,7 +41,7 @@ def foreign_frames(text: str, folder: Path) -> list[str]:
         (
             PRELUDE + "data = lambda *shard: stalled(*shard)",
             LOST_PEERS,
-            "gave up after 2 s waiting for program 'program:build': ",
+            "psfleet: gave up after 2 s waiting for program 'program:build': ",
         ),
     ],
     ids=["valid", "wrong type", "data stall"],

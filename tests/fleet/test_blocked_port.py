@@ -9,13 +9,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from psfleet.launch.local.ports import free_addresses
 from support.service_process import START_SECS, running
 from support.tiny_job import PRELUDE
 
 from psfleet.addresses import Address
 from psfleet.errors import LOST_PEERS
 from psfleet.job.job import parse_job
+from psfleet.processes.ports import free_addresses
 
 RUN = "blocked"
 STALL_SECS = 6.0

@@ -12,7 +12,7 @@ def test_an_evaluation_that_is_held_does_not_stop_the_fleet(tmp_path: Path) -> N
     with training(tmp_path, train={"steps": 400}, evaluate={"every_steps": 20}) as fleet:
         fleet.wait_for_step(1)
         fleet.gates.hold("evaluation")
-        fleet.wait_for_step(fleet.last_step() + 40)
+        fleet.wait_for_step(fleet.step() + 40)
         before = len(fleet.entries("evaluation"))
         fleet.gates.release("evaluation")
         fleet.wait_for(lambda: len(fleet.entries("evaluation")) > before, START_SECS, "the evaluation")

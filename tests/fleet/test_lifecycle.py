@@ -74,7 +74,7 @@ def test_a_program_with_its_own_handlers_and_processes_is_stopped_and_killed_as_
         assert len(loaders) == 2
         fleet.kill("worker", 1)
         others = fleet.wait_for(lambda: set(fleet.gates.folder.glob("loader-*")) - {*loaders}, START_SECS, "a loader")
-        fleet.wait_for_step(fleet.last_step() + 20)
+        fleet.wait_for_step(fleet.step() + 20)
         left = [int(path.name.removeprefix("loader-")) for path in {*loaders, *others}]
         assert len([pid for pid in left if pid in processes(fleet.out)]) == 2, "that of the killed worker has ended"
         stop(fleet, signal.SIGTERM)

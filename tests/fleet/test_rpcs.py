@@ -70,10 +70,10 @@ def test_state_is_a_part_of_the_buckets_and_takes_no_message(num_states: int, dt
     assert crossings("step", num_states=num_states, state_dtype=dtype) == crossings("step")
 
 
-def test_a_pull_sends_its_step_to_a_ps_and_gets_steps_and_buckets() -> None:
+def test_a_pull_sends_its_step_to_a_ps_and_gets_steps_buckets_and_state() -> None:
     counted = crossings("pull", num_states=MANY_STATES)
     assert to_ps(counted, 2) == [1, 1]
-    assert to_worker(counted, 2) == [2, 2]
+    assert to_worker(counted, 2) == [3, 3]
 
 
 @pytest.mark.parametrize("fetch", FETCHES)

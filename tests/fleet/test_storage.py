@@ -72,7 +72,7 @@ def test_a_run_survives_a_full_disk_and_keeps_its_last_step_until_there_is_space
         disk.fill()
         events = EventLog(fleet.out / EventLog.FILE_NAME)
         fleet.wait_for(lambda: [event for event in events.read() if event.role == "ps"], START_SECS, "the event")
-        assert fleet.last_step() < 100
+        assert fleet.step() < 100
         fleet.wait_for(
             lambda: "No space left on device" in fleet.screen.read_text(), START_SECS, "the line on the screen"
         )

@@ -71,7 +71,8 @@ def sample_context(
         stops: Whether a signal asks the chief to save and end the run.
     """
     fleet: Any = SimpleNamespace(ps=list(ps), describe=lambda: [one.describe() for one in ps])
-    stop: Any = SimpleNamespace(must_save=lambda: stops, must_leave=lambda index: False, signal_number=15)
+    event = SimpleNamespace(is_set=lambda: stops)
+    stop: Any = SimpleNamespace(must_save=lambda: stops, must_leave=lambda index: False, signal_number=15, event=event)
     tasks: Any = None
     return RunContext("run", 0, 1, job or sample_job(), layout or sample_layout(), tasks, fleet, stop, out)
 

@@ -9,7 +9,7 @@ from psfleet.report.schema import Report
 from worker_service.batches import Batches
 from worker_service.chief.components import ChiefComponents
 from worker_service.chief.fleet_status import FleetStatusLogger
-from worker_service.fleet_state import States, stop_error
+from worker_service.fleet_state import States, outcome_of, stop_error
 from worker_service.frontends.interface import FrontEnd
 from worker_service.heartbeat import Heartbeat
 from worker_service.progress import TrainingProgress
@@ -52,6 +52,10 @@ class Chief(Worker):
                 raise context.stop.error()
             try:
                 states = [client.describe() for client in context.fleet.ps]
+                ended = outcome_of(states)
+                if ended is not None:
+                    self._heartbeat.finish(ended)
+                    return None
                 result = self._components.recovery.recover(states, self._progress.step)
             except LostPeerError as error:
                 self._handle_loss(error, progressed=False)

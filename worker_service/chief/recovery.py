@@ -59,6 +59,7 @@ class Recovery:
         self._initial_values = initial_values
         self._extra = manifest_extra
         self._events = events
+        self._logged: set[tuple[int, int]] = set()
 
     def recover(self, states: Sequence[pb.ShardState], last_step: int) -> RecoveryResult:
         """Brings every ps to one generation.
@@ -92,7 +93,7 @@ class Recovery:
         generation = 1 + max([*before, checkpoint.generation if checkpoint else 0])
         if checkpoint is None:
             checkpoint = self._write_initial(generation)
-        self._log(states, checkpoint, trained)
+        self._log(states, checkpoint, trained, generation)
         with ThreadPoolExecutor(len(states)) as pool:
             calls = [
                 pool.submit(self._configure, client, shard, generation, checkpoint)
@@ -134,13 +135,17 @@ class Recovery:
         except OSError as error:
             raise StorageError(f"cannot write a checkpoint into {self._root}: {error.strerror or error}") from error
 
-    def _log(self, states: Sequence[pb.ShardState], checkpoint: Checkpoint, last_step: int) -> None:
-        """Logs the step to restore, or an event for each lost ps with the steps that the loss cost."""
+    def _log(self, states: Sequence[pb.ShardState], checkpoint: Checkpoint, last_step: int, generation: int) -> None:
+        """Logs the step to restore, or an event for each lost ps with the steps that the loss cost.
+
+        A recovery that fails is tried again, with the same generation: its events are recorded once.
+        """
         lost = max(0, last_step - checkpoint.step)
         was_training = last_step > 0 or any(state.phase in TRAINING for state in states)
         if was_training:
             for shard, state in enumerate(states):
-                if state.phase not in TRAINING:
+                if state.phase not in TRAINING and (shard, generation) not in self._logged:
+                    self._logged.add((shard, generation))
                     self._events.add("ps", shard, "restarted", state.cause or "lost shard state (restarted)", lost)
                     lost = 0
         elif checkpoint.step:

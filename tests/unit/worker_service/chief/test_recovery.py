@@ -97,6 +97,17 @@ def test_a_run_that_is_resumed_with_a_changed_program_says_so(
     assert found == ([("program_changed", "chief", cause)] if is_told else [])
 
 
+def test_a_recovery_that_is_tried_again_records_a_lost_ps_once(tmp_path: Path) -> None:
+    save(tmp_path / "checkpoints", 40)
+    ps = [Ps(EMPTY), Ps(shard_state(55))]
+    context = sample_context(tmp_path, ps)
+    events = Events(tmp_path, context.job)
+    recovery = Recovery(context, lambda: random_values(1), {}, events)
+    for _ in range(3):
+        recovery.recover([EMPTY, shard_state(55)], 55)
+    assert [(event.role, event.index, event.steps_lost) for event in events.all()] == [("ps", 0, 15)]
+
+
 def test_a_checkpoint_beyond_the_final_step_is_refused(tmp_path: Path) -> None:
     """The run would be reported as done with more steps than the job has."""
     save(tmp_path / "checkpoints", 101)
