@@ -27,13 +27,7 @@ OF_THIS_START = (EventLog.FILE_NAME, Report.FILE_NAME)
 
 
 def collect(platform: Platform, name: str, folder: Path, on: str) -> Report:
-    """Copies results and logs of a run into a run folder, and publishes its report there.
-
-    Args:
-        platform: Where the run is.
-        name: The job's name.
-        folder: The run folder.
-        on: The platform's name, which the folder keeps.
+    """Copies results and logs of a run on a platform named `on` into a run folder, and publishes its report there.
 
     Returns:
         The chief's report, with the path of the copied checkpoint; or one that says why there is none, or that the

@@ -10,15 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from psfleet.errors import (
-    BUG,
-    PERMANENT_CODES,
-    SIGNAL_BASE,
-    STOPPED,
-    DeadlineError,
-    LostPeerError,
-    StoppedError,
-)
+from psfleet.errors import BUG, PERMANENT_CODES, SIGNAL_BASE, STOPPED, DeadlineError, LostPeerError, StoppedError
 from psfleet.job.job import Job
 from psfleet.launch.log_reader import Tail
 from psfleet.launch.platform import (
