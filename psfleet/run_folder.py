@@ -57,11 +57,12 @@ class Owner:
 
 
 def default_folder(name: str, platform: str = LOCAL) -> Path:
-    """`runs/NAME`; `runs/NAME-PLATFORM` if the former has a run of this job on another platform."""
+    """`runs/NAME`; `runs/NAME-PLATFORM` if that has a run, or the former one on another platform."""
     folder = Path("runs") / name
+    own = folder.with_name(f"{name}-{platform}")
     owner = _owner(folder)
     is_elsewhere = owner is not None and owner.platform not in ("", platform) and (folder / CHECKPOINTS).is_dir()
-    return folder.with_name(f"{name}-{platform}") if is_elsewhere else folder
+    return own if is_elsewhere or (_owner(own) == Owner(name, platform) and (own / CHECKPOINTS).is_dir()) else folder
 
 
 @contextmanager

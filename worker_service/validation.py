@@ -1,14 +1,12 @@
 """`python -m worker_service.validation`: checks without a fleet that a program can be trained.
 
-Reads a resolved job on standard input. Writes one line of JSON to standard output, a `Verdict`; what the program itself
-prints goes to standard error.
+Reads a resolved job on standard input, and writes a `Verdict` to a file.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from contextlib import redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
@@ -102,13 +100,12 @@ def _loss(
 
 
 def main() -> None:
-    """Prints the verdict on the job on standard input, with the program in the folder of the first argument."""
+    """Checks the program in the folder of the first argument; the second one names the file of the verdict."""
     try:
-        with redirect_stdout(sys.stderr):
-            verdict = Verdict(summary=check(job_from_json(sys.stdin.read()), Path(sys.argv[1])))
+        verdict = Verdict(summary=check(job_from_json(sys.stdin.read()), Path(sys.argv[1])))
     except PsfleetError as error:
         verdict = Verdict.of_error(error)
-    sys.stdout.write(verdict.model_dump_json() + "\n")
+    Path(sys.argv[2]).write_text(verdict.model_dump_json(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -149,7 +149,10 @@ class Worker:
 
     def _step_graph(self, generation: int) -> StepGraph:
         if self._graph is None or self._graph[0] != generation:
+            # The other workers wait as long as for a first batch.
+            self._progress.reading_first_batch = True
             self.before_build()
+            self._batches.announce_first()
             context = self._context
             graph = StepGraph(self._front_end, context.job, context.layout, context.index, context.run, generation)
             self._graph = (generation, graph)

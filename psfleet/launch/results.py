@@ -68,8 +68,9 @@ def _copy(platform: Platform, job: Job, folder: Path, created: float) -> None:
 
 
 def _extract(chunks: Iterator[bytes], folder: Path, created: float) -> None:
-    pieces = filter(None, chunks)
-    # A stream is only read, a piece of any size at a time.
+    size = tarfile.RECORDSIZE
+    # A stream is only read. It copies what is left of a piece at each read, so that pieces must be small.
+    pieces = (chunk[at : at + size] for chunk in chunks for at in range(0, len(chunk), size))
     source: Any = SimpleNamespace(read=lambda size: next(pieces, b""))
     with tarfile.open(fileobj=source, mode="r|") as archive:
         for entry in archive:

@@ -9,7 +9,7 @@ from psfleet.report.schema import Record
 
 
 class Verdict(Record):
-    """Whether a program can be trained, as one line of JSON."""
+    """Whether a program can be trained."""
 
     summary: str = Field("", description="What was found, in one line; empty if the program cannot be trained.")
     error: str = Field("", description="Why the program cannot be trained, in one line; empty if it can.")

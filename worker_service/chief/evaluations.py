@@ -19,13 +19,15 @@ Values = Mapping[str, np.ndarray]
 
 MAX_WAITING_BYTES = 256 << 20
 """Memory for the weights of evaluations that wait for their turn."""
+MAX_BEHIND_SECS = 60.0
+"""How long the evaluations that wait may take, if each takes as long as the one before; a run ends after them."""
 
 
 class Evaluations:
     """Runs the program's evaluations, in the order of their steps. All methods are called by the thread that trains.
 
     An evaluation that is due while another one runs waits, with the weights of its step. If there is no memory for
-    more, it is skipped: each skipped step is logged, and an event names them.
+    more, or if too many wait, it is skipped: each skipped step is logged, and an event names them.
 
     An evaluation has `deadlines.first_secs`, the time of a first batch: it reads a whole data set. A thread that does
     not return is abandoned, and ends with the process.
@@ -52,7 +54,7 @@ class Evaluations:
         self._waiting: deque[tuple[int, Values]] = deque()
         self._running: tuple[int, float] | None = None
         self._error: BaseException | None = None
-        self._bytes = 0
+        self._bytes, self._secs = 0, 0.0
         self._skipped: list[int] = []
 
     def begin(self, step: int, values: Callable[[], Values]) -> None:
@@ -65,10 +67,7 @@ class Evaluations:
         Raises: As `check`, for those before.
         """
         self.check()
-        with self._changed:
-            is_idle = self._running is None
-            has_room = is_idle or (len(self._waiting) + 1) * self._bytes <= self._max_waiting_bytes
-        if not has_room:
+        if not self._has_room():
             self._skipped.append(step)
             logger.warning("step %d is not evaluated: %d evaluations wait", step, len(self._waiting) + 1)
             return
@@ -119,14 +118,24 @@ class Evaluations:
             self._waiting.clear()
         self.finish()
 
+    def _has_room(self) -> bool:
+        with self._changed:
+            if self._running is None:
+                return True
+            _, began = self._running
+            waiting, secs = len(self._waiting) + 1, max(self._secs, self._clock() - began)
+        return waiting * self._bytes <= self._max_waiting_bytes and waiting * secs <= MAX_BEHIND_SECS
+
     def _run(self, step: int, tensors: Values) -> None:
         """Evaluates, and then what waits."""
         while True:
+            began = self._clock()
             try:
                 self._evaluate(step, tensors)
             except BaseException as error:
                 self._error = error
             with self._changed:
+                self._secs = self._clock() - began
                 if not self._waiting or self._error is not None:
                     self._running = None
                     self._changed.notify_all()

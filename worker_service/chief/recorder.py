@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -125,14 +125,17 @@ class Recorder:
         secs = round(time.perf_counter() - started, 2)
         extra = {"event": "evaluation", "step": global_step, "metrics": metrics, "secs": secs}
         logger.info("evaluation at step %d: %s", global_step, text, extra=extra)
-        self._board.write(global_step, lambda: self._evaluation_summaries(metrics, tensors))
+        specs = self._layout.parameters.specs if self._job.summaries.histograms else ()
+        # No more than is needed: it waits for the disk.
+        weights = {spec.name: tensors[spec.name] for spec in specs}
 
-    def _evaluation_summaries(self, metrics: Mapping[str, float], tensors: Values) -> None:
-        for name, value in metrics.items():
-            tf.summary.scalar(f"evaluate/{name}", value)
-        if self._job.summaries.histograms:
-            for spec in self._layout.parameters.specs:
-                tf.summary.histogram(spec.name, tensors[spec.name])
+        def write() -> None:
+            for name, value in metrics.items():
+                tf.summary.scalar(f"evaluate/{name}", value)
+            for name, tensor in weights.items():
+                tf.summary.histogram(name, tensor)
+
+        self._board.write(global_step, write)
 
     def close(self) -> None:
         """Flushes and closes the TensorBoard file."""

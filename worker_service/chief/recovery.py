@@ -59,7 +59,8 @@ class Recovery:
         self._initial_values = initial_values
         self._extra = manifest_extra
         self._events = events
-        self._logged: set[tuple[int, int]] = set()
+        self._recorded: set[int] = set()
+        self._steps_recorded = 0
 
     def recover(self, states: Sequence[pb.ShardState], last_step: int) -> RecoveryResult:
         """Brings every ps to one generation.
@@ -93,7 +94,7 @@ class Recovery:
         generation = 1 + max([*before, checkpoint.generation if checkpoint else 0])
         if checkpoint is None:
             checkpoint = self._write_initial(generation)
-        self._log(states, checkpoint, trained, generation)
+        self._log(states, checkpoint, trained)
         with ThreadPoolExecutor(len(states)) as pool:
             calls = [
                 pool.submit(self._configure, client, shard, generation, checkpoint)
@@ -101,6 +102,8 @@ class Recovery:
             ]
         for call in calls:
             call.result()
+        self._recorded.clear()
+        self._steps_recorded = 0
         return RecoveryResult(generation)
 
     def _recorded_step(self) -> int:
@@ -135,18 +138,19 @@ class Recovery:
         except OSError as error:
             raise StorageError(f"cannot write a checkpoint into {self._root}: {error.strerror or error}") from error
 
-    def _log(self, states: Sequence[pb.ShardState], checkpoint: Checkpoint, last_step: int, generation: int) -> None:
+    def _log(self, states: Sequence[pb.ShardState], checkpoint: Checkpoint, last_step: int) -> None:
         """Logs the step to restore, or an event for each lost ps with the steps that the loss cost.
 
-        A recovery that fails is tried again, with the same generation: its events are recorded once.
+        A recovery that fails is tried again: each ps and each step is recorded once before it succeeds.
         """
-        lost = max(0, last_step - checkpoint.step)
+        lost = max(0, last_step - checkpoint.step - self._steps_recorded)
         was_training = last_step > 0 or any(state.phase in TRAINING for state in states)
         if was_training:
             for shard, state in enumerate(states):
-                if state.phase not in TRAINING and (shard, generation) not in self._logged:
-                    self._logged.add((shard, generation))
+                if state.phase not in TRAINING and shard not in self._recorded:
+                    self._recorded.add(shard)
                     self._events.add("ps", shard, "restarted", state.cause or "lost shard state (restarted)", lost)
+                    self._steps_recorded += lost
                     lost = 0
         elif checkpoint.step:
             extra = {"event": "starting", "step": checkpoint.step}

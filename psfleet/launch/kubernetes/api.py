@@ -47,7 +47,8 @@ def translate_errors(what: str) -> Iterator[None]:
     try:
         yield
     except ApiException as error:
-        is_temporary = error.status in TEMPORARY or (error.status or 0) >= SERVER_ERROR
+        # Without a status: a connection for a command that was not opened.
+        is_temporary = not error.status or error.status in TEMPORARY or error.status >= SERVER_ERROR
         kind = LostPeerError if is_temporary else UsageError
         raise kind(f"Kubernetes refuses to {what}: {_reason(error)}") from error
     except UNANSWERED as error:

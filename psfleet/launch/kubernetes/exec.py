@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import partial
 
+from kubernetes import client
 from kubernetes.stream import stream
 from kubernetes.stream.ws_client import ERROR_CHANNEL
 
@@ -26,8 +27,10 @@ def execute(cluster: Cluster, pod: str, command: Sequence[str]) -> Iterator[byte
         UsageError: The API refuses it.
         LostPeerError: The API does not answer, nothing came for too long, or the command failed.
     """
+    # Of its own: `stream` replaces a method of the client until the connection is open.
+    core = client.CoreV1Api(client.ApiClient(cluster.api.configuration))
     opening = partial(
-        stream, cluster.core.connect_get_namespaced_pod_exec, pod, cluster.namespace, command=list(command),
+        stream, core.connect_get_namespaced_pod_exec, pod, cluster.namespace, command=list(command),
         stdout=True, stderr=True, stdin=False, tty=False, _preload_content=False, binary=True,
     )  # fmt: skip
     said = b""

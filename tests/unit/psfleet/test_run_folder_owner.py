@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -81,3 +82,5 @@ def test_the_default_folder_is_not_that_of_a_run_elsewhere(tmp_path: Path, monke
         "sample-compose",
         "sample-kubernetes",
     ]
+    shutil.rmtree("runs/sample")
+    assert default_folder("sample", "compose").name == "sample-compose", "its run is there"

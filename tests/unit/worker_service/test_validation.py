@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import sys
 from collections.abc import Callable
@@ -101,17 +100,13 @@ def test_a_program_that_cannot_be_trained_is_refused_in_one_line(check: Check, e
     assert "\n" not in str(caught.value)
 
 
-def test_the_verdict_is_the_only_line_on_standard_output(
-    check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_verdict_is_in_a_file(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check("graph()")
-    capsys.readouterr()
+    verdict = tmp_path / "verdict.json"
     monkeypatch.setattr(sys, "stdin", io.StringIO(job().model_dump_json()))
-    monkeypatch.setattr(sys, "argv", ["validation", str(tmp_path)])
+    monkeypatch.setattr(sys, "argv", ["validation", str(tmp_path), str(verdict)])
     validation.main()
-    said = capsys.readouterr()
-    assert Verdict.model_validate(json.loads(said.out)).summary_or_raise().startswith("GraphProgram tiny: ")
-    assert "built" in said.err
+    assert Verdict.model_validate_json(verdict.read_bytes()).summary_or_raise().startswith("GraphProgram tiny: ")
 
 
 def test_a_refusal_is_a_verdict_with_the_exit_code_of_its_error() -> None:

@@ -103,6 +103,25 @@ def test_evaluations_for_whose_weights_there_is_no_memory_are_skipped_and_named(
     assert [message for message in caplog.messages if message.startswith("step 30 is not evaluated")]
 
 
+def test_evaluations_that_take_longer_than_their_interval_do_not_pile_up(tmp_path: Path) -> None:
+    now, released, seen = [0.0], threading.Semaphore(0), []
+
+    def take(step: int, values: Mapping[str, np.ndarray]) -> None:
+        assert released.acquire(timeout=WAIT_SECS)
+        seen.append(step)
+
+    events = Events(tmp_path, sample_job())
+    evaluations = Evaluations(take, events, 600.0, lambda: now[0])
+    for step in range(10, 100, 10):
+        evaluations.begin(step, dict)
+        now[0] += 25.0
+    for _ in range(9):
+        released.release()
+    evaluations.finish()
+    assert seen == [10, 20]
+    assert [event.cause for event in events.all()] == ["not evaluated in time: 7 steps from 30 to 90"]
+
+
 def test_a_new_generation_waits_only_for_the_evaluation_that_runs(training: Training) -> None:
     training.train_to(10)
     training.await_evaluation()

@@ -12,7 +12,7 @@ from support.chief_samples import Ps, sample_context, sample_job, shard_state
 
 from psfleet.checkpoint import committed
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import BadJobError, NoCheckpointError
+from psfleet.errors import BadJobError, LostPeerError, NoCheckpointError
 from psfleet.layout import Layout, TensorSpec
 from psfleet.report.schema import History, Point
 from worker_service.chief.events import Events
@@ -97,15 +97,26 @@ def test_a_run_that_is_resumed_with_a_changed_program_says_so(
     assert found == ([("program_changed", "chief", cause)] if is_told else [])
 
 
-def test_a_recovery_that_is_tried_again_records_a_lost_ps_once(tmp_path: Path) -> None:
+def test_a_recovery_that_is_tried_again_records_each_ps_and_each_step_once(tmp_path: Path) -> None:
+    """The second ps dies while the first one is configured; then both are lost again after the recovery."""
     save(tmp_path / "checkpoints", 40)
     ps = [Ps(EMPTY), Ps(shard_state(55))]
     context = sample_context(tmp_path, ps)
     events = Events(tmp_path, context.job)
     recovery = Recovery(context, lambda: random_values(1), {}, events)
-    for _ in range(3):
+    configure = ps[1].configure
+
+    def refuse(**_: Any) -> Any:
+        raise LostPeerError("gone")
+
+    ps[1].configure = refuse  # type: ignore[method-assign]
+    with pytest.raises(LostPeerError):
         recovery.recover([EMPTY, shard_state(55)], 55)
-    assert [(event.role, event.index, event.steps_lost) for event in events.all()] == [("ps", 0, 15)]
+    ps[1].configure = configure  # type: ignore[method-assign]
+    for _ in range(2):
+        recovery.recover([EMPTY, EMPTY], 55)
+    found = [(event.role, event.index, event.steps_lost) for event in events.all()]
+    assert found == [("ps", 0, 15), ("ps", 1, 0), ("ps", 0, 15), ("ps", 1, 0)]
 
 
 def test_a_checkpoint_beyond_the_final_step_is_refused(tmp_path: Path) -> None:

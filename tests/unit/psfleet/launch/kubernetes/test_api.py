@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -94,6 +95,16 @@ def test_a_call_that_the_api_does_not_answer_has_a_deadline(cluster: Cluster, ca
 
 
 @pytest.mark.timeout(30)
+def test_a_command_that_is_not_opened_leaves_the_other_calls_as_they_are(cluster: Cluster) -> None:
+    """The package replaces a method of its client until the connection is open, and its thread is abandoned."""
+    with pytest.raises(LostPeerError):
+        list(execute(cluster, "pod-1", ["tar"]))
+    assert "call_api" not in vars(cluster.api)
+    with pytest.raises(LostPeerError, match="delete pod small"):
+        cluster.delete_pod("small")
+
+
+@pytest.mark.timeout(30)
 @pytest.mark.parametrize("follow", [False, True])
 def test_a_log_whose_connection_is_dead_ends_with_what_came(cluster: Cluster, follow: bool) -> None:
     assert list(cluster.log("pod-1", follow=follow)) == ["first"]
@@ -151,7 +162,7 @@ def replied(monkeypatch: pytest.MonkeyPatch, *frames: tuple[int, bytes] | Except
 
     class Pods:
         namespace = "here"
-        core = type("Core", (), {"connect_get_namespaced_pod_exec": None})
+        api = SimpleNamespace(configuration=None)
 
     yield execute(Pods(), "pod-1", ["tar", "-c"])  # type: ignore[arg-type]
     assert reply.is_closed
