@@ -67,7 +67,6 @@ def fleet_logs(
     if wanted is not None and wanted not in tasks:
         raise UsageError(f"fleet {name} has no {task} with a log, expected one of {', '.join(sorted(tasks))}")
     chosen = tasks if wanted is None else {wanted: tasks[wanted]}
-
     if follow:
         return followed(platform, chosen, tail)
     return ((each, line) for each, member in chosen.items() for line in platform.log(member, tail=tail))

@@ -7,6 +7,7 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from tarfile import RECORDSIZE as BLOCK
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,9 +69,8 @@ def _copy(platform: Platform, job: Job, folder: Path, created: float) -> None:
 
 
 def _extract(chunks: Iterator[bytes], folder: Path, created: float) -> None:
-    size = tarfile.RECORDSIZE
     # A stream is only read. It copies what is left of a piece at each read, so that pieces must be small.
-    pieces = (chunk[at : at + size] for chunk in chunks for at in range(0, len(chunk), size))
+    pieces = (chunk[at : at + BLOCK] for chunk in chunks for at in range(0, len(chunk), BLOCK))
     source: Any = SimpleNamespace(read=lambda size: next(pieces, b""))
     with tarfile.open(fileobj=source, mode="r|") as archive:
         for entry in archive:

@@ -126,7 +126,6 @@ class Kubernetes:
     @contextmanager
     def tar(self, job: Job, names: Sequence[str]) -> Iterator[Iterator[Iterator[bytes]]]:
         """See `Platform`. A pod that only reads the volume packs it into a stream of the API."""
-
         with self._reader(job) as pod:
             yield iter([execute(self._cluster, pod, PACK)])
 

@@ -140,7 +140,6 @@ class Local:
             settings.ON_SIGTERM: "",
             settings.START: "",
         }
-
         tasks = []
         for place, address in enumerate(free):
             role, index = ("ps", place) if place < num_ps else ("worker", place - num_ps)
