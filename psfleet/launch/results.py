@@ -7,7 +7,6 @@ import tarfile
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from tarfile import RECORDSIZE as BLOCK
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,7 +69,7 @@ def _copy(platform: Platform, job: Job, folder: Path, created: float) -> None:
 
 def _extract(chunks: Iterator[bytes], folder: Path, created: float) -> None:
     # A stream is only read. It copies what is left of a piece at each read, so that pieces must be small.
-    pieces = (chunk[at : at + BLOCK] for chunk in chunks for at in range(0, len(chunk), BLOCK))
+    pieces = (each[at : at + tarfile.RECORDSIZE] for each in chunks for at in range(0, len(each), tarfile.RECORDSIZE))
     source: Any = SimpleNamespace(read=lambda size: next(pieces, b""))
     with tarfile.open(fileobj=source, mode="r|") as archive:
         for entry in archive:
