@@ -77,8 +77,17 @@ class Chief(Worker):
         self._end(checkpoint, finisher.final_states(checkpoint.step))
 
     def before_build(self) -> None:
-        """Waits for a running evaluation, which uses the program's model and functions too. See `Worker`."""
-        self._components.recorder.finish_evaluation()
+        """Waits for a running evaluation, which uses the program's model and functions too. See `Worker`.
+
+        Raises:
+            LostPeerError: The run is over, or stops.
+        """
+
+        def is_over() -> bool:
+            return self._heartbeat.outcome is not None or self._context.stop.event.is_set()
+
+        if not self._components.recorder.finish_evaluation(is_over):
+            raise LostPeerError("the run ends while an evaluation runs")
 
     def report(self, error: PsfleetError | None) -> Report:
         """The run's report; if no final states are known, those that the ps give now.

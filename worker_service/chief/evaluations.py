@@ -19,6 +19,7 @@ Values = Mapping[str, np.ndarray]
 
 MAX_WAITING_BYTES = 256 << 20
 """Memory for the weights of evaluations that wait for their turn."""
+POLL_SECS = 0.5
 MAX_BEHIND_SECS = 60.0
 """How long the evaluations that wait may take, if each takes as long as the one before; a run ends after them."""
 
@@ -94,29 +95,29 @@ class Evaluations:
             if self._running is not None and self._left_secs(self._running) <= 0:
                 raise self._deadline(self._running)
 
-    def finish(self) -> None:
-        """Waits for all evaluations.
+    def finish(self, is_over: Callable[[], bool] = lambda: False) -> bool:
+        """Waits for all evaluations, or until `is_over`; whether all are done.
 
         Raises: As `check`.
         """
         self._report_skipped()
         with self._changed:
             while self._running is not None and self._error is None:
-                running = self._running
-                if self._left_secs(running) <= 0:
-                    raise self._deadline(running)
-                self._changed.wait(self._left_secs(running))
+                if is_over():
+                    return False
+                left_secs = self._left_secs(self._running)
+                if left_secs <= 0:
+                    raise self._deadline(self._running)
+                self._changed.wait(min(left_secs, POLL_SECS))
         self.check()
+        return True
 
-    def finish_running(self) -> None:
-        """Waits for the evaluation that runs, and skips those that wait.
-
-        Raises: As `check`.
-        """
+    def finish_running(self, is_over: Callable[[], bool]) -> bool:
+        """Waits for the evaluation that runs, and skips those that wait; otherwise as `finish`."""
         with self._changed:
             self._skipped += [step for step, _ in self._waiting]
             self._waiting.clear()
-        self.finish()
+        return self.finish(is_over)
 
     def _has_room(self) -> bool:
         with self._changed:

@@ -97,9 +97,9 @@ class Recorder:
         ):
             self._evaluations.begin(global_step, lambda: local_values(session, self._layout))
 
-    def finish_evaluation(self) -> None:
+    def finish_evaluation(self, is_over: Callable[[], bool]) -> bool:
         """Waits for the evaluation that runs, if one does; see `Evaluations.finish_running`."""
-        self._evaluations.finish_running()
+        return self._evaluations.finish_running(is_over)
 
     def evaluate(self, global_step: int, values: Callable[[], Values]) -> None:
         """Evaluates named tensors at a global step and records the metrics, after the evaluation that still runs.

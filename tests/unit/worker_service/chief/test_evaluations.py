@@ -127,10 +127,18 @@ def test_a_new_generation_waits_only_for_the_evaluation_that_runs(training: Trai
     training.await_evaluation()
     training.train_to(35)
     training.evaluator.released.release()
-    training.recorder.finish_evaluation()
+    training.recorder.finish_evaluation(lambda: False)
     assert training.recorder.metrics == {"w": 10.0}
     [event] = training.events.all()
     assert event.cause.endswith("steps 20, 30")
+
+
+def test_a_run_that_is_over_does_not_wait_for_an_evaluation(training: Training) -> None:
+    training.train_to(10)
+    training.await_evaluation()
+    assert not training.recorder.finish_evaluation(lambda: True)
+    training.evaluator.released.release()
+    assert training.recorder.finish_evaluation(lambda: False)
 
 
 def test_the_next_boundary_after_an_evaluation_is_evaluated(training: Training) -> None:
@@ -138,7 +146,7 @@ def test_the_next_boundary_after_an_evaluation_is_evaluated(training: Training) 
         training.train_to(step)
         training.await_evaluation()
         training.evaluator.released.release()
-        training.recorder.finish_evaluation()
+        training.recorder.finish_evaluation(lambda: False)
     assert training.recorder.metrics == {"w": 20.0}
     assert training.events.all() == []
 
