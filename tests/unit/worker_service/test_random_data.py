@@ -6,15 +6,17 @@ import itertools
 import threading
 from collections.abc import Callable
 
+import keras
+import numpy as np
 import pytest
 import tensorflow as tf
-from support.program_samples import sample_job
+from support.program_samples import Stepper, sample_job
 
 from psfleet.errors import ProgramError
-from psfleet.job.program import GraphProgram
+from psfleet.job.program import GraphProgram, KerasProgram
 from psfleet.job.sections import Deadlines
-from psfleet.tf.global_seed import trace_seed
 from worker_service.batch_reader import Reading, ReadingClosedError
+from worker_service.frontends import FrontEnd, front_end
 from worker_service.training_data import TrainingData
 
 NUM_SHARDS = 2
@@ -28,6 +30,17 @@ def data(train: Train, rotates: bool = False, **deadlines: float) -> TrainingDat
 
 def first(count: int, worker: TrainingData, start: int = 0) -> list[tuple[int, ...]]:
     return [tuple(batch.tolist()) for (batch,) in itertools.islice(worker.batches(start), count)]
+
+
+def keras_front(slow_secs: float) -> FrontEnd:
+    """Of a model of one layer, in a job whose traces wait for so long."""
+    examples = tf.data.Dataset.from_tensor_slices((np.ones((8, 2), np.float32), np.ones((8, 1), np.float32)))
+    program = KerasProgram(
+        model=lambda: keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]),
+        loss="mse",
+        train=lambda shard, shards: examples,
+    )
+    return front_end(program, sample_job().model_copy(update={"deadlines": Deadlines(slow_secs=slow_secs)}), 1, 0)
 
 
 def half(shard: int, shards: int) -> tf.data.Dataset:
@@ -73,7 +86,7 @@ def test_what_a_new_start_would_skip_is_known_for_epochs_of_different_lengths() 
 
 
 def test_a_train_that_returns_another_length_in_another_epoch_is_refused_in_one_line() -> None:
-    sizes = iter([12, 20])
+    sizes = itertools.chain([12], itertools.repeat(20))
 
     def train(shard: int, shards: int) -> tf.data.Dataset:
         return tf.data.Dataset.range(next(sizes)).shuffle(4)
@@ -101,22 +114,19 @@ def test_that_train_is_called_for_each_epoch_is_logged_once(caplog: pytest.LogCa
 def test_a_trace_during_a_call_of_train_does_not_change_the_data(slow_secs: float, calls_expected: int) -> None:
     """It waits; after `slow_secs` it goes on, and `train` is called again."""
     expected, calls, threads = first(8, data(shuffled)), [], []
-
-    def trace() -> None:
-        with trace_seed(99, slow_secs):
-            pass
+    front = keras_front(slow_secs)
 
     def train(shard: int, shards: int) -> tf.data.Dataset:
         calls.append(shard)
         if len(calls) == 1:
-            threads.append(threading.Thread(target=trace, daemon=True))
+            threads.append(threading.Thread(target=Stepper.of, args=(front,), daemon=True))
             threads[0].start()
-            threads[0].join(30.0 if slow_secs < 1 else 0.2)
+            threads[0].join(60.0 if slow_secs < 1 else 0.5)
         return shuffled(shard, shards)
 
     assert first(5, data(train)) == expected[:5]
     assert len(calls) == calls_expected
-    threads[0].join(30.0)
+    threads[0].join(60.0)
     assert not threads[0].is_alive(), "the trace did not go on after the call of train"
 
 
