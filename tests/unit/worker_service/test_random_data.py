@@ -105,7 +105,7 @@ def test_that_train_is_called_for_each_epoch_is_logged_once(caplog: pytest.LogCa
     first(5, worker)
     assert not caplog.records
     first(20, worker)
-    assert [(record.event, record.getMessage()[:58]) for record in caplog.records] == [
+    assert [(vars(record)["event"], record.getMessage()[:58]) for record in caplog.records] == [
         ("random_data", "the data are random: train() is called for each epoch, fro")
     ]
 
