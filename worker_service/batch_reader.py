@@ -16,6 +16,10 @@ import numpy as np
 Batch = tuple[np.ndarray, ...]
 
 
+class ReadingClosedError(Exception):
+    """A reader was closed while it made a data set; nobody waits for what it raises."""
+
+
 @dataclass
 class Reading:
     """What the thread of a reader is doing. Each attribute has one writer.
@@ -27,6 +31,11 @@ class Reading:
 
     is_closed: bool = False
     opens_shard: bool = False
+
+    def check(self) -> None:
+        """Raises ReadingClosedError if the reader was closed."""
+        if self.is_closed:
+            raise ReadingClosedError
 
 
 class BatchReader:

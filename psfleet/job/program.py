@@ -35,8 +35,12 @@ class KerasProgram:
         loss: As in `keras.Model.compile`: an object, a name, a function, or a list or dict of them by output.
         train: Maps `(shard_index, num_shards)` to a `tf.data.Dataset` of unbatched `(x, y)` examples, whose content
             and order are the same at each iteration. psfleet shuffles, batches, repeats and prefetches. It is called
-            on a thread other than the main one; with spares, in each worker for one shard after the other; for each
-            epoch if the data set shuffles or has random operations.
+            on a thread other than the main one; with spares, in each worker for one shard after the other.
+
+            If the data set shuffles or has random operations, it is called again for each epoch and each new start
+            within one: files are loaded again and what `cache()` holds is lost. To avoid it, use `train.shuffle` of
+            the job file, `shuffle(..., reshuffle_each_iteration=False)`, or stateless random operations. If
+            TensorFlow knows how many examples there are, each epoch must have as many batches.
         metrics: As in `keras.Model.compile`.
         evaluate: Returns a finite `tf.data.Dataset` of unbatched `(x, y)` examples; None: no evaluation.
     """

@@ -17,6 +17,7 @@ from psfleet.job.job import Job
 from psfleet.job.program import KerasProgram
 from psfleet.job.user_code import user_code
 from psfleet.layout import Layout, TensorSpec, state_order
+from psfleet.tf.global_seed import trace_seed
 from psfleet.tf.program_data import PSFLEET_BATCHES, batches_explained, built_model, training_data
 from worker_service.frontends import finite, flat
 from worker_service.frontends.graph_import import split, transplant
@@ -210,9 +211,9 @@ class KerasFrontEnd:
         Raises:
             ProgramError: The program raised, or the function captures a resource.
         """
-        tf.random.set_seed(self._job.train.seed + self._index)
+        seed = trace_seed(self._job.train.seed + self._index, self._job.deadlines.slow_secs)
         shapes = tf.nest.map_structure(lambda spec: spec.shape, self._batch_spec)
-        with batches_explained(shapes), user_code(self._job, "the model's forward pass or loss"):
+        with seed, batches_explained(shapes), user_code(self._job, "the model's forward pass or loss"):
             concrete = tf.function(function, autograph=False).get_concrete_function(list(specs), self._batch_spec)
         for outer, inner in concrete.graph.captures:
             if outer.dtype in (tf.resource, tf.variant):

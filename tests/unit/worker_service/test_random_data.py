@@ -1,0 +1,146 @@
+"""Random data: a batch is a function of the seed, the worker and its number, whatever the process did before."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.program_samples import Stepper, sample_job
+
+from psfleet.errors import ProgramError
+from psfleet.job.program import GraphProgram, KerasProgram
+from psfleet.job.sections import Deadlines
+from worker_service.batch_reader import Reading, ReadingClosedError
+from worker_service.frontends import FrontEnd, front_end
+from worker_service.training_data import TrainingData
+
+NUM_SHARDS = 2
+Train = Callable[[int, int], tf.data.Dataset]
+
+
+def data(train: Train, rotates: bool = False, **deadlines: float) -> TrainingData:
+    job = sample_job().model_copy(update={"deadlines": Deadlines(**deadlines)})
+    return TrainingData(GraphProgram(loss=lambda batch: batch, train=train), job, 1, NUM_SHARDS, rotates)
+
+
+def first(count: int, worker: TrainingData, start: int = 0) -> list[tuple[int, ...]]:
+    return [tuple(batch.tolist()) for (batch,) in itertools.islice(worker.batches(start), count)]
+
+
+def keras_front(slow_secs: float) -> FrontEnd:
+    """Of a model of one layer, in a job whose traces wait for so long."""
+    examples = tf.data.Dataset.from_tensor_slices((np.ones((8, 2), np.float32), np.ones((8, 1), np.float32)))
+    program = KerasProgram(
+        model=lambda: keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]),
+        loss="mse",
+        train=lambda shard, shards: examples,
+    )
+    return front_end(program, sample_job().model_copy(update={"deadlines": Deadlines(slow_secs=slow_secs)}), 1, 0)
+
+
+def half(shard: int, shards: int) -> tf.data.Dataset:
+    """About half of 48 numbers: each epoch has other ones, and another number of them."""
+    return tf.data.Dataset.range(48).filter(lambda x: tf.random.uniform([]) < 0.5)
+
+
+def shuffled(shard: int, shards: int) -> tf.data.Dataset:
+    return tf.data.Dataset.range(20).shuffle(20)
+
+
+def shuffled_half(shard: int, shards: int) -> tf.data.Dataset:
+    return half(shard, shards).shuffle(20)
+
+
+@pytest.mark.parametrize("rotates", [True, False])
+@pytest.mark.parametrize("train", [half, shuffled, shuffled_half])
+def test_a_batch_is_the_same_in_this_process_and_in_a_new_one(train: Train, rotates: bool) -> None:
+    stayed = data(train, rotates)
+    unbroken = first(40, stayed)
+    for start in (0, 3, 11, 25, 37):
+        expected = unbroken[start : start + 3]
+        assert first(3, stayed, start) == expected, f"again from {start} on"
+        assert first(3, data(train, rotates), start) == expected, f"a new process from {start} on"
+    assert first(50, stayed)[:40] == unbroken
+
+
+def test_what_a_new_start_would_skip_is_known_for_epochs_of_different_lengths() -> None:
+    calls: list[int] = []
+
+    def train(shard: int, shards: int) -> tf.data.Dataset:
+        calls.append(shard)
+        return half(shard, shards)
+
+    worker = data(train)
+    first(40, worker)
+    lengths = [count for count in (worker.num_skipped(start) for start in range(40)) if count is not None]
+    calls.clear()
+    starts = [at for at, skipped in enumerate(lengths) if skipped == 0]
+    assert len(lengths) == 40
+    assert len({after - before for before, after in itertools.pairwise(starts)}) > 1, "epochs have different lengths"
+    assert not calls
+
+
+def test_a_train_that_returns_another_length_in_another_epoch_is_refused_in_one_line() -> None:
+    sizes = itertools.chain([12], itertools.repeat(20))
+
+    def train(shard: int, shards: int) -> tf.data.Dataset:
+        return tf.data.Dataset.range(next(sizes)).shuffle(4)
+
+    with pytest.raises(ProgramError) as caught:
+        first(10, data(train))
+    assert str(caught.value) == (
+        "program 'program:build': train(1, 2) returned 20 examples for epoch 1 and 12 for epoch 0, "
+        "expected as many for each"
+    )
+
+
+def test_that_train_is_called_for_each_epoch_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "psfleet.worker")
+    worker = data(shuffled)
+    first(5, worker)
+    assert not caplog.records
+    first(20, worker)
+    assert [(vars(record)["event"], record.getMessage()[:58]) for record in caplog.records] == [
+        ("random_data", "the data are random: train() is called for each epoch, fro")
+    ]
+
+
+@pytest.mark.parametrize(("slow_secs", "calls_expected"), [(60.0, 1), (0.05, 2)])
+def test_a_trace_during_a_call_of_train_does_not_change_the_data(slow_secs: float, calls_expected: int) -> None:
+    """It waits; after `slow_secs` it goes on, and `train` is called again."""
+    expected, calls, threads = first(8, data(shuffled)), [], []
+    front = keras_front(slow_secs)
+
+    def train(shard: int, shards: int) -> tf.data.Dataset:
+        calls.append(shard)
+        if len(calls) == 1:
+            threads.append(threading.Thread(target=Stepper.of, args=(front,), daemon=True))
+            threads[0].start()
+            threads[0].join(60.0 if slow_secs < 1 else 0.5)
+        return shuffled(shard, shards)
+
+    assert first(5, data(train)) == expected[:5]
+    assert len(calls) == calls_expected
+    threads[0].join(60.0)
+    assert not threads[0].is_alive(), "the trace did not go on after the call of train"
+
+
+def test_what_a_closed_reader_made_is_discarded() -> None:
+    reading, calls = Reading(), []
+
+    def train(shard: int, shards: int) -> tf.data.Dataset:
+        calls.append(shard)
+        reading.is_closed = True
+        return shuffled(shard, shards)
+
+    worker = data(train)
+    with pytest.raises(ReadingClosedError):
+        next(worker.batches(0, reading))
+    assert worker.num_skipped(0) is None
+    assert first(5, worker) == first(5, data(shuffled))
+    assert calls == [1, 1]
