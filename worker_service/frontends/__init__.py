@@ -24,7 +24,7 @@ def front_end(program: KerasProgram | GraphProgram, job: Job, num_shards: int, i
     for spec in (*front.state, *front.frozen):
         if spec.dtype not in DTYPES:
             raise ProgramError(
-                f"program {job.program!r}: variable {spec.name} is {spec.dtype}, which no checkpoint can hold; expected "
-                f"one of {', '.join(DTYPES)}"
+                f"program {job.program!r}: variable {spec.name} is {spec.dtype}, which no checkpoint can hold; "
+                f"expected one of {', '.join(DTYPES)}"
             )
     return front
