@@ -19,8 +19,11 @@ def front_end(program: KerasProgram | GraphProgram, job: Job, num_shards: int, i
     Raises:
         ProgramError: The program raised, has no trainable parameters, or does something that a worker cannot do.
     """
-    kind = KerasFrontEnd if isinstance(program, KerasProgram) else GraphFrontEnd
-    front: FrontEnd = kind(program, job, num_shards, index)
+    front: FrontEnd
+    if isinstance(program, KerasProgram):
+        front = KerasFrontEnd(program, job, num_shards, index)
+    else:
+        front = GraphFrontEnd(program, job, num_shards, index)
     for spec in (*front.state, *front.frozen):
         if spec.dtype not in DTYPES:
             raise ProgramError(

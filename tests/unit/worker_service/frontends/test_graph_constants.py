@@ -78,10 +78,7 @@ def test_a_variable_with_an_assignment_is_state(name: str, use_resource: bool) -
 
 
 def test_a_variable_that_a_function_or_a_branch_changes_is_state() -> None:
-    @tf.function(autograph=False)
-    def halved(table: Any) -> tf.Tensor:
-        return table.assign(table / 2).read_value()
-
+    halved = tf.function(lambda table: table.assign(table / 2).read_value(), autograph=False)
     for change in (
         halved,
         lambda table: tf.cond(tf.constant(True), lambda: halved(table), lambda: table + 0),
