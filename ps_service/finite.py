@@ -27,9 +27,8 @@ def _not_finite(layout: Layout, shard: int, content: ShardContent) -> Iterator[s
             continue
         for piece in layouts[prefix].pieces(shard):
             values = vector[piece.at : piece.at + piece.stop - piece.start]
-            dtype = np.dtype(piece.spec.dtype)
             # Pieces begin and end at multiples of 64 bytes, except at the ends of their tensor.
-            if np.issubdtype(dtype, np.inexact) and not np.isfinite(values.view(dtype)).all():
+            if piece.spec.is_float and not np.isfinite(values.view(piece.spec.dtype)).all():
                 yield f"{_kind(prefix)} {piece.spec.name}"
     yield from (f"optimizer scalar {name}" for name, value in content.scalars.items() if not np.isfinite(value).all())
 

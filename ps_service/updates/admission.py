@@ -29,7 +29,7 @@ def admit_quorum(variables: ShardVariables, quorum: int) -> tuple[tf.Tensor, lis
     accumulators = [variables.accumulator(index) for index in range(len(variables.buckets))]
     state = StateUpdate(variables)
 
-    def admit_next(contributors: tf.Tensor, *totals: tf.Tensor) -> list[tf.Tensor]:
+    def admit_next(contributors: tf.Tensor, *means: tf.Tensor) -> list[tf.Tensor]:
         *tensors, stamp, worker = variables.gradients.dequeue()
         gradients, pushed_state = tensors[: len(accumulators)], tensors[len(accumulators) :]
         local_step = stamp[0]
@@ -46,10 +46,10 @@ def admit_quorum(variables: ShardVariables, quorum: int) -> tuple[tf.Tensor, lis
             counted = contributors + tf.one_hot(worker, variables.worker_limit, dtype=tf.int64) * tf.cast(
                 is_admitted, tf.int64
             )
-        return [counted, *state.added(totals, pushed_state, worker, is_admitted)]
+        return [counted, *state.added(means, pushed_state, worker, is_admitted, contributors)]
 
     none: tf.Tensor = tf.zeros([variables.worker_limit], tf.int64)
-    contributors, *totals = tf.nest.flatten(
+    contributors, *means = tf.nest.flatten(
         v1.while_loop(
             lambda contributors, *_: tf.reduce_sum(contributors) < quorum,
             admit_next,
@@ -57,4 +57,4 @@ def admit_quorum(variables: ShardVariables, quorum: int) -> tuple[tf.Tensor, lis
             parallel_iterations=1,
         )
     )
-    return contributors, state.mean(totals, quorum)
+    return contributors, state.joined(means)

@@ -27,27 +27,45 @@ class StateUpdate:
         self._ranges = variables.state_ranges
 
     def nothing(self) -> list[tf.Tensor]:
-        """Totals before the first push, one for each range: zeros to add to, or the bytes that the shard has."""
+        """The means before the first push, one for each range: what the shard has, until a push is admitted."""
         if not self._ranges:
             return []
-        values = [_values(self._state.read_value(), part) for part in self._ranges]
-        return [tf.zeros_like(v) if part.float_dtype else v for part, v in zip(self._ranges, values, strict=True)]
+        present = self._state.read_value()
+        return [_values(present, part) for part in self._ranges]
 
     def added(
-        self, totals: Sequence[tf.Tensor], pushed: Sequence[tf.Tensor], worker: tf.Tensor, is_admitted: tf.Tensor
+        self,
+        means: Sequence[tf.Tensor],
+        pushed: Sequence[tf.Tensor],
+        worker: tf.Tensor,
+        is_admitted: tf.Tensor,
+        contributors: tf.Tensor,
     ) -> list[tf.Tensor]:
-        """The totals after a push of `worker`, int32 scalar: as they were unless `is_admitted`, bool scalar."""
+        """The means after a push of `worker`, int32 scalar: as they were unless `is_admitted`, bool scalar.
+
+        Args:
+            contributors: int64 `[worker_limit]`, whose sum is the number of gradients admitted before.
+        """
+        if not self._ranges:
+            return []
+        number = tf.reduce_sum(contributors) + 1
         after = []
-        for part, total in zip(self._ranges, totals, strict=True):
+        for part, mean in zip(self._ranges, means, strict=True):
             new = _values(pushed[0], part)
-            is_kept = is_admitted if part.float_dtype else is_admitted & tf.equal(worker, CHIEF)
-            after.append(tf.where(is_kept, total + new if part.float_dtype else new, total))
+            if part.float_dtype:
+                moved = tf.where(is_admitted, _moved(mean, new, 1 / tf.cast(number, mean.dtype)), mean)
+            else:
+                moved = tf.where(is_admitted & tf.equal(worker, CHIEF), new, mean)
+            after.append(moved)
         return after
 
-    def mean(self, totals: Sequence[tf.Tensor], quorum: int) -> list[tf.Tensor]:
-        """The state after a step of `quorum` workers."""
-        parts = zip(self._ranges, totals, strict=True)
-        return self._joined([total / quorum if part.float_dtype else total for part, total in parts])
+    def joined(self, means: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The state after a step, from the means over all its workers."""
+        if not means:
+            return []
+        pairs = zip(self._ranges, means, strict=True)
+        parts = [as_bytes(tf.cast(value, part.float_dtype)) if part.float_dtype else value for part, value in pairs]
+        return [tf.concat(parts, 0) if len(parts) > 1 else parts[0]]
 
     def moved(self, pushed: Sequence[tf.Tensor], worker: tf.Tensor, share: tf.Tensor | float) -> list[tf.Tensor]:
         """The state after a single gradient: floating point numbers go a share of the way to those pushed.
@@ -65,17 +83,10 @@ class StateUpdate:
         for part in self._ranges:
             old, new = _values(present, part), _values(pushed[0], part)
             if part.float_dtype:
-                after.append(old + (new - old) * tf.cast(share, old.dtype))
+                after.append(_moved(old, new, tf.cast(share, old.dtype)))
             else:
                 after.append(tf.where(tf.equal(worker, CHIEF), new, old))
-        return self._joined(after)
-
-    def _joined(self, values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        if not values:
-            return []
-        pairs = zip(self._ranges, values, strict=True)
-        parts = [as_bytes(tf.cast(value, part.float_dtype)) if part.float_dtype else value for part, value in pairs]
-        return [tf.concat(parts, 0) if len(parts) > 1 else parts[0]]
+        return self.joined(after)
 
 
 def state_share(job: Job) -> Callable[[tf.Tensor], tf.Tensor]:
@@ -86,8 +97,21 @@ def state_share(job: Job) -> Callable[[tf.Tensor], tf.Tensor]:
     return lambda global_step: tf.where(global_step < job.update.warmup_steps, 1.0, 1.0 / job.fleet.workers)
 
 
+def _moved(old: tf.Tensor, new: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
+    """Numbers that go a share of the way from `old` to `new`; a share of 1 / n adds the n-th value to a running mean.
+
+    Numbers that are equal keep their bits, and so does `new` with a share of 1: a sum that is divided at the end would
+    change what nobody changed (x + x + x) / 3, and could overflow. `new - old` could overflow, too.
+
+    Args:
+        share: Scalar of the type of both.
+    """
+    between = tf.where(tf.equal(old, new), old, old + (new * share - old * share))
+    return tf.where(share < 1, between, new)
+
+
 def _values(state: tf.Tensor, part: StateRange) -> tf.Tensor:
-    """The bytes of a range; of floating point numbers their values, in at least 32 bits: halves overflow in a sum."""
+    """The bytes of a range; of floating point numbers their values, in at least 32 bits: halves would be rounded."""
     raw = state[part.start : part.stop]
     if part.float_dtype is None:
         return raw

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 import numpy as np
@@ -13,6 +14,8 @@ from psfleet.layout import FlatLayout, Layout, TensorSpec
 
 KINDS = {"parameters": "parameter", "state": "state", "frozen": "frozen"}
 """The fields of a layout, and their key prefixes."""
+OTHER_PREFIX = {"state": "frozen", "frozen": "state"}
+"""Where a moved tensor is: a program begins or ceases to assign it, and older psfleets had every one in state."""
 
 
 def read_shard(checkpoint: Checkpoint, layout: Layout, shard: int) -> ShardContent:
@@ -83,7 +86,8 @@ class _Parts:
         """Reads a vector of ps `shard` of a new layout: `[layout.shard_size]` of `layout.unit_dtype`."""
         vector = np.zeros(layout.shard_size, layout.unit_dtype)
         for wanted in layout.pieces(shard):
-            for piece in self._stored[prefix, wanted.spec.name]:
+            found = prefix if (prefix, wanted.spec.name) in self._stored else OTHER_PREFIX[prefix]
+            for piece in self._stored[found, wanted.spec.name]:
                 start, stop = max(wanted.start, piece.start), min(wanted.stop, piece.stop)
                 if start < stop:
                     at = wanted.at + start - wanted.start
@@ -113,20 +117,23 @@ class _Parts:
 
 
 def check_tensors(checkpoint: Checkpoint, layout: Layout) -> None:
-    """Checks that a checkpoint has the tensors of a layout, however they are divided.
+    """Checks that a checkpoint has the tensors of a layout, however they are divided; state may be frozen in either.
 
     Raises:
         BadJobError: A tensor is missing, is one too many, or has another shape or dtype.
     """
-    for kind, prefix in KINDS.items():
-        old: dict[str, TensorSpec] = {spec.name: spec for spec in getattr(checkpoint.layout, kind).specs}
-        new: dict[str, TensorSpec] = {spec.name: spec for spec in getattr(layout, kind).specs}
+    for what, kinds in (("parameter", ("parameters",)), ("non-trainable", ("state", "frozen"))):
+        old, new = _specs(checkpoint.layout, kinds), _specs(layout, kinds)
         for name in sorted({*old, *new}):
             if old.get(name) != new.get(name):
                 raise BadJobError(
-                    f"{prefix} tensor {name!r} is {_described(old.get(name))} in checkpoint {checkpoint.folder} and "
+                    f"{what} tensor {name!r} is {_described(old.get(name))} in checkpoint {checkpoint.folder} and "
                     f"{_described(new.get(name))} in the program; --fresh starts a new run"
                 )
+
+
+def _specs(layout: Layout, kinds: Sequence[str]) -> dict[str, TensorSpec]:
+    return {spec.name: spec for kind in kinds for spec in getattr(layout, kind).specs}
 
 
 def _described(spec: TensorSpec | None) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from psfleet.checkpoint.parts import DTYPES
+from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram
 from worker_service.frontends.graph import GraphFrontEnd
@@ -17,6 +19,15 @@ def front_end(program: KerasProgram | GraphProgram, job: Job, num_shards: int, i
     Raises:
         ProgramError: The program raised, has no trainable parameters, or does something that a worker cannot do.
     """
+    front: FrontEnd
     if isinstance(program, KerasProgram):
-        return KerasFrontEnd(program, job, num_shards, index)
-    return GraphFrontEnd(program, job, num_shards, index)
+        front = KerasFrontEnd(program, job, num_shards, index)
+    else:
+        front = GraphFrontEnd(program, job, num_shards, index)
+    for spec in (*front.state, *front.frozen):
+        if spec.dtype not in DTYPES:
+            raise ProgramError(
+                f"program {job.program!r}: variable {spec.name} is {spec.dtype}, which no checkpoint can hold; "
+                f"expected one of {', '.join(DTYPES)}"
+            )
+    return front

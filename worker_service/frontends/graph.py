@@ -15,6 +15,7 @@ from psfleet.job.user_code import user_code
 from psfleet.layout import Layout, TensorSpec, state_order
 from psfleet.tf.program_data import batches_explained, training_data
 from worker_service.frontends import finite, flat
+from worker_service.frontends.constants import is_constant
 from worker_service.frontends.graph_import import split, transplant
 from worker_service.frontends.interface import TrainingGraph
 from worker_service.input_pipeline import batch_spec, evaluation_batches, read
@@ -53,14 +54,16 @@ class GraphFrontEnd:
             self._check(graph, variables)
             self._initial = _initialized(graph, variables)
         self.parameters = tuple(_spec(name, variable) for name, variable in variables.items() if variable.trainable)
-        others = [_spec(name, variable) for name, variable in variables.items() if not variable.trainable]
-        self.state = tuple(sorted(others, key=state_order))
-        self.frozen: tuple[TensorSpec, ...] = ()
+        others = {_spec(name, variable): variable for name, variable in variables.items() if not variable.trainable}
+        self.frozen = tuple(spec for spec, variable in others.items() if is_constant(variable))
+        self.state = tuple(sorted((spec for spec in others if spec not in self.frozen), key=state_order))
         self._evaluation = evaluation_batches(program, job) if index == 0 else None
 
     def initial_values(self) -> dict[str, np.ndarray]:
         """See `FrontEnd`."""
-        return finite.checked_values(self._job.program, self._initial)
+        constants = {spec.name: self._initial[spec.name] for spec in self.frozen}
+        named = {name: value for name, value in self._initial.items() if name not in constants}
+        return finite.checked_values(self._job.program, named) | constants
 
     def build(
         self,
@@ -70,16 +73,17 @@ class GraphFrontEnd:
         frozen: Sequence[tf.Tensor],
         number: tf.Tensor | None = None,
     ) -> TrainingGraph:
-        """See `FrontEnd`. Non-trainable variables become variables of this worker, set to `state` before each step."""
-        del frozen, number
+        """See `FrontEnd`. Non-trainable variables are this worker's own; each step first assigns their values."""
+        del number
         with tf.Graph().as_default() as self._graph:
             tf.compat.v1.set_random_seed(self._job.train.seed + self._index)
             vector = tf.compat.v1.placeholder(tf.float32, [layout.parameters.size])
-            state_values = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in layout.state.specs]
+            specs = (*layout.state.specs, *layout.frozen.specs)
+            others = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
             batch = self._placeholders()
-            step = self._step(layout, vector, state_values, batch)
+            step = self._step(layout, vector, others, batch)
         feeds = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in batch]
-        inputs = list(zip([vector, *state_values, *batch], [parameters, *state, *feeds], strict=True))
+        inputs = list(zip([vector, *others, *batch], [parameters, *state, *frozen, *feeds], strict=True))
         summaries = [] if step.summaries is None else [step.summaries]
         wanted = [step.loss, *step.gradients, *step.new_state, *step.updates, *summaries]
         loss, *rest = transplant(self._graph, inputs, wanted)
@@ -117,26 +121,27 @@ class GraphFrontEnd:
         return tf.cast(tf.ensure_shape(loss, []), tf.float32)
 
     def _step(
-        self, layout: Layout, vector: tf.Tensor, state_values: Sequence[tf.Tensor], batch: Sequence[tf.Tensor]
+        self, layout: Layout, vector: tf.Tensor, others: Sequence[tf.Tensor], batch: Sequence[tf.Tensor]
     ) -> TrainingGraph:
-        """The step in the program's own graph."""
+        """The step in the program's own graph; `others` are the values of state and of frozen tensors."""
         parameters = flat.slices(layout.parameters, vector)
-        state: list[Any] = [
+        specs = (*layout.state.specs, *layout.frozen.specs)
+        variables: list[Any] = [
             tf.compat.v1.Variable(
                 tf.zeros(spec.shape, spec.dtype), trainable=False, collections=[], name=spec.name, use_resource=True
             )
-            for spec in layout.state.specs
+            for spec in specs
         ]
         named = {spec.name: tensor for spec, tensor in zip(layout.parameters.specs, parameters, strict=True)}
-        named |= {spec.name: variable for spec, variable in zip(layout.state.specs, state, strict=True)}
+        named |= {spec.name: variable for spec, variable in zip(specs, variables, strict=True)}
         with tf.control_dependencies(
-            [variable.assign(value).op for variable, value in zip(state, state_values, strict=True)]
+            [variable.assign(value).op for variable, value in zip(variables, others, strict=True)]
         ):
             loss = self._loss(batch, _GivenVariables(named, {spec.name for spec in layout.parameters.specs}))
             gradients = flat.dense(layout.parameters, tf.gradients(loss, parameters))
         updates = [getattr(update, "op", update) for update in tf.compat.v1.get_collection(_Collections.UPDATE_OPS)]
         with tf.control_dependencies([loss, *updates]):
-            new_state = tuple(variable.read_value() for variable in state)
+            new_state = tuple(variable.read_value() for variable in variables[: len(layout.state.specs)])
         summaries = tf.compat.v1.summary.merge_all()
         return TrainingGraph(tuple(batch), loss, tuple(gradients), new_state, tuple(updates), summaries)
 

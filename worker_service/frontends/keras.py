@@ -107,10 +107,12 @@ class KerasFrontEnd:
         return {name: float(value) for name, value in metrics.items()}
 
     def _check_ranks(self) -> None:
-        """Refuses batches of batches, which most layers would accept."""
+        """Refuses batches of batches, which most layers would accept; examples of unknown rank are left to Keras."""
         expected = [len(tensor.shape) for tensor in getattr(self._model, "inputs", None) or ()]
         specs = tf.nest.flatten(self._batch_spec[0])
         found = [spec.shape.rank for spec in specs]
+        if None in found:
+            return
         # Keras removes a last dimension of 1 itself.
         if expected and sorted(found) == sorted(rank + 1 for rank in expected) and specs[0].shape[-1] != 1:
             examples = [list(spec.shape[1:]) for spec in specs]

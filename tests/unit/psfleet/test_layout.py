@@ -111,6 +111,19 @@ def test_the_ranges_of_state_cover_each_shard_and_cut_no_element(state: FlatLayo
             assert part.float_dtype == (piece.spec.dtype if piece.spec.dtype.startswith("float") else None)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "float8_e4m3fn", "float8_e5m2"])
+def test_every_floating_point_type_is_averaged(dtype: str) -> None:
+    pytest.importorskip("ml_dtypes", reason="its import makes NumPy know bfloat16")
+    spec = TensorSpec("mean", (3,), dtype)
+    assert spec.is_float
+    assert [part.float_dtype for part in Layout.plan((), [spec], (), 1, 4096).state_ranges(0)] == [dtype]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int64", "uint32", "bool", "complex64", "string"])
+def test_no_other_type_is_averaged(dtype: str) -> None:
+    assert not TensorSpec("seed", (3,), dtype).is_float
+
+
 @given(state_layouts())
 def test_ordered_state_has_one_range_for_each_type(state: FlatLayout) -> None:
     specs = sorted(state.specs, key=state_order)

@@ -55,6 +55,16 @@ def test_tensors_come_back_in_another_order_of_the_layout(tmp_path: Path) -> Non
         assert named[name].tobytes() == random_values(1)[name].tobytes()
 
 
+@pytest.mark.parametrize("num_ps", [1, 3])
+def test_tensors_that_moved_between_state_and_frozen_are_read_from_where_they_were(tmp_path: Path, num_ps: int) -> None:
+    checkpoint = save(tmp_path, 7)
+    layout = Layout.plan(PARAMETERS, (STATE[2], *FROZEN), (*STATE[:2], STATE[3]), num_ps, 4096)
+    read = [read_shard(checkpoint, layout, shard) for shard in range(num_ps)]
+    for flat, vectors in ((layout.state, [r.state for r in read]), (layout.frozen, [r.frozen for r in read])):
+        for name, value in flat.unpack(np.concatenate(vectors)).items():
+            assert value.tobytes() == random_values(1)[name].tobytes(), name
+
+
 def test_a_ps_gets_its_own_scalars_and_a_new_ps_those_of_the_last(tmp_path: Path) -> None:
     checkpoint = save(tmp_path, 7, layout=sample_layout(2))
     layout = sample_layout(3)

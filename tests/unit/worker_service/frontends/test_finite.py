@@ -109,6 +109,7 @@ def test_another_error_of_the_program_is_not_taken_for_this_one() -> None:
 def test_an_initial_value_that_is_not_finite_is_refused_by_name(trainable: bool) -> None:
     def loss(batch: tf.Tensor) -> tf.Tensor:
         first = v1.get_variable("first", [2], trainable=trainable, initializer=v1.constant_initializer([1, np.inf]))
+        v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, first.assign(first) if not trainable else tf.no_op())
         return tf.reduce_sum(first) + v1.get_variable("w", [])
 
     with pytest.raises(ProgramError, match="the initial value of first is NaN or infinite, expected finite numbers"):
