@@ -3,8 +3,8 @@
 A program's files are its module and all that this imports from the same folder, found by reading `import` statements:
 an edit of another file beside it must not end a run. Of a program that is installed elsewhere on Python's path, only
 its top-level package or module counts: the packages beside it may differ between images. Files that are imported by a
-computed name, and files that are not Python, are not found. Nothing is imported here, and links are followed: Kubernetes mounts a ConfigMap as links to a
-folder `..data`, whose name never appears.
+computed name, and files that are not Python, are not found. Nothing is imported here, and links are followed:
+Kubernetes mounts a ConfigMap as links to a folder `..data`, whose name never appears.
 """
 
 from __future__ import annotations
