@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from ps_service.fleet_view import LINGER_SECS, RELEARN_SECS, FleetView
 from ps_service.worker_record import CHIEF, LEASE_SECS, NEVER, Member
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, LostPeerError, PsfleetError, ReplacedError
+from support.simulated_process import Process
 
 WORKER_LIMIT = 4
 SETTLE_SECS = LEASE_SECS / 2
@@ -19,43 +19,6 @@ SETTLE_SECS = LEASE_SECS / 2
 
 Message = Callable[[FleetView, float], Any]
 """A call of a ps: its view and the time; returns what the caller gets."""
-
-
-@dataclass
-class Process:
-    """A worker process.
-
-    Attributes:
-        wants: The index that its platform sets; -1: any.
-        address: A platform starts no process at an address before the one there has ended.
-        name: Unique for each attempt to join.
-        program: Digest of its training program.
-        stage: Number of the calls of its join that were answered.
-        has_joined: Whether every ps has registered it.
-        member: Once ps 0 has granted an index.
-        is_told: Whether a ps has refused it because it is replaced: it has ended.
-        renewed_at: When it last renewed its lease on ps 0.
-    """
-
-    wants: int
-    address: str
-    name: str
-    program: str = ""
-    stage: int = 0
-    has_joined: bool = False
-    member: Member | None = None
-    joins: int = 0
-    beat: int = 0
-    is_frozen: bool = False
-    is_dead: bool = False
-    is_told: bool = False
-    renewed_at: float = NEVER
-    known: list[pb.WorkerState] = field(default_factory=list)
-
-    @property
-    def acts(self) -> bool:
-        """Whether it runs and may send calls."""
-        return not (self.is_frozen or self.is_dead or self.is_told)
 
 
 class SimulatedFleet:

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
-from support.simulated_fleet import Process, SimulatedFleet
+from support.simulated_fleet import SimulatedFleet
+from support.simulated_process import Process
 
 from psfleet.errors import BadJobError
 
