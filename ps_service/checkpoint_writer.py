@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -65,6 +65,7 @@ class CheckpointWriter:
         self._parts: list[SavedPart] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
+        self._newest: Future[None] | None = None
 
     def await_turn(self, timeout_secs: float | None = None) -> bool:
         """Waits until no snapshot is left to be read, which one is once the part before it is written.
@@ -83,7 +84,7 @@ class CheckpointWriter:
             is_final: Whether no checkpoint is due after this one.
         """
         self._is_read.clear()
-        self._thread.submit(self._save, step, read, is_final)
+        self._newest = self._thread.submit(self._save, step, read, is_final)
 
     def parts(self) -> list[SavedPart]:
         """The newest parts, oldest first."""
@@ -95,21 +96,28 @@ class CheckpointWriter:
         return any(part.step == step and not part.is_retried for part in self.parts())
 
     def stop(self) -> None:
-        """From now on nothing is tried again."""
+        """From now on no snapshot is read and nothing is tried again; one that waits is dropped.
+
+        Its part would belong to a generation that has ended, and would never be committed.
+        """
         self._closing.set()
+        if self._newest is not None and self._newest.cancel():
+            self._is_read.set()
 
     def close(self) -> None:
         """Ends the thread once no part is being written."""
         self.stop()
-        self._thread.shutdown(wait=True)
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._is_read.set()
 
     def _save(self, step: int, read: Callable[[], ShardContent], is_final: bool) -> None:
         try:
             try:
-                content = read()
+                content = None if self._closing.is_set() else read()
             finally:
                 self._is_read.set()
-            self._write(step, content, is_final)
+            if content is not None and not self._closing.is_set():
+                self._write(step, content, is_final)
         except Exception as error:
             # Any error: the chief would wait for this part until a deadline.
             if not self._closing.is_set():

@@ -66,17 +66,13 @@ class FleetView:
         """
         for known in request.known:
             self._learn(known, now)
-        self._admit_program(request, now)
-        if request.incarnation:
-            return self._register(request, now)
-        granted = self._granted.get(request.process)
-        if granted is None:
-            granted = self._grant(request, now)
-        else:
-            member = Member(granted.index, granted.incarnation, request.process)
-            self.admit(member, now)
-            self.workers[member.index].last_heartbeat = now
-        return granted
+        # Once the run is over, a process joins only to receive the outcome.
+        if self.outcome is None:
+            self.program.check(request, self._is_in_use(request, now), is_relearning=now < self.relearn_until)
+        reply = self._register(request, now) if request.incarnation else self._grant(request, now)
+        if self.outcome is None:
+            self.program.admitted(request)
+        return reply
 
     def admit(self, caller: Member, now: float) -> None:
         """Admits a call of the owner of an index, or of a process that was granted the index elsewhere or before.
@@ -123,6 +119,8 @@ class FleetView:
             raise BadJobError(f"heartbeat of worker {caller.index} without an incarnation, expected that of its join")
         try:
             self.admit(caller, now)
+            if self.outcome is None:
+                self.program.heartbeat(request)
         except ReplacedError:
             if self.outcome is None or caller.index == CHIEF:
                 raise
@@ -135,7 +133,6 @@ class FleetView:
         worker.joins = max(worker.joins, request.joins)
         worker.address = request.address or worker.address
         worker.program = request.program
-        self.program.learn(request.program)
         worker.has_left, worker.has_session = request.leaving, request.generation >= 0
         worker.has_outcome = self.outcome is not None
         return True
@@ -182,13 +179,11 @@ class FleetView:
         alive = [worker for worker in self.workers.values() if worker.is_alive(now)]
         return all(worker.has_outcome and not worker.has_session for worker in alive)
 
-    def _admit_program(self, request: pb.JoinRequest, now: float) -> None:
-        """See `RunProgram.admit`; once the run is over, a process joins only to receive the outcome."""
-        if self.outcome is not None:
-            return
-        if request.program and not self.program.digest and not request.incarnation and now < self.relearn_until:
-            raise LostPeerError("this ps was restarted and does not know the run's program yet")
-        self.program.admit(request)
+    def _is_in_use(self, request: pb.JoinRequest, now: float) -> bool:
+        """Whether a worker is alive, here or as another ps knew when the process read it."""
+        return any(worker.is_alive(now) for worker in self.workers.values()) or any(
+            known.is_alive for known in request.known
+        )
 
     def _register(self, request: pb.JoinRequest, now: float) -> pb.JoinReply:
         member = Member(request.index, request.incarnation, request.process)
@@ -199,6 +194,12 @@ class FleetView:
         return pb.JoinReply(index=member.index, joins=worker.joins, incarnation=member.incarnation)
 
     def _grant(self, request: pb.JoinRequest, now: float) -> pb.JoinReply:
+        granted = self._granted.get(request.process)
+        if granted is not None:
+            member = Member(granted.index, granted.incarnation, request.process)
+            self.admit(member, now)
+            self.workers[member.index].last_heartbeat = now
+            return granted
         index = request.index if request.index >= 0 else self._free_index(request, now)
         if index >= request.worker_limit:
             raise BadJobError(
@@ -226,7 +227,8 @@ class FleetView:
 
     def _learn(self, known: pb.WorkerState, now: float) -> None:
         """Stores what another ps knows of an index, unless this ps knows a newer owner."""
-        self.program.learn(known.program)
+        if known.is_alive:
+            self.program.learn(known.program)
         member = Member(known.index, known.incarnation, known.process)
         worker = self.workers.get(member.index)
         if not member.incarnation or (worker is not None and worker.owner.rank >= member.rank):

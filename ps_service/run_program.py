@@ -1,7 +1,8 @@
 """The training program of a run as a ps knows it: every process that joins must have the same; no threads, no I/O.
 
 The first process that joins sets it. A restarted ps learns its digest again from heartbeats, and from what joining
-workers have read from the other ps.
+workers have read from the other ps. A chief may bring another program if no worker is alive: ps that serve several runs
+keep a run whose launcher was killed, and it may be resumed with another program.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ps_service.worker_record import CHIEF
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import BadJobError
+from psfleet.errors import BadJobError, LostPeerError, ReplacedError
 from psfleet.job.program_files import first_difference
 
 
@@ -30,21 +32,62 @@ class RunProgram:
         """Stores the digest that a member of the run reports, unless this ps knows one."""
         self.digest = self.digest or digest
 
-    def admit(self, request: pb.JoinRequest) -> None:
-        """Admits a process with the run's program; one that does not say which it has is admitted, too.
+    def differs(self, digest: str) -> bool:
+        """Whether a digest is another one than the run's; not if one of the two is unknown."""
+        return bool(digest and self.digest and digest != self.digest)
+
+    def check(self, request: pb.JoinRequest, is_in_use: bool, is_relearning: bool) -> None:
+        """Checks that a process that joins has the run's program, or may change it; stores nothing.
+
+        Args:
+            request: A process that does not say which program it has is admitted, too.
+            is_in_use: Whether a worker of the run is alive.
+            is_relearning: Whether this ps was restarted and may not know the program of a live worker yet.
 
         Raises:
-            BadJobError: It has another program; names the first file that differs, if that is known.
+            LostPeerError: This ps does not know the program yet, or only the chief may change it now.
+            BadJobError: The process has another program; names the first file that differs, if that is known.
         """
-        if not request.program:
+        if request.program and not self.digest and not request.incarnation and is_relearning:
+            raise LostPeerError("this ps was restarted and does not know the run's program yet")
+        if not self.differs(request.program):
             return
+        if is_in_use:
+            raise BadJobError(self._difference(request))
+        if request.index != CHIEF:
+            # Of a run that is resumed, the workers may be faster than the chief.
+            raise LostPeerError(
+                f"{self._difference(request)}; no worker of the run is alive: waiting until its chief joins"
+            )
+
+    def admitted(self, request: pb.JoinRequest) -> None:
+        """Stores the program of a process that has been checked and has joined."""
+        if self.differs(request.program):
+            self.digest, self.files = "", {}
         self.learn(request.program)
-        if request.program == self.digest:
+        if request.program:
             self.files = self.files or dict(request.program_files)
-            return
+
+    def heartbeat(self, request: pb.HeartbeatRequest) -> None:
+        """Learns the program from the owner of an index; that of the chief counts more than what this ps knows.
+
+        Raises:
+            ReplacedError: A worker was silent while the run was resumed with another program.
+        """
+        if request.caller.member.index == CHIEF and self.differs(request.program):
+            self.digest, self.files = request.program, {}
+        self.learn(request.program)
+        if self.differs(request.program):
+            raise ReplacedError(
+                f"worker {request.caller.member.index} has the training program {request.program} and was silent; "
+                f"the run was resumed with another training program, {self.digest}"
+            )
+
+    def _difference(self, request: pb.JoinRequest) -> str:
         file = first_difference(self.files, request.program_files) if self.files else ""
-        raise BadJobError(
+        return (
             f"the training program of the process at {request.address or 'another address'} has digest "
             f"{request.program}, expected {self.digest}, which the run was started with"
-            f"{f': {file} differs' if file else ''}; stop the run and start it again to train another program"
+            f"{f': {file} differs' if file else ''}; stop the run and start it again to train another program, "
+            f"or delete its state from the ps: `psfleet reset {request.caller.run or 'RUN'} --ps HOST:PORT …`"
         )

@@ -178,6 +178,8 @@ class Shard:
         """
         began = time.monotonic()
         self.writer.await_turn()
+        if self._closing.is_set():
+            return
         waited_secs = time.monotonic() - began
         if waited_secs >= SLOW_SECS:
             text = "step %d waited %.1f s: checkpoints are due faster than the disk takes them"

@@ -1,9 +1,10 @@
 """The Python files of a training program and their digest, which is the same in all processes of a run.
 
 A program's files are its module and all that this imports from the same folder, found by reading `import` statements:
-an edit of another file beside it must not end a run. Files that are imported by a computed name, and files that are not
-Python, are not found. Nothing is imported here, and links are followed: Kubernetes mounts a ConfigMap as links to a
-folder `..data`, whose name never appears.
+an edit of another file beside it must not end a run. Of a program that is installed elsewhere on Python's path, only
+its top-level package or module counts: the packages beside it may differ between images. Files that are imported by a
+computed name, and files that are not Python, are not found. Nothing is imported here, and links are followed:
+Kubernetes mounts a ConfigMap as links to a folder `..data`, whose name never appears.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -31,7 +32,8 @@ def program_files(program: str, folder: Path) -> dict[str, str]:
         Empty if there is no such module in a folder.
     """
     module = program.partition(":")[0]
-    base = _base(module.partition(".")[0], folder)
+    root = module.partition(".")[0]
+    base = _base(root, folder)
     if base is None:
         return {}
     found: dict[str, str] = {}
@@ -39,7 +41,7 @@ def program_files(program: str, folder: Path) -> dict[str, str]:
     seen: set[str] = set()
     while waiting and len(found) < MAX_FILES:
         name = waiting.pop(0)
-        if name in seen:
+        if name in seen or (base != folder and name.partition(".")[0] != root):
             continue
         seen.add(name)
         for path, package in _files(base, name):
@@ -66,11 +68,11 @@ def first_difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:
 
 def _base(root: str, folder: Path) -> Path | None:
     """The folder that has a top-level module or package."""
-    if (folder / f"{root}.py").is_file() or (folder / root).is_dir():
+    if _holds(Path.is_file, folder / f"{root}.py") or _holds(Path.is_dir, folder / root):
         return folder
     try:
         spec = PathFinder.find_spec(root)
-    except (ImportError, ValueError):
+    except (ImportError, ValueError, OSError):
         return None
     if spec is None or spec.origin is None:
         return None
@@ -87,7 +89,7 @@ def _files(base: Path, name: str) -> Iterator[tuple[Path, str]]:
             (place / "__init__.py", dotted),
             (place.with_name(f"{place.name}.py"), ".".join(parts[: length - 1])),
         ):
-            if path.is_file():
+            if _holds(Path.is_file, path):
                 yield path, package
                 break
 
@@ -110,6 +112,14 @@ def _imports(content: bytes, package: str) -> Iterator[str]:
             module = ".".join([*above, *filter(None, [node.module])])
             yield from ([module] if module else [])
             yield from (f"{module}.{alias.name}" if module else alias.name for alias in node.names)
+
+
+def _holds(test: Callable[[Path], bool], path: Path) -> bool:
+    """Whether a path is a file or a folder; False in a folder that cannot be read, for which Python 3.11 raises."""
+    try:
+        return test(path)
+    except OSError:
+        return False
 
 
 def _read(path: Path) -> bytes:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from psfleet.errors import DONE, PERMANENT_CODES, SIGNAL_BASE, STOPPED, UsageError
+from psfleet.errors import BAD_JOB, DONE, PERMANENT_CODES, SIGNAL_BASE, STOPPED, UsageError
 from psfleet.job.job import Job
 
 Listener = Callable[[Mapping[str, Any]], None]
@@ -81,6 +81,15 @@ class Member:
     def has_failed(self) -> bool:
         """Whether its last process ended neither well nor on request."""
         return self.exit_code is not None and self.exit_code not in (DONE, *STOPPED)
+
+    @property
+    def has_failed_for_all(self) -> bool:
+        """Whether its last process ended with an error that ends the run.
+
+        A worker with exit code 78 was refused, because its program or its settings differ from those of the others.
+        """
+        was_refused = self.role == "worker" and self.exit_code == BAD_JOB
+        return self.exit_code in PERMANENT_CODES and not was_refused
 
 
 class WatchedPlatform(Protocol):
@@ -213,13 +222,13 @@ def lines_of(chunks: Iterable[bytes]) -> Iterator[str]:
 def gone_for_good(members: Sequence[Member], job: Job) -> Member | None:
     """The member whose failure ends the run; None while the run can continue.
 
-    A permanent exit code always ends the run, since it would recur, and so does the loss of a ps. A worker or spare
-    whose restarts are used up ends it only if too few are left for a step.
+    A permanent exit code ends the run, since it would recur, and so does the loss of a ps. A worker or spare whose
+    restarts are used up, or that was refused (78), ends it only if too few are left for a step.
     """
     gone = [m for m in members if m.role in TRAINING and m.is_over and m.has_failed and not may_restart(m, job)]
     workers = [m for m in members if m.role in ("chief", "worker")]
     is_short = sum(m not in gone for m in workers) < job.least_workers
-    fatal = (m for m in gone if m.role != "worker" or m.exit_code in PERMANENT_CODES or is_short)
+    fatal = (m for m in gone if m.role != "worker" or m.has_failed_for_all or is_short)
     return next(fatal, None)
 
 

@@ -136,7 +136,7 @@ def _cause(members: Sequence[Member], folder: RunFolder, gone: Member | None) ->
     """
     training = [member for member in members if member.role in TRAINING]
     chief = chief_of(training)
-    permanent = next((m for m in training if m.exit_code in PERMANENT_CODES), None)
+    permanent = next((m for m in training if m.has_failed_for_all), None)
     lost = gone if gone is not None and gone.role != "chief" else None
     failed = permanent or lost or (chief if chief is not None and chief.exit_code is not None else None)
     failed = failed or next((m for m in training if m.has_failed and m.is_over), None)

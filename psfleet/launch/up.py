@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from psfleet.errors import DONE, PERMANENT_CODES, BadJobError, UsageError
+from psfleet.errors import DONE, BadJobError, UsageError
 from psfleet.launch.platform import Platform, Request, chief_of, require
 
 logger = logging.getLogger("psfleet.launch")
@@ -32,7 +32,7 @@ def start(platform: Platform, request: Request) -> None:
                     f"fleet {name} runs with another version of the job: end it by `psfleet down {name}` first"
                 )
             return
-        is_permanent = any(member.exit_code in PERMANENT_CODES for member in members)
+        is_permanent = any(member.has_failed_for_all for member in members)
         if is_same and not request.fresh and (chief.exit_code == DONE or is_permanent):
             return
     platform.apply(request)

@@ -153,8 +153,7 @@ class FleetWatcher:
                 self._say(member.problem, "waits", f"{who} does not start: {member.problem}")
             elif member.has_failed and member.role in TRAINING and not may_restart(member, self._job):
                 # The others end with the same code as soon as they hear of a permanent failure.
-                is_permanent = member.exit_code in PERMANENT_CODES
-                key = "permanent" if is_permanent else (member.name, member.started)
+                key = "permanent" if member.has_failed_for_all else (member.name, member.started)
                 self._say(key, "member_failed", f"{who}: {member.cause}")
         waiting = next((m for m in members if m.needs_user and not m.is_over), None)
         start_secs = self._job.deadlines.start_secs

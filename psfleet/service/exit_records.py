@@ -8,11 +8,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from psfleet.errors import PERMANENT_CODES, PsfleetError, StorageError
+from psfleet.errors import PERMANENT_CODES, PROGRAM_FAILED, PsfleetError, StorageError
 
 logger = logging.getLogger("psfleet.records")
 
 KILLED = "it was killed"
+CHANGED = "the program was changed after it failed"
 
 
 class AlreadyEndedError(PsfleetError):
@@ -31,7 +32,7 @@ class ExitRecord:
     Args of the constructor:
         folder: A folder on the fleet's shared volume; None: nothing is recorded.
         hostname: Of this container; read from the system by default.
-        program: Digest of the training program, which may be a mounted folder: the record of another one is ignored.
+        program: Digest of the training program, which may be a mounted folder: another one may start after a failure.
     """
 
     def __init__(self, folder: Path | None, hostname: str = "", program: str = "") -> None:
@@ -43,20 +44,21 @@ class ExitRecord:
         """Records the start of a process.
 
         Returns:
-            Cause of the restart; empty in a new container, and with another program than the one that failed.
+            Cause of the restart; empty in a new container.
 
         Raises:
-            AlreadyEndedError: The previous process ended with a permanent error, with the same program.
+            AlreadyEndedError: The previous process ended with a permanent error; not if its program failed (70), and
+                is another one now.
             StorageError: The record cannot be written.
         """
         if self._path is None:
             return ""
         previous = _read(self._path)
-        if previous.get("exit_code") in PERMANENT_CODES and previous.get("program", "") != self._program:
-            previous = {}
         self._starts = previous.get("starts", 0)
         code, message = previous.get("exit_code"), previous.get("message", "")
-        if code in PERMANENT_CODES:
+        if code == PROGRAM_FAILED and previous.get("program", "") != self._program:
+            message = CHANGED
+        elif code in PERMANENT_CODES:
             raise AlreadyEndedError(code, message)
         self._starts += 1
         try:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 from ps_service.fleet_view import LINGER_SECS, RELEARN_SECS, FleetView
 from ps_service.worker_record import CHIEF, LEASE_SECS, NEVER, Member
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, LostPeerError, PsfleetError, ReplacedError
+from support.simulated_process import Process
 
 WORKER_LIMIT = 4
 SETTLE_SECS = LEASE_SECS / 2
@@ -19,41 +19,6 @@ SETTLE_SECS = LEASE_SECS / 2
 
 Message = Callable[[FleetView, float], Any]
 """A call of a ps: its view and the time; returns what the caller gets."""
-
-
-@dataclass
-class Process:
-    """A worker process.
-
-    Attributes:
-        wants: The index that its platform sets; -1: any.
-        address: A platform starts no process at an address before the one there has ended.
-        name: Unique for each attempt to join.
-        stage: Number of the calls of its join that were answered.
-        has_joined: Whether every ps has registered it.
-        member: Once ps 0 has granted an index.
-        is_told: Whether a ps has refused it because it is replaced: it has ended.
-        renewed_at: When it last renewed its lease on ps 0.
-    """
-
-    wants: int
-    address: str
-    name: str
-    stage: int = 0
-    has_joined: bool = False
-    member: Member | None = None
-    joins: int = 0
-    beat: int = 0
-    is_frozen: bool = False
-    is_dead: bool = False
-    is_told: bool = False
-    renewed_at: float = NEVER
-    known: list[pb.WorkerState] = field(default_factory=list)
-
-    @property
-    def acts(self) -> bool:
-        """Whether it runs and may send calls."""
-        return not (self.is_frozen or self.is_dead or self.is_told)
 
 
 class SimulatedFleet:
@@ -72,11 +37,11 @@ class SimulatedFleet:
         self._delivered: list[list[Message]] = [[] for _ in range(num_ps)]
         self._granted: set[Member] = set()
 
-    def start(self, wants: int, address: str) -> None:
+    def start(self, wants: int, address: str, program: str = "1") -> None:
         """A platform starts a process, and ends the one that was at the address."""
         for process in self.processes:
             process.is_dead = process.is_dead or process.address == address
-        self.processes.append(Process(wants, address, self._name()))
+        self.processes.append(Process(wants, address, self._name(), program))
 
     def restart_ps(self, shard: int) -> None:
         """A ps loses its view, and the calls that are on their way to it."""
@@ -88,7 +53,7 @@ class SimulatedFleet:
         """The next call of a process's join: reads the other ps, asks ps 0, registers with the other ps.
 
         Raises:
-            BadJobError: All indices are taken.
+            BadJobError: All indices are taken, or the run has another program.
         """
         try:
             if process.stage == 0:
@@ -113,12 +78,12 @@ class SimulatedFleet:
         sender = pb.Member(index=member.index, incarnation=member.incarnation, process=member.process)
         request = pb.HeartbeatRequest(
             caller=pb.Caller(member=sender), beat=process.beat, joins=process.joins, address=process.address,
-            leaving=leaving,
+            leaving=leaving, program=process.program,
         )  # fmt: skip
         try:
             self._send(shard, lambda view, now: view.heartbeat(request, now))
         except ReplacedError:
-            self._end(process)
+            self._end(process, self.views[shard])
         else:
             process.renewed_at = self.now if shard == 0 else process.renewed_at
             # A process that has received the outcome of the run ends, too.
@@ -167,7 +132,8 @@ class SimulatedFleet:
         for process in self.processes:
             self._run(process)
         for process in self.processes:
-            assert not process.acts or process.has_joined, f"{process} still waits to join"
+            waits_for_chief = any(view.program.differs(process.program) for view in self.views)
+            assert not process.acts or process.has_joined or waits_for_chief, f"{process} still waits to join"
         members = [process.member for process in self.processes if process.acts and process.member is not None]
         assert len({member.index for member in members}) == len(members), f"two processes have one index: {members}"
         for view in self.views:
@@ -199,7 +165,7 @@ class SimulatedFleet:
     def _ask(self, process: Process) -> None:
         request = pb.JoinRequest(
             index=process.wants, worker_limit=WORKER_LIMIT, process=process.name, address=process.address,
-            known=process.known,
+            known=process.known, program=process.program,
         )  # fmt: skip
         known = {worker.owner for worker in self.views[0].workers.values()}
         reply = self._send(0, lambda view, now: view.join(request, now))
@@ -208,7 +174,15 @@ class SimulatedFleet:
         if process.member not in known:
             self._check_grant(process, process.member)
         self._granted.add(process.member)
+        self._check_program(process)
         process.renewed_at = self.now
+
+    def _check_program(self, process: Process) -> None:
+        """No process is admitted beside one with another program that has a lease, as far as ps 0 knows its leases."""
+        assert self.views[0].outcome is not None or self.views[0].program.digest == process.program
+        for other in self.processes if self._knows_restarts and self.views[0].outcome is None else []:
+            has_lease = self.now - other.renewed_at < LEASE_SECS and not (other.is_dead or other.is_told)
+            assert not has_lease or other.program == process.program, f"{process} joined beside {other}"
 
     def _check_grant(self, process: Process, member: Member) -> None:
         assert process.wants in (-1, member.index)
@@ -227,7 +201,7 @@ class SimulatedFleet:
         member = process.member
         request = pb.JoinRequest(
             index=member.index, process=member.process, address=process.address, incarnation=member.incarnation,
-            joins=process.joins,
+            joins=process.joins, program=process.program,
         )  # fmt: skip
         process.joins = max(process.joins, self._send(shard, lambda view, now: view.join(request, now)).joins)
 
@@ -235,7 +209,7 @@ class SimulatedFleet:
         try:
             self._send(shard % len(self.views), message)
         except ReplacedError:
-            self._end(process)
+            self._end(process, self.views[shard % len(self.views)])
         except (LostPeerError, BadJobError):
             pass
 
@@ -255,11 +229,11 @@ class SimulatedFleet:
         self._delivered[shard].append(message)
         return outcome
 
-    def _end(self, process: Process) -> None:
-        """A process was refused because another has its index: there must be one."""
+    def _end(self, process: Process, view: FleetView) -> None:
+        """A process was refused because another has its index, or the run another program: there must be one."""
         member = self._member(process)
         newer = [other for other in self._granted if other.index == member.index and other.rank > member.rank]
-        assert newer, f"{process} was refused, and nobody has its index"
+        assert newer or view.program.differs(process.program), f"{process} was refused, and nobody has its index"
         process.is_told = True
 
     def _member(self, process: Process) -> Member:
@@ -281,7 +255,7 @@ def admission(view: FleetView) -> Admission:
 def content(view: FleetView) -> tuple[Any, ...]:
     """All that a ps stores of a run, except when leases were renewed."""
     workers = [vars(worker) | {"last_heartbeat": 0} for worker in view.workers.values()]
-    return view.epoch, workers, view.generation, view.quorum, view.outcome, view.finished_at
+    return view.epoch, workers, view.generation, view.quorum, view.outcome, view.finished_at, view.program.digest
 
 
 def check_growth(before: Admission, after: Admission) -> None:

@@ -51,6 +51,7 @@ def save(folder: Path, content: ShardContent) -> tuple[str, list[str]]:
     reported: list[str] = []
     writer = CheckpointWriter(folder, "run", 1, 0, LAYOUT, lambda message, _: reported.append(message))
     writer.save(STEP, lambda: content)
+    wait_until(lambda: writer.has_ended(STEP), WAIT_SECS, "the part")
     writer.close()
     [part] = writer.parts()
     assert (part.record is None) == bool(part.error)
@@ -134,6 +135,7 @@ def test_a_part_that_the_disk_refuses_is_reported_and_the_next_one_is_written(tm
     assert writer.has_ended(STEP)
     disk.has_space = True
     writer.save(STEP + 1, finite_content)
+    wait_until(lambda: writer.has_ended(STEP + 1), WAIT_SECS, "the next part")
     writer.close()
     assert [(part.step, part.error) for part in writer.parts()][1:] == [(STEP + 1, "")]
 
@@ -193,9 +195,56 @@ def test_a_snapshot_is_read_once_the_part_before_it_is_written(tmp_path: Path, m
     writer.save(2, finite_content)
     assert not writer.await_turn(0.05), "a second snapshot was read while the first part was being written"
     writing.set()
-    assert writer.await_turn(WAIT_SECS)
+    wait_until(lambda: writer.has_ended(2), WAIT_SECS, "the second part")
     writer.close()
     assert [part.step for part in writer.parts()] == [1, 2]
+
+
+def test_closing_drops_the_snapshot_that_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its part would belong to a generation that has ended, and the next one waits for the close."""
+    began, writing, write = threading.Event(), threading.Event(), write_part
+    reads: list[int] = []
+
+    def slow(*args: Any) -> PartRecord:
+        began.set()
+        assert writing.wait(WAIT_SECS)
+        return write(*args)
+
+    def read() -> ShardContent:
+        reads.append(2)
+        return finite_content()
+
+    monkeypatch.setattr(checkpoint_writer, "write_part", slow)
+    writer = writer_of(tmp_path)
+    writer.save(1, finite_content)
+    assert began.wait(WAIT_SECS)
+    writer.save(2, read)
+    writer.stop()
+    try:
+        assert writer.await_turn(0), "the graph is not closed before a snapshot is read that nobody needs"
+    finally:
+        writing.set()
+    run_within(WAIT_SECS, writer.close)
+    assert ([part.step for part in writer.parts()], reads) == ([1], [])
+
+
+def test_a_snapshot_that_is_being_read_at_the_close_is_not_written(tmp_path: Path) -> None:
+    began, reading = threading.Event(), threading.Event()
+
+    def read() -> ShardContent:
+        began.set()
+        assert reading.wait(WAIT_SECS)
+        return finite_content()
+
+    writer = writer_of(tmp_path)
+    writer.save(STEP, read)
+    assert began.wait(WAIT_SECS)
+    writer.stop()
+    assert not writer.await_turn(0), "the graph would be closed during the read"
+    reading.set()
+    run_within(WAIT_SECS, writer.close)
+    assert writer.parts() == []
+    assert not list(tmp_path.rglob("*.safetensors"))
 
 
 def test_a_snapshot_that_cannot_be_read_ends_the_run_and_blocks_no_step(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
-from support.simulated_fleet import Process, SimulatedFleet
+from support.simulated_fleet import SimulatedFleet
+from support.simulated_process import Process
 
 from psfleet.errors import BadJobError
 
@@ -25,7 +26,7 @@ WHICH = range(6)
 """Of the processes that can do what an event says, modulo their number."""
 EVENTS: dict[int, list[Event]] = {
     7: [("wait", secs) for secs in (0.5, 1.0, 3.0, 6.0)],
-    3: [("start", *event) for event in product((-1, -1, 0, 1), "abcdef")],
+    3: [("start", *event) for event in product((-1, -1, 0, 1), "abcdef", "112")],
     8: [("join", *event) for event in product(WHICH, (1, 2, 3))],
     10: [("beat", *event) for event in product(WHICH, SHARDS, (False, False, False, True))],
     1: [("configure", *event) for event in product(WHICH, SHARDS, (1, 2))],
@@ -54,8 +55,8 @@ class Interleavings(RuleBasedStateMachine):
         for name, *arguments in events:
             getattr(self, name)(*arguments)
 
-    def start(self, wants: int, address: str) -> None:
-        self.fleet.start(wants, address)
+    def start(self, wants: int, address: str, program: str) -> None:
+        self.fleet.start(wants, address, program)
 
     def join(self, which: int, calls: int) -> None:
         process = self.pick(which, joined=False)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -95,7 +98,23 @@ def test_a_program_on_the_python_path_has_a_digest(
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.syspath_prepend(str(folder))
-    assert program_files("program:build", elsewhere) == program_files("program:build", folder)
+    assert list(program_files("program:build", elsewhere)) == ["program.py"]
+    own = "data.loading:build"
+    assert program_files(own, elsewhere) == program_files(own, folder), "files of its own package"
+
+
+def test_packages_beside_an_installed_program_are_not_part_of_it(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in site-packages, too, and differ between images for CPU and GPU."""
+    (folder / "data" / "loading.py").write_text("import layers\nimport late.part\nfrom . import augment\n")
+    monkeypatch.syspath_prepend(str(folder))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    before = program_files("data.loading:build", elsewhere)
+    assert sorted(before) == ["data/__init__.py", "data/augment.py", "data/loading.py"]
+    (folder / "layers.py").write_text("SIZE = 4\n")
+    assert program_files("data.loading:build", elsewhere) == before
 
 
 @pytest.mark.parametrize("program", ["missing:build", "builtins:print", "sys:exit"])
@@ -107,3 +126,17 @@ def test_a_file_that_python_cannot_parse_counts_by_its_content(folder: Path) -> 
     (folder / "layers.py").write_text("def broken(\n")
     (folder / "data" / "loading.py").write_bytes(b"\0")
     assert "layers.py" in program_files("program:build", folder)
+
+
+def test_an_unreadable_folder_has_no_files_of_the_program(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.11 raises PermissionError; the test may run as root, who may read all."""
+    locked, stat = folder / "data", Path.stat
+
+    def refuse(path: Path, **more: Any) -> os.stat_result:
+        if locked in path.parents:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, **more)
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    assert sorted(program_files("program:build", folder)) == ["late/part.py", "layers.py", "program.py"]
+    assert program_files("readers:build", locked) == {}

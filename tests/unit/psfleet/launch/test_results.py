@@ -145,6 +145,11 @@ def test_a_worker_that_failed_for_good_is_the_cause_though_the_chief_was_only_st
     assert (report.exit_code, report.error) == (70, "worker-1: raised ValueError")
 
 
+def test_a_worker_that_was_refused_is_not_the_cause_of_a_run_that_went_on_without_it(tmp_path: Path) -> None:
+    report = results(tmp_path, tmp_path / "none", chief(75, cause="lost ps 0"), ended("worker", 1, 78))
+    assert (report.exit_code, report.error) == (75, "chief: lost ps 0")
+
+
 def test_a_run_that_was_stopped_because_a_ps_was_gone_for_good_failed_of_that(tmp_path: Path, volume: Path) -> None:
     leave(volume, status="stopped", exit_code=143, error="stopped by SIGTERM")
     report = results(tmp_path, volume, chief(143), ended("ps", 0, 137, cause="out of memory"))

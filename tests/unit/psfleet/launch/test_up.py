@@ -27,9 +27,10 @@ OTHER = Request(job(train={"steps": 7, "batch_size": 2}), Path("job.yaml"))
         ([ended("chief")], OTHER, True),
         ([ended("chief", 0, 70)], REQUEST, False),
         ([ended("chief", 0, 143), ended("worker", 1, 70)], REQUEST, False),
+        ([ended("chief", 0, 143), ended("worker", 1, 78)], REQUEST, True),
         ([ended("chief", 0, 75)], REQUEST, True),
     ],
-    ids=["none", "created", "runs", "done", "fresh", "other", "failed", "worker failed", "lost"],
+    ids=["none", "created", "runs", "done", "fresh", "other", "failed", "worker failed", "worker refused", "lost"],
 )
 def test_a_fleet_is_started_unless_it_runs_or_its_results_wait(
     members: list[Member], request_: Request, is_applied: bool

@@ -93,12 +93,27 @@ def test_a_worker_whose_restarts_are_used_up_ends_a_run_without_a_quorum() -> No
         ({"mode": "sync"}, [ended("worker", 1, 75), ended("worker", 2, 1)], "worker-1"),
         ({"mode": "async"}, [ended("worker", 1, 75), ended("worker", 2, 1)], None),
         ({"mode": "sync"}, [ended("worker", 1, 70)], "worker-1"),
+        ({"mode": "sync"}, [ended("worker", 1, 78)], None),
+        ({"mode": "sync"}, [ended("worker", 1, 78), ended("worker", 2, 75)], "worker-1"),
+        ({"mode": "sync"}, [ended("chief", 0, 78)], "chief"),
         ({"mode": "sync"}, [ended("ps", 0, 75)], "ps-0"),
         ({"mode": "sync"}, [ended("ps", 0, 75, is_over=False)], None),
         ({"mode": "sync"}, [ended("ps", 0, 143), ended("worker", 1, 130)], None),
         ({"mode": "sync"}, [killed("ps", 0, restarts=9)], None),
     ],
-    ids=["spare left", "no quorum", "async", "permanent", "ps", "restarting", "stopped", "one restart left"],
+    ids=[
+        "spare-left",
+        "no-quorum",
+        "async",
+        "permanent",
+        "refused",
+        "refused-no-quorum",
+        "refused-chief",
+        "ps",
+        "restarting",
+        "stopped",
+        "left",
+    ],
 )
 def test_one_rule_says_which_loss_ends_a_run(update: dict[str, Any], lost: list[Member], ends: str | None) -> None:
     gone = gone_for_good(changed(*lost), job(update=update))

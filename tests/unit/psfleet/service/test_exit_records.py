@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from psfleet.errors import PERMANENT_CODES
+from psfleet.errors import PERMANENT_CODES, PROGRAM_FAILED
 from psfleet.service.exit_records import AlreadyEndedError, ExitRecord
 
 
@@ -39,18 +40,27 @@ def test_a_process_after_a_permanent_error_ends_with_the_same_error(tmp_path: Pa
         assert caught.value.exit_code == code
 
 
-@pytest.mark.parametrize("code", sorted(PERMANENT_CODES))
-def test_a_process_with_another_program_than_the_one_that_failed_starts_anew(tmp_path: Path, code: int) -> None:
-    """The program is a mounted folder, in which the user has fixed it."""
+def test_a_process_with_another_program_than_the_one_that_failed_is_restarted(tmp_path: Path) -> None:
+    """The program is a mounted folder, in which the user has fixed it; the report of the failed run is kept."""
     before = ExitRecord(tmp_path, "one", program="1111")
     before.begin()
-    before.end(code, "the program raised ValueError")
+    before.end(PROGRAM_FAILED, "the program raised ValueError")
     with pytest.raises(AlreadyEndedError):
         ExitRecord(tmp_path, "one", program="1111").begin()
     fixed = ExitRecord(tmp_path, "one", program="2222")
-    assert fixed.begin() == "", "it is no restart"
+    assert fixed.begin() == "the program was changed after it failed (exit code 70)"
+    assert json.loads((tmp_path / "one.json").read_text())["starts"] == 2
     fixed.end(75, "lost ps 1")
     assert ExitRecord(tmp_path, "one", program="2222").begin() == "lost ps 1 (exit code 75)"
+
+
+@pytest.mark.parametrize("code", sorted(PERMANENT_CODES - {PROGRAM_FAILED}))
+def test_another_program_changes_nothing_about_an_error_that_is_not_the_programs(tmp_path: Path, code: int) -> None:
+    before = ExitRecord(tmp_path, "one", program="1111")
+    before.begin()
+    before.end(code, "no valid checkpoint")
+    with pytest.raises(AlreadyEndedError, match="no valid checkpoint"):
+        ExitRecord(tmp_path, "one", program="2222").begin()
 
 
 def test_a_new_container_has_no_record(tmp_path: Path) -> None:
