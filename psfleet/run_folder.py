@@ -6,7 +6,7 @@ import fcntl
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,15 +20,19 @@ LOCAL = "local"
 OWNER = ".run"
 """Marker of a run folder: the job's name and the platform, as JSON."""
 LOGS = "logs"
+TENSORBOARD = "tensorboard"
 CHECKPOINTS = "checkpoints"
 """Folder of the run's checkpoints."""
 STARTED = ".started"
 """Run-attempt marker, written by the chief: identifier and start time of the attempt."""
 RECORDED = (Report.FILE_NAME, Report.DRAFT_NAME, "report.html", EventLog.FILE_NAME, STARTED, committed.FILE_NAME)
 """Files that the chief deletes when a new attempt starts."""
+STEP = "[0-9]" * 8 + "*-g[0-9]*"
+WRITTEN = {LOGS: ("*.log",), CHECKPOINTS: (STEP, f".{STEP}.tmp"), TENSORBOARD: ("events.out.tfevents.*",)}
+"""What runs write into the folders of a run folder."""
 OF_ONE_START = (*RECORDED, LOGS)
-"""Files and folders that a resumed run replaces; in `logs`, only `*.log`."""
-OWN = (CHECKPOINTS, "tensorboard", History.FILE_NAME, *OF_ONE_START)
+"""Files and folders that a resumed run replaces; of folders, only `WRITTEN`."""
+OWN = (CHECKPOINTS, TENSORBOARD, History.FILE_NAME, *OF_ONE_START)
 """All files and folders of a run that `--fresh` deletes; other files in the folder are never changed."""
 
 
@@ -150,13 +154,17 @@ def _exists(path: Path) -> bool:
 
 
 def clear(folder: Path, names: tuple[str, ...]) -> None:
-    """Deletes the named files and folders in a folder, if they exist; in `logs`, only `*.log`."""
+    """Deletes the named files and folders in a folder, if they exist; of the folders, only what runs write there."""
     for name in names:
         path = folder / name
-        if name == LOGS and path.is_dir():
-            for log in path.glob("*.log"):
-                log.unlink()
-        elif path.is_dir():
-            shutil.rmtree(path)
-        else:
+        if not path.is_dir():
             path.unlink(missing_ok=True)
+            continue
+        for entry in [entry for pattern in WRITTEN[name] for entry in path.glob(pattern)]:
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+        with suppress(OSError):
+            # The user's own files keep it.
+            path.rmdir()

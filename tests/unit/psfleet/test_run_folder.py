@@ -23,9 +23,17 @@ def job() -> Job:
     )
 
 
-LEFT_BY_A_RUN = ("checkpoints/00000010-g1/manifest.json", "tensorboard/events", "history.jsonl")
+LEFT_BY_A_RUN = ("checkpoints/00000010-g1/manifest.json", "tensorboard/events.out.tfevents.1", "history.jsonl")
 LEFT_BY_A_START = ("logs/ps-0.log", "events.jsonl", "report.json", "report.html")
-OF_THE_USER = ("notes.txt", "logs/notes.txt", "data/examples.csv", "checkpoints-of-mine/a")
+OF_THE_USER = (
+    "notes.txt",
+    "logs/notes.txt",
+    "checkpoints/w.h5",
+    "checkpoints/my-own-gigabytes/a",
+    "tensorboard/mine/events.1",
+    "data/examples.csv",
+    "checkpoints-of-mine/a",
+)
 
 
 @pytest.fixture
