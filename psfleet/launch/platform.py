@@ -84,12 +84,8 @@ class Member:
 
     @property
     def has_failed_for_all(self) -> bool:
-        """Whether its last process ended with an error that ends the run.
-
-        A worker with exit code 78 was refused, because its program or its settings differ from those of the others.
-        """
-        was_refused = self.role == "worker" and self.exit_code == BAD_JOB
-        return self.exit_code in PERMANENT_CODES and not was_refused
+        """Whether its last process ended with an error that ends the run; a worker's 78 says that it was refused."""
+        return self.exit_code in PERMANENT_CODES and (self.role, self.exit_code) != ("worker", BAD_JOB)
 
 
 class WatchedPlatform(Protocol):

@@ -28,9 +28,7 @@ def start(platform: Platform, request: Request) -> None:
             if request.fresh:
                 raise UsageError(f"--fresh: fleet {name} runs, expected one that was ended by `psfleet down {name}`")
             if not is_same:
-                raise UsageError(
-                    f"fleet {name} runs with another version of the job: end it by `psfleet down {name}` first"
-                )
+                raise UsageError(f"fleet {name} runs another version of the job: `psfleet down {name}` ends it first")
             return
         is_permanent = any(member.has_failed_for_all for member in members)
         if is_same and not request.fresh and (chief.exit_code == DONE or is_permanent):

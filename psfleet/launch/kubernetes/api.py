@@ -42,12 +42,11 @@ def translate_errors(what: str) -> Iterator[None]:
 
     Raises:
         UsageError: The API refuses it.
-        LostPeerError: The API does not answer, or is overloaded.
+        LostPeerError: The API does not answer, is overloaded, or opens no connection for a command (status 0).
     """
     try:
         yield
     except ApiException as error:
-        # Without a status: a connection for a command that was not opened.
         is_temporary = not error.status or error.status in TEMPORARY or error.status >= SERVER_ERROR
         kind = LostPeerError if is_temporary else UsageError
         raise kind(f"Kubernetes refuses to {what}: {_reason(error)}") from error

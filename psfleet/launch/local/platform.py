@@ -115,10 +115,8 @@ class Local:
         return True
 
     def _kill(self) -> None:
-        """Ends all processes at once.
-
-        Signals first: a fork server that dies while one is waited for would start the others that wait for their fork.
-        """
+        """Ends all processes at once."""
+        # Signals first: a fork server that dies while one is waited for would start those that wait for their fork.
         for task in self._tasks:
             task.signal(signal.SIGKILL)
         for task in self._tasks:
