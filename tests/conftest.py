@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import uuid
@@ -24,6 +25,8 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 # A shell that runs the tests in the background has them ignore SIGINT, and so their children, whose Ctrl-C is tested.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+hypothesis.settings.register_profile("psfleet", deadline=None)
+hypothesis.settings.load_profile("psfleet")
 hypothesis.settings.register_profile("interleavings", max_examples=10_000, deadline=None)
 """For tests/unit/ps_service/test_fleet_view_interleavings.py: `--hypothesis-profile=interleavings`."""
 
@@ -49,6 +52,12 @@ def pytest_collection_finish() -> None:
     """Exempts what was imported from garbage collection: Keras collects for each model, which takes 0.4 s with it."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _default_log_level() -> None:
+    """Undoes what a command in this process has set: a test that reads log entries would miss some."""
+    logging.getLogger("psfleet").setLevel(logging.NOTSET)
 
 
 @pytest.fixture(autouse=True)

@@ -54,7 +54,6 @@ def test_progress_that_cannot_be_written_is_one_event_and_training_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int
 ) -> None:
     caplog.set_level("INFO")
-    caplog.set_level("INFO", logger="psfleet")
     events = events_of(tmp_path)
     layout = Layout.plan([], [], [], 2, 4096)
     recorder = Recorder(tmp_path, sample_job(), layout, None, Storage(events, 1.0))

@@ -120,7 +120,7 @@ def test_the_random_numbers_of_a_step_follow_from_worker_and_batch_number(name: 
     seeds = {key: np.array([value[0], 77]) for key, value in initial.items() if key.endswith("seed_generator_state")}
     moved = {**initial, **seeds}
     losses = {}
-    for index in range(3):
+    for index in (0, 2):
         first, second = Stepper.of(front_of(name, index, 3)), Stepper.of(front_of(name, index, 3))
         for number in (5, 0, 6):
             losses[index, number] = float(first.run(first.graph.loss, batch, initial, number))
