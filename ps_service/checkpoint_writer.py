@@ -75,13 +75,14 @@ class CheckpointWriter:
         """
         return self._is_read.wait(timeout_secs)
 
-    def save(self, step: int, read: Callable[[], ShardContent], is_final: bool = False) -> None:
+    def save(self, step: int, read: Callable[[], ShardContent], is_final: Callable[[], bool] = lambda: False) -> None:
         """Reads a snapshot and writes it as soon as the part before is written.
 
         Args:
             step: Of the snapshot.
             read: Reads it; called on the writer's thread.
-            is_final: Whether no checkpoint is due after this one.
+            is_final: Returns whether no checkpoint is due after this one; called on the writer's thread before each
+                attempt, because a stop that other ps refused is moved to a later step.
         """
         self._is_read.clear()
         self._newest = self._thread.submit(self._save, step, read, is_final)
@@ -110,7 +111,7 @@ class CheckpointWriter:
         self._thread.shutdown(wait=True, cancel_futures=True)
         self._is_read.set()
 
-    def _save(self, step: int, read: Callable[[], ShardContent], is_final: bool) -> None:
+    def _save(self, step: int, read: Callable[[], ShardContent], is_final: Callable[[], bool]) -> None:
         try:
             try:
                 content = None if self._closing.is_set() else read()
@@ -124,7 +125,7 @@ class CheckpointWriter:
                 self._logger.exception("the snapshot of step %d was not written", step, extra={"step": step})
                 self._on_failure(f"saving step {step} failed: {type(error).__name__}: {error}", BUG)
 
-    def _write(self, step: int, content: ShardContent, is_final: bool) -> None:
+    def _write(self, step: int, content: ShardContent, is_final: Callable[[], bool]) -> None:
         tensor = first_not_finite(self._layout, self._shard, content)
         if tensor:
             saved = SavedPart(step, None, f"{tensor} is NaN or infinite at step {step}, expected finite numbers")
@@ -134,7 +135,7 @@ class CheckpointWriter:
         if tensor:
             self._on_failure(saved.error, PROGRAM_FAILED)
 
-    def _write_finite(self, step: int, content: ShardContent, is_final: bool) -> SavedPart:
+    def _write_finite(self, step: int, content: ShardContent, is_final: Callable[[], bool]) -> SavedPart:
         saved = self._try_to_write(step, content, is_final)
         while saved.is_retried:
             self._report(saved)
@@ -143,12 +144,12 @@ class CheckpointWriter:
             saved = self._try_to_write(step, content, is_final)
         return saved
 
-    def _try_to_write(self, step: int, content: ShardContent, is_final: bool) -> SavedPart:
+    def _try_to_write(self, step: int, content: ShardContent, is_final: Callable[[], bool]) -> SavedPart:
         folder = checkpoint_folder(self._root, step, self._generation)
         try:
             record = write_part(folder, self._shard, self._layout, content, step, self._generation, self._run)
         except OSError as error:
-            return SavedPart(step, None, f"{self._root}: {error.strerror or error}", is_retried=is_final)
+            return SavedPart(step, None, f"{self._root}: {error.strerror or error}", is_retried=is_final())
         return SavedPart(step, record)
 
     def _report(self, saved: SavedPart) -> None:

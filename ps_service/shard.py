@@ -185,7 +185,7 @@ class Shard:
             text = "step %d waited %.1f s: checkpoints are due faster than the disk takes them"
             self._logger.warning(text, step, waited_secs, extra={"step": step, "event": "slow_checkpoints"})
         self._graph.take_snapshot()
-        self.writer.save(step, self._graph.read_snapshot, is_final=step >= self.final_step)
+        self.writer.save(step, self._graph.read_snapshot, is_final=lambda: step >= self.final_step)
 
     def _is_due(self, step: int) -> bool:
         every = self.plan.job.checkpoint.every_steps

@@ -144,7 +144,7 @@ def test_the_part_of_the_final_step_is_kept_and_written_when_there_is_space(
     tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
     writer = writer_of(tmp_path)
-    writer.save(STEP, finite_content, is_final=True)
+    writer.save(STEP, finite_content, is_final=lambda: True)
     for _ in range(3):
         assert disk.refused.acquire(timeout=WAIT_SECS), "the writer does not try again"
     assert [part.error for part in writer.parts()] == [f"{tmp_path}: No space left on device"]
@@ -157,9 +157,25 @@ def test_the_part_of_the_final_step_is_kept_and_written_when_there_is_space(
     assert len(caplog.messages) == 1, "each attempt was logged"
 
 
+def test_a_part_is_not_tried_again_once_the_final_step_is_a_later_one(tmp_path: Path, disk: Disk) -> None:
+    """A stop that one ps accepted and another refused is scheduled again at a later step, and training continues."""
+    final_step = STEP
+    writer = writer_of(tmp_path)
+    writer.save(STEP, finite_content, is_final=lambda: final_step <= STEP)
+    assert disk.refused.acquire(timeout=WAIT_SECS)
+    assert not writer.has_ended(STEP)
+    final_step = STEP + 2
+    wait_until(lambda: writer.has_ended(STEP), WAIT_SECS, "the end of the attempts for a step that is not final")
+    disk.has_space = True
+    writer.save(STEP + 2, finite_content, is_final=lambda: final_step <= STEP + 2)
+    wait_until(lambda: writer.has_ended(STEP + 2), WAIT_SECS, "the part of the final step")
+    writer.close()
+    assert [(part.step, bool(part.error)) for part in writer.parts()] == [(STEP, True), (STEP + 2, False)]
+
+
 def test_closing_ends_the_attempts_for_the_final_part(tmp_path: Path, disk: Disk) -> None:
     writer = writer_of(tmp_path)
-    writer.save(STEP, finite_content, is_final=True)
+    writer.save(STEP, finite_content, is_final=lambda: True)
     assert disk.refused.acquire(timeout=WAIT_SECS)
     run_within(WAIT_SECS, writer.close)
     assert writer.has_ended(STEP)
