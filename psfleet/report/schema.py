@@ -84,6 +84,9 @@ class Event(Record):
     kind: str = Field(description="`restarted`, `program_changed`, `evaluation_skipped`, `checkpoint_failed`, …")
     cause: str = Field(description="Cause of the event, in one line.")
     steps_lost: Count = Field(0, description="Number of applied steps that were lost and have to be repeated.")
+    generation: Count = Field(
+        0, description="Generation that the restart of a ps starts, the first one tried; 0: the event starts none."
+    )
 
 
 class CheckpointInfo(Record):

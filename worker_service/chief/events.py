@@ -39,7 +39,7 @@ class Events:
         self._joins = {index: 1 + self.restarts[self.role(index), index] for index in range(job.fleet.worker_limit)}
         self._processes: dict[int, str] = {}
 
-    def add(self, role: str, index: int, kind: str, cause: str, steps_lost: int = 0) -> None:
+    def add(self, role: str, index: int, kind: str, cause: str, steps_lost: int = 0, generation: int = 0) -> None:
         """Logs and stores one event.
 
         Args:
@@ -48,12 +48,16 @@ class Events:
             kind: One of those in `psfleet.report.schema.Event`.
             cause: Why it happened.
             steps_lost: Applied steps that it cost.
+            generation: That the restart of a ps starts.
         """
         logger.warning(
             "%s %d %s: %s%s", role, index, kind, cause, f"; {steps_lost} steps lost" if steps_lost else "",
             extra={"event": kind, "steps_lost": steps_lost},
         )  # fmt: skip
-        event = Event(time=time.time(), role=role, index=index, kind=kind, cause=cause, steps_lost=steps_lost)
+        event = Event(
+            time=time.time(), role=role, index=index, kind=kind, cause=cause, steps_lost=steps_lost,
+            generation=generation,
+        )  # fmt: skip
         with self._lock:
             self._all.append(event)
             self._unsaved.append(event)

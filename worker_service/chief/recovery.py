@@ -18,7 +18,7 @@ from psfleet.control import control_pb2 as pb
 from psfleet.control.client import PsClient
 from psfleet.errors import BadJobError, StorageError
 from psfleet.job.job import changes
-from psfleet.report.schema import History
+from psfleet.report.schema import History, Point
 from worker_service.chief.events import Events
 from worker_service.fleet_state import TRAINING, generation_of
 from worker_service.run_context import RunContext
@@ -59,8 +59,7 @@ class Recovery:
         self._initial_values = initial_values
         self._extra = manifest_extra
         self._events = events
-        self._recorded: set[int] = set()
-        self._steps_recorded = 0
+        self._completed = 0
 
     def recover(self, states: Sequence[pb.ShardState], last_step: int) -> RecoveryResult:
         """Brings every ps to one generation.
@@ -77,10 +76,12 @@ class Recovery:
         """
         generation = generation_of(states, self._layout.digest())
         if generation is not None:
+            self._completed = generation
             return RecoveryResult(generation)
         trained = max([last_step, *[state.step for state in states]])
         checkpoint = newest(self._root)
-        known = max(trained, self._recorded_step()) if checkpoint is None else trained
+        point = self._last_point()
+        known = max(trained, point.step) if checkpoint is None and point is not None else trained
         committed.require_nothing_deleted(self._context.out, self._root, checkpoint, known)
         if checkpoint is not None and checkpoint.step > self._job.train.steps:
             raise BadJobError(
@@ -94,7 +95,8 @@ class Recovery:
         generation = 1 + max([*before, checkpoint.generation if checkpoint else 0])
         if checkpoint is None:
             checkpoint = self._write_initial(generation)
-        self._log(states, checkpoint, trained)
+        trained_in = max([point.generation if point else 0, checkpoint.generation, self._completed])
+        self._log(states, checkpoint, trained, generation, trained_in)
         with ThreadPoolExecutor(len(states)) as pool:
             calls = [
                 pool.submit(self._configure, client, shard, generation, checkpoint)
@@ -102,14 +104,13 @@ class Recovery:
             ]
         for call in calls:
             call.result()
-        self._recorded.clear()
-        self._steps_recorded = 0
+        self._completed = generation
         return RecoveryResult(generation)
 
-    def _recorded_step(self) -> int:
-        """The step of the newest point in the run's history, which earlier runs in the folder wrote too."""
+    def _last_point(self) -> Point | None:
+        """The newest point in the run's history, which earlier runs in the folder wrote too."""
         points = History(self._context.out / History.FILE_NAME).read()
-        return points[-1].step if points else 0
+        return points[-1] if points else None
 
     def _configure(self, client: PsClient, shard: int, generation: int, checkpoint: Checkpoint) -> pb.ShardState:
         return client.configure(
@@ -138,19 +139,27 @@ class Recovery:
         except OSError as error:
             raise StorageError(f"cannot write a checkpoint into {self._root}: {error.strerror or error}") from error
 
-    def _log(self, states: Sequence[pb.ShardState], checkpoint: Checkpoint, last_step: int) -> None:
+    def _log(
+        self, states: Sequence[pb.ShardState], checkpoint: Checkpoint, last_step: int, generation: int, trained_in: int
+    ) -> None:
         """Logs the step to restore, or an event for each lost ps with the steps that the loss cost.
 
-        A recovery that fails is tried again: each ps and each step is recorded once before it succeeds.
+        A recovery that fails is tried again, by this chief or by the one that replaces it: each ps and each step is
+        recorded once before a generation is complete.
+
+        Args:
+            generation: That the recovery starts.
+            trained_in: The newest generation that was complete.
         """
-        lost = max(0, last_step - checkpoint.step - self._steps_recorded)
+        earlier = [event for event in self._events.all() if event.generation > trained_in]
+        recorded = {event.index for event in earlier}
+        lost = max(0, last_step - checkpoint.step - sum(event.steps_lost for event in earlier))
         was_training = last_step > 0 or any(state.phase in TRAINING for state in states)
         if was_training:
             for shard, state in enumerate(states):
-                if state.phase not in TRAINING and shard not in self._recorded:
-                    self._recorded.add(shard)
-                    self._events.add("ps", shard, "restarted", state.cause or "lost shard state (restarted)", lost)
-                    self._steps_recorded += lost
+                if state.phase not in TRAINING and shard not in recorded:
+                    cause = state.cause or "lost shard state (restarted)"
+                    self._events.add("ps", shard, "restarted", cause, lost, generation)
                     lost = 0
         elif checkpoint.step:
             extra = {"event": "starting", "step": checkpoint.step}
@@ -166,7 +175,7 @@ class Recovery:
         return f"; the job has changed: {', '.join(found)}" if found else ""
 
     def _record_program_change(self, checkpoint: Checkpoint) -> None:
-        """Adds an event if a run goes on from a checkpoint that another program trained, which is allowed."""
+        """Adds an event if a run resumes from a checkpoint that another program trained, which is allowed."""
         before, now = checkpoint.extra.get(PROGRAM_DIGEST), self._extra.get(PROGRAM_DIGEST)
         if before and now and before != now:
             cause = f"step {checkpoint.step} was trained by a program with digest {before}, this one has {now}"

@@ -30,9 +30,9 @@ def recover(out: Path, *states: Any, last_step: int = 0) -> str:
     return name
 
 
-def trained(out: Path, step: int) -> None:
+def trained(out: Path, step: int, generation: int = 1) -> None:
     """Adds a point to the history of a run."""
-    point = Point(time=1.0, step=step, generation=1, loss=1.0, step_secs=1.0, examples_per_sec=1.0)
+    point = Point(time=1.0, step=step, generation=generation, loss=1.0, step_secs=1.0, examples_per_sec=1.0)
     History(out / History.FILE_NAME).append(point)
 
 
@@ -97,13 +97,20 @@ def test_a_run_that_is_resumed_with_a_changed_program_says_so(
     assert found == ([("program_changed", "chief", cause)] if is_told else [])
 
 
-def test_a_recovery_that_is_tried_again_records_each_ps_and_each_step_once(tmp_path: Path) -> None:
-    """The second ps dies while the first one is configured; then both are lost again after the recovery."""
+@pytest.mark.parametrize("is_chief_replaced", [False, True])
+def test_a_recovery_that_is_tried_again_records_each_ps_and_each_step_once(
+    tmp_path: Path, is_chief_replaced: bool
+) -> None:
+    """The second ps, or the chief too, dies while the first one is configured; then both ps are lost once more."""
     save(tmp_path / "checkpoints", 40)
     ps = [Ps(EMPTY), Ps(shard_state(55))]
     context = sample_context(tmp_path, ps)
-    events = Events(tmp_path, context.job)
-    recovery = Recovery(context, lambda: random_values(1), {}, events)
+
+    def chief() -> tuple[Recovery, Events]:
+        events = Events(tmp_path, context.job)
+        return Recovery(context, lambda: random_values(1), {}, events), events
+
+    recovery, events = chief()
     configure = ps[1].configure
 
     def refuse(**_: Any) -> Any:
@@ -113,10 +120,27 @@ def test_a_recovery_that_is_tried_again_records_each_ps_and_each_step_once(tmp_p
     with pytest.raises(LostPeerError):
         recovery.recover([EMPTY, shard_state(55)], 55)
     ps[1].configure = configure  # type: ignore[method-assign]
+    if is_chief_replaced:
+        recovery, events = chief()
     for _ in range(2):
         recovery.recover([EMPTY, EMPTY], 55)
     found = [(event.role, event.index, event.steps_lost) for event in events.all()]
     assert found == [("ps", 0, 15), ("ps", 1, 0), ("ps", 0, 15), ("ps", 1, 0)]
+
+
+@pytest.mark.parametrize("evidence", ["a point of the history", "a checkpoint"])
+def test_a_replaced_chief_records_the_loss_of_a_generation_that_trained(tmp_path: Path, evidence: str) -> None:
+    save(tmp_path / "checkpoints", 40)
+    context = sample_context(tmp_path, [Ps(EMPTY), Ps(EMPTY)])
+    for last_step in (55, 50):
+        events = Events(tmp_path, context.job)
+        recovery = Recovery(context, lambda: random_values(1), {}, events)
+        generation = recovery.recover([EMPTY, shard_state(last_step)], last_step).generation
+        if evidence == "a checkpoint":
+            save(tmp_path / "checkpoints", 44, generation=generation)
+        else:
+            trained(tmp_path, 44, generation)
+    assert [event.steps_lost for event in events.all()] == [15, 6 if evidence == "a checkpoint" else 10]
 
 
 def test_a_checkpoint_beyond_the_final_step_is_refused(tmp_path: Path) -> None:
