@@ -116,19 +116,23 @@ def _count(number: int, noun: str) -> str:
 def _lines(console: Console, job: Job) -> Listener:
     """A listener that prints lines, of progress one in LINE_SECS."""
     last = float("-inf")
+    is_first = True
 
     def show(entry: Mapping[str, Any]) -> None:
-        nonlocal last
+        nonlocal last, is_first
         now = time.monotonic()
         if entry.get("event") == "progress":
             if now - last < LINE_SECS and entry["step"] < job.train.steps:
                 return
             last = now
-            left = (job.train.steps - entry["step"]) * entry["step_secs"]
             text = (
                 f"step {entry['step']} of {job.train.steps}  loss {float(entry['loss']):.4g}  "
-                f"{entry['examples_per_sec']:,.0f} examples/s  {left:.0f} s left"
+                f"{entry['examples_per_sec']:,.0f} examples/s"
             )
+            # The first step takes much longer than all others.
+            if not is_first or entry["step"] == job.train.steps:
+                text += f"  {(job.train.steps - entry['step']) * entry['step_secs']:.0f} s left"
+            is_first = False
             console.print(text, markup=False, highlight=False)
         elif _is_printed(entry):
             console.print(entry["message"], markup=False, highlight=False)

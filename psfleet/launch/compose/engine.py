@@ -13,6 +13,7 @@ import requests
 from docker.errors import DockerException, ImageNotFound
 
 from psfleet.errors import LostPeerError, UsageError, innermost
+from psfleet.job.container import Container
 
 ENGINE_VERSION = (20, 10)
 PLUGIN_VERSION = (2, 20)
@@ -20,6 +21,10 @@ ANSWER_SECS = 60
 COMPOSE_SECS = 1800.0
 """How long `docker compose` may take; it may pull the images of monitoring."""
 WITHOUT = "`psfleet train JOB` needs no containers"
+OWN_IMAGES = frozenset(
+    field.default for field in (Container.model_fields["ps_image"], Container.model_fields["worker_image"])
+)
+"""The images that this repository builds."""
 
 
 @contextmanager
@@ -61,9 +66,8 @@ def require_images(client: docker.DockerClient, names: Sequence[str]) -> None:
         try:
             client.images.get(name)
         except ImageNotFound as error:
-            raise UsageError(
-                f"the Docker engine has no image {name}: build it with `make images`, or pull it; {WITHOUT}"
-            ) from error
+            how = "`make images` builds it" if name in OWN_IMAGES else "expected one that you have built or pulled"
+            raise UsageError(f"the Docker engine has no image {name}: {how}; {WITHOUT}") from error
 
 
 def require_plugin() -> None:

@@ -47,7 +47,7 @@ def test_the_bar_says_starting_until_the_first_step() -> None:
 def test_progress_without_a_terminal_is_a_line_each_few_seconds_and_one_at_the_end() -> None:
     lines = shown([STEP, {**STEP, "step": 8}, {**STEP, "step": 20}], on_terminal=False).splitlines()
     assert lines == [
-        "step 7 of 20  loss 0.25  1,200 examples/s  1 s left",
+        "step 7 of 20  loss 0.25  1,200 examples/s",
         "step 20 of 20  loss 0.25  1,200 examples/s  0 s left",
     ]
 

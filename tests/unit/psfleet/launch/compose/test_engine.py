@@ -88,14 +88,21 @@ def test_an_old_engine_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         engine.connect()
 
 
-def test_a_missing_image_names_the_command_that_builds_it() -> None:
+@pytest.mark.parametrize(
+    ("missing", "hint"),
+    [
+        ("psfleet-worker:latest", "`make images` builds it"),
+        ("registry.example/mine:1", "expected one that you have built or pulled"),
+    ],
+)
+def test_a_missing_image_is_named_with_a_way_to_get_it(missing: str, hint: str) -> None:
     def get(name: str) -> Any:
-        if name == "psfleet-worker:latest":
+        if name == missing:
             raise ImageNotFound(name)
 
-    client = SimpleNamespace(images=SimpleNamespace(get=get))
-    with pytest.raises(UsageError, match=r"no image psfleet-worker:latest: build it with `make images`"):
-        engine.require_images(client, ["psfleet-ps:latest", "psfleet-worker:latest"])  # type: ignore[arg-type]
+    client: Any = SimpleNamespace(images=SimpleNamespace(get=get))
+    with pytest.raises(UsageError, match=f"no image {missing}: {hint}"):
+        engine.require_images(client, ["psfleet-ps:latest", missing])
 
 
 def test_a_compose_command_that_fails_is_told_by_its_last_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
