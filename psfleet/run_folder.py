@@ -12,6 +12,7 @@ from pathlib import Path
 
 from psfleet.checkpoint import committed
 from psfleet.errors import UsageError
+from psfleet.job.function_program import FILES
 from psfleet.job.job import Job
 from psfleet.report.schema import EventLog, History, Report
 
@@ -21,6 +22,8 @@ OWNER = ".run"
 """Marker of a run folder: the job's name and the platform, as JSON."""
 LOGS = "logs"
 TENSORBOARD = "tensorboard"
+PROGRAM = "program"
+"""Folder of a training program that is a function of a notebook or script."""
 CHECKPOINTS = "checkpoints"
 """Folder of the run's checkpoints."""
 STARTED = ".started"
@@ -28,11 +31,16 @@ STARTED = ".started"
 RECORDED = (Report.FILE_NAME, Report.DRAFT_NAME, "report.html", EventLog.FILE_NAME, STARTED, committed.FILE_NAME)
 """Files that the chief deletes when a new attempt starts."""
 STEP = "[0-9]" * 8 + "*-g[0-9]*"
-WRITTEN = {LOGS: ("*.log",), CHECKPOINTS: (STEP, f".{STEP}.tmp"), TENSORBOARD: ("events.out.tfevents.*",)}
+WRITTEN = {
+    LOGS: ("*.log",),
+    CHECKPOINTS: (STEP, f".{STEP}.tmp"),
+    TENSORBOARD: ("events.out.tfevents.*",),
+    PROGRAM: FILES,
+}
 """What runs write into the folders of a run folder."""
 OF_ONE_START = (*RECORDED, LOGS)
 """Files and folders that a resumed run replaces; of folders, only `WRITTEN`."""
-OWN = (CHECKPOINTS, TENSORBOARD, History.FILE_NAME, *OF_ONE_START)
+OWN = (CHECKPOINTS, TENSORBOARD, PROGRAM, History.FILE_NAME, *OF_ONE_START)
 """All files and folders of a run that `--fresh` deletes; other files in the folder are never changed."""
 
 
@@ -46,6 +54,11 @@ class RunFolder:
     def job(self) -> Path:
         """The resolved job, as JSON."""
         return self.path / "job.json"
+
+    @property
+    def program(self) -> Path:
+        """The folder of a stored training program; see `psfleet.job.function_program`."""
+        return self.path / PROGRAM
 
     def log(self, role: str, index: int) -> Path:
         """The log of a process."""

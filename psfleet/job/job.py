@@ -5,6 +5,7 @@ The description of each field is its documentation: `docs/job-file.md` is genera
 
 from __future__ import annotations
 
+import copy
 import difflib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -99,19 +100,25 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
         raise BadJobError(f"job file {path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise BadJobError(f"job file {path} holds {type(content).__name__}, expected a mapping of fields")
-    for override in overrides:
-        _override(content, override)
-    return parse_job(content, source=str(path))
+    return parse_job(content, str(path), overrides)
 
 
-def parse_job(content: Mapping[str, Any], source: str = "job") -> Job:
+def parse_job(content: Mapping[str, Any], source: str = "job", overrides: Sequence[str] = ()) -> Job:
     """Validates a mapping as a job.
 
+    Args:
+        source: Where the content is from, for messages.
+        overrides: As in `load_job`.
+
     Raises:
+        UsageError: An override is not `key=value`.
         BadJobError: The content is not a valid job; names each invalid field, its value and what was expected.
     """
+    fields = copy.deepcopy(dict(content)) if overrides else dict(content)
+    for override in overrides:
+        _override(fields, override)
     try:
-        return Job.model_validate(dict(content))
+        return Job.model_validate(fields)
     except ValidationError as error:
         problems = "; ".join(_problem(item) for item in error.errors())
         raise BadJobError(f"{source}: {problems}") from error

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, ClassVar, Generic, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
 
-from psfleet.errors import BadJobError, UsageError
+from psfleet.errors import UsageError
+from psfleet.report.json_lines import JsonLines, mismatch
 
 Count = Annotated[int, Field(ge=0)]
 StalenessValue = Annotated[str, Field(pattern=r"^\d+$")]
@@ -149,6 +150,24 @@ class Report(Record):
     events: list[Event] = Field(default_factory=list, description="Events of the fleet, the oldest first.")
     checkpoint: CheckpointInfo | None = Field(None, description="The newest verified checkpoint; null: none.")
     versions: dict[str, str] = Field(default_factory=dict, description="Software versions, by name.")
+    _folder: Path | None = PrivateAttr(None)
+
+    def show(self) -> None:
+        """Shows the page of the report, with its plots, in the output of a notebook cell.
+
+        Raises:
+            UsageError: There is no notebook, or the report was neither read from a run folder nor returned by `train`.
+        """
+        # Imported here because that module needs this one.
+        from psfleet.report.notebook import show
+
+        show(self, self._folder)
+
+    def located(self, folder: Path) -> Report:
+        """This report, as the one of a run folder, whose history `show` plots."""
+        copy = self.model_copy()
+        copy._folder = folder
+        return copy
 
     def write(self, folder: Path, name: str = FILE_NAME) -> Path:
         """Writes `report.json`, or the draft, to the folder atomically, by a rename; returns its path."""
@@ -171,57 +190,14 @@ class Report(Record):
         """
         path = Path(folder) / name
         try:
-            return cls.model_validate_json(path.read_bytes())
+            return cls.model_validate_json(path.read_bytes()).located(Path(folder))
         except OSError as error:
             raise UsageError(f"report {path}: {error.strerror or error}") from error
         except ValidationError as error:
-            raise _mismatch(str(path), error) from error
+            raise mismatch(str(path), error) from error
 
 
-RecordT = TypeVar("RecordT", bound=Record)
-
-
-class _JsonLines(Generic[RecordT]):
-    """An append-only file of records, one per line; only the last line of a killed writer can be incomplete."""
-
-    _record: type[RecordT]
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def append(self, record: RecordT) -> None:
-        """Appends one line, after ending an incomplete last line, which `read` skips."""
-        line = record.model_dump_json().encode() + b"\n"
-        with self.path.open("ab+") as file:
-            if file.seek(0, os.SEEK_END):
-                file.seek(-1, os.SEEK_END)
-                line = line if file.read(1) == b"\n" else b"\n" + line
-            file.write(line)
-
-    def read(self) -> list[RecordT]:
-        """Reads all complete records, in the order of the file; empty if there is no file.
-
-        Raises:
-            BadJobError: A line is JSON but not a record of this version.
-        """
-        try:
-            lines = self.path.read_bytes().split(b"\n")
-        except FileNotFoundError:
-            return []
-        records = (self._parsed(line, number) for number, line in enumerate(lines, 1) if line)
-        return [record for record in records if record is not None]
-
-    def _parsed(self, line: bytes, number: int) -> RecordT | None:
-        """Parses a line; None if it is incomplete. The beginning of a JSON object is never valid JSON."""
-        try:
-            return self._record.model_validate_json(line)
-        except ValidationError as error:
-            if error.errors()[0]["type"] == "json_invalid":
-                return None
-            raise _mismatch(f"{self.path} line {number}", error) from error
-
-
-class History(_JsonLines[Point]):
+class History(JsonLines[Point]):
     """`history.jsonl`: points appended by the chief, which continue over restarts, rollbacks and resumed runs."""
 
     FILE_NAME: ClassVar[str] = "history.jsonl"
@@ -237,15 +213,8 @@ class History(_JsonLines[Point]):
         return kept
 
 
-class EventLog(_JsonLines[Event]):
+class EventLog(JsonLines[Event]):
     """`events.jsonl`: the events of the fleet, appended as they occur."""
 
     FILE_NAME: ClassVar[str] = "events.jsonl"
     _record = Event
-
-
-def _mismatch(source: str, error: ValidationError) -> BadJobError:
-    """The first validation error of a file, as one line."""
-    problem = error.errors()[0]
-    field = ".".join(str(part) for part in problem["loc"]) or "content"
-    return BadJobError(f"{source}: {field}: {problem['msg']}")

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from psfleet import errors
-from psfleet.errors import UsageError
+from psfleet.job import function_program
 from psfleet.job.job import Job, load_job, parse_job
 from psfleet.launch import watcher
 from psfleet.launch.local.platform import Local
 from psfleet.launch.platform import Listener
 from psfleet.launch.results import unreported, with_failure
 from psfleet.report import html
-from psfleet.report.progress import starting_entry
+from psfleet.report.progress import progress, starting_entry
 from psfleet.report.schema import Report
 from psfleet.run_folder import RunFolder, claimed, default_folder
 from psfleet.service import settings
@@ -27,9 +29,10 @@ from psfleet.service.cpu import num_cores, share_cores
 def train(
     job: Job | Path | str | Mapping[str, Any],
     *,
+    program: Callable[..., Any] | None = None,
     out: Path | str | None = None,
     fresh: bool = False,
-    overrides: tuple[str, ...] = (),
+    overrides: Sequence[str] = (),
     program_folder: Path | str | None = None,
     listener: Listener | None = None,
 ) -> Report:
@@ -37,32 +40,57 @@ def train(
 
     Args:
         job: A job, its content as a mapping, or the path of a job file.
+        program: The function that returns the training program, instead of `job.program`: of a module, or defined in a
+            notebook or script, with all that it uses there.
         out: The run's folder; `runs/<name>` by default. If it has checkpoints, training resumes from the newest.
         fresh: Whether the results of an earlier run in `out` are deleted first.
-        overrides: `key=value` texts that change the job file.
-        program_folder: Searched first for the program's module; the job file's folder by default.
-        listener: Called with each log entry of the chief: its `event` is progress, evaluation, checkpoint, …
+        overrides: `key=value` texts that change the job, as `--set` of `psfleet train`.
+        program_folder: Searched first for the program's module; the job file's folder by default, or else the current
+            one.
+        listener: Called with each log entry of the chief: its `event` is progress, evaluation, checkpoint, … By default
+            a Jupyter notebook shows the progress, and nothing else does.
 
     Returns:
         The report, of a failed run too: see its `status`, `exit_code` and `error`.
 
     Raises:
-        UsageError: The job file or the folder cannot be used, or TensorFlow is not installed.
+        UsageError: The job file, the program or the folder cannot be used, or TensorFlow is not installed.
         BadJobError: The job is not valid.
     """
     folder = Path(program_folder) if program_folder is not None else Path()
-    if isinstance(job, str | Path):
-        path = Path(job)
-        job = load_job(path, overrides)
-        folder = path.parent if program_folder is None else folder
-    elif overrides:
-        raise UsageError("overrides go with the path of a job file")
-    elif not isinstance(job, Job):
-        job = parse_job(job)
+    if isinstance(job, str | Path) and program_folder is None:
+        folder = Path(job).parent
+    own_folder = None
+    if program is not None:
+        name, own_folder = function_program.reference(program)
+        overrides = [*overrides, f"program={name}"]
+    job = _resolved(job, overrides)
     job = share_cores(job, num_cores(), job.fleet.replicas)
     settings.require_tensorflow()
     with claimed(Path(out) if out is not None else default_folder(job.name), job, fresh) as run_folder:
-        return _run(job, run_folder, folder.resolve(), listener or (lambda entry: None))
+        if program is not None:
+            folder = own_folder or function_program.store(program, run_folder.program)
+        with _listening(listener, job) as listens:
+            return _run(job, run_folder, folder.resolve(), listens)
+
+
+def _resolved(job: Job | Path | str | Mapping[str, Any], overrides: Sequence[str]) -> Job:
+    if isinstance(job, str | Path):
+        return load_job(Path(job), overrides)
+    if not isinstance(job, Job):
+        return parse_job(job, overrides=overrides)
+    return parse_job(job.model_dump(mode="json"), overrides=overrides) if overrides else job
+
+
+@contextmanager
+def _listening(listener: Listener | None, job: Job) -> Iterator[Listener]:
+    """The caller's listener, or else one that shows the progress in a notebook."""
+    console = Console(soft_wrap=True)
+    if listener is not None or not console.is_jupyter:
+        yield listener or (lambda entry: None)
+        return
+    with progress(console, job) as shown:
+        yield shown
 
 
 def _run(job: Job, folder: RunFolder, program_folder: Path, listener: Listener) -> Report:
@@ -91,7 +119,7 @@ def _run(job: Job, folder: RunFolder, program_folder: Path, listener: Listener) 
         report = report.model_copy(update={"status": "stopped", "exit_code": code, "error": error})
     if report is not found:
         html.publish(report, folder.path)
-    return report
+    return report.located(folder.path)
 
 
 @contextmanager

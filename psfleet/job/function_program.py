@@ -1,0 +1,84 @@
+"""Training programs that are functions of the caller, of a notebook for example: how other processes import them.
+
+A function at the top level of a module is named. Any other one, and all that a notebook or a script defines, is stored
+by value with cloudpickle, in a module that loads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+from psfleet.errors import UsageError
+
+MODULE = "stored_program"
+CALLABLE = "build"
+FILES = (f"{MODULE}.py", f"{MODULE}.pkl")
+"""What `store` writes."""
+
+_SOURCE = '''"""The training program that `psfleet.train(program=...)` was called with; written by psfleet."""
+
+import sys
+from pathlib import Path
+
+import cloudpickle
+
+SHA256 = {sha256!r}
+"""Of the stored function, so that the digest of this file is that of the program."""
+
+sys.path += [folder for folder in {folders!r} if folder not in sys.path]
+{callable} = cloudpickle.loads(Path(__file__).with_suffix(".pkl").read_bytes())
+'''
+
+
+def reference(function: Callable[..., Any]) -> tuple[str, Path | None]:
+    """How the processes of a run find a function.
+
+    Returns:
+        `program` of the job, `module:callable`, and the folder to search first; None: where `store` writes it.
+
+    Raises:
+        UsageError: It is not a function.
+    """
+    if not callable(function):
+        raise UsageError(f"program is {function!r}, expected a function that returns a KerasProgram or GraphProgram")
+    module = sys.modules.get(getattr(function, "__module__", None) or "")
+    name = getattr(function, "__name__", "")
+    file = getattr(module, "__file__", None)
+    if module is None or module.__name__ == "__main__" or file is None or getattr(module, name, None) is not function:
+        return f"{MODULE}:{CALLABLE}", None
+    depth = module.__name__.count(".") + (Path(file).name == "__init__.py")
+    return f"{module.__name__}:{name}", Path(file).resolve().parents[depth]
+
+
+def store(function: Callable[..., Any], folder: Path) -> Path:
+    """Writes a function, and all that it uses of the notebook or script that defines it, into a folder; returns it.
+
+    Modules are stored by name: those that the caller can import, the program can, too.
+
+    Raises:
+        UsageError: It uses an object that cannot be stored, or the folder cannot be written.
+    """
+    try:
+        content = cloudpickle.dumps(function)
+    except Exception as error:
+        raise UsageError(
+            f"program {getattr(function, '__name__', function)!r} uses an object that cannot be passed to other "
+            f"processes ({type(error).__name__}: {error}); expected it to be made inside of the function"
+        ) from error
+    folders = [os.path.abspath(entry) for entry in sys.path]
+    source = _SOURCE.format(sha256=hashlib.sha256(content).hexdigest(), folders=folders, callable=CALLABLE)
+    module, stored = (folder / name for name in FILES)
+    try:
+        folder.mkdir(exist_ok=True)
+        stored.write_bytes(content)
+        module.write_text(source, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror or error}, expected a folder that can be written") from error
+    return folder

@@ -1,0 +1,88 @@
+"""A function of a notebook, a script or a module becomes a program that other processes import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psfleet.errors import UsageError
+from psfleet.job import function_program
+from psfleet.job.program_files import digest, program_files
+
+ANSWER = 41
+
+
+def build(number: int = 1) -> int:
+    """A program of this module; uses what is beside it."""
+    return ANSWER + number
+
+
+def closure(add: int) -> Any:
+    """A function that no module has."""
+
+    def inner(number: int = 0) -> int:
+        return build(number) + add
+
+    return inner
+
+
+def imported(program: str, folder: Path) -> str:
+    """What a program returns in a process of its own."""
+    module, name = program.split(":")
+    code = f"import sys; sys.path.insert(0, {str(folder)!r}); from {module} import {name}; print({name}(number=2))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.strip()
+
+
+def test_a_function_of_a_module_is_named(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__init__.py").write_text("def top(number): return number\n")
+    (tmp_path / "package" / "inner.py").write_text("def build(number): return 10 * number\n")
+    code = """
+import sys; sys.path.insert(0, sys.argv[1])
+from psfleet.job.function_program import reference
+import package, package.inner
+print(*reference(package.inner.build), *reference(package.top))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["package.inner:build", str(tmp_path), "package:top", str(tmp_path)]
+    assert imported("package.inner:build", tmp_path) == "20"
+
+
+def test_a_function_that_no_module_has_is_stored_with_what_it_uses(tmp_path: Path) -> None:
+    program, folder = function_program.reference(closure(100))
+    assert (program, folder) == ("stored_program:build", None)
+    assert function_program.store(closure(100), tmp_path / "program") == tmp_path / "program"
+    assert imported(program, tmp_path / "program") == "143"
+
+
+def test_a_changed_function_has_another_digest(tmp_path: Path) -> None:
+    """A worker that is started again must not train with another program than the rest of the fleet."""
+    digests = []
+    for add in (1, 1, 2):
+        function_program.store(closure(add), tmp_path)
+        digests.append(digest(program_files("stored_program:build", tmp_path)))
+    assert digests[0] == digests[1] != digests[2]
+
+
+def test_what_cannot_be_stored_is_refused_with_the_reason(tmp_path: Path) -> None:
+    lock = threading.Lock()
+
+    def uses_a_lock() -> Any:
+        return lock
+
+    with pytest.raises(UsageError, match=r"program 'uses_a_lock' uses an object that cannot be passed.*lock"):
+        function_program.store(uses_a_lock, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_function_is_refused() -> None:
+    with pytest.raises(UsageError, match="program is 'program:build', expected a function that returns a KerasProgram"):
+        function_program.reference("program:build")  # type: ignore[arg-type]
