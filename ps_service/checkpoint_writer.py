@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +20,8 @@ _logger = logging.getLogger("psfleet.ps")
 
 REMEMBERED = 16
 """Number of its newest parts that a ps reports to the chief."""
+CLOSE_SECS = 5.0
+"""How long a close waits for the part that is being written: a network file system may never answer."""
 RETRY_SECS = 1.0
 """Between two attempts to write the part of the final step."""
 
@@ -106,9 +108,13 @@ class CheckpointWriter:
             self._is_read.set()
 
     def close(self) -> None:
-        """Ends the thread once no part is being written."""
+        """Ends the thread once no part is being written; abandons a part that takes longer than `CLOSE_SECS`."""
         self.stop()
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        ended = self._thread.submit(lambda: None)
+        if wait([ended], CLOSE_SECS).not_done:
+            text = "%s has not taken a checkpoint part of generation %d within %g s: its write is abandoned"
+            self._logger.warning(text, self._root, self._generation, CLOSE_SECS)
+        self._thread.shutdown(wait=False, cancel_futures=True)
         self._is_read.set()
 
     def _save(self, step: int, read: Callable[[], ShardContent], is_final: Callable[[], bool]) -> None:

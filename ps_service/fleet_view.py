@@ -68,7 +68,7 @@ class FleetView:
             self._learn(known, now)
         # Once the run is over, a process joins only to receive the outcome.
         if self.outcome is None:
-            self.program.check(request, self._is_in_use(request, now), is_relearning=now < self.relearn_until)
+            self.program.check(request, self.workers.values(), now, self.relearn_until)
         reply = self._register(request, now) if request.incarnation else self._grant(request, now)
         if self.outcome is None:
             self.program.admitted(request)
@@ -78,7 +78,8 @@ class FleetView:
         """Admits a call of the owner of an index, or of a process that was granted the index elsewhere or before.
 
         Raises:
-            ReplacedError: The index has an owner with a higher incarnation.
+            ReplacedError: The index has an owner with a higher incarnation, or the run was resumed with another program
+                than the caller's.
         """
         worker = self.workers.get(caller.index)
         if worker is not None and worker.owner.rank > caller.rank:
@@ -87,7 +88,9 @@ class FleetView:
                 f"{worker.address or 'another address'} with incarnation {worker.owner.incarnation}"
             )
         if caller.incarnation and (worker is None or worker.owner != caller):
-            self._own(caller, now)
+            worker = self._own(caller, now)
+        if worker is not None and self.outcome is None:
+            self.program.check_member(caller.index, worker.program)
 
     def admit_chief(self, caller: Member, now: float) -> None:
         """Admits a call that only the chief may make, and only while the run is not over.
@@ -178,12 +181,6 @@ class FleetView:
         """
         alive = [worker for worker in self.workers.values() if worker.is_alive(now)]
         return all(worker.has_outcome and not worker.has_session for worker in alive)
-
-    def _is_in_use(self, request: pb.JoinRequest, now: float) -> bool:
-        """Whether a worker is alive, here or as another ps knew when the process read it."""
-        return any(worker.is_alive(now) for worker in self.workers.values()) or any(
-            known.is_alive for known in request.known
-        )
 
     def _register(self, request: pb.JoinRequest, now: float) -> pb.JoinReply:
         member = Member(request.index, request.incarnation, request.process)

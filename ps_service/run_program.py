@@ -2,15 +2,16 @@
 
 The first process that joins sets it. A restarted ps learns its digest again from heartbeats, and from what joining
 workers have read from the other ps. A chief may bring another program if no worker is alive: ps that serve several runs
-keep a run whose launcher was killed, and it may be resumed with another program.
+keep a run whose launcher was killed, and it may be resumed with another program. A lease says that a worker was alive
+some seconds ago: only a heartbeat after a process has asked to join says that the run goes on with its program.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from ps_service.worker_record import CHIEF
+from ps_service.worker_record import CHIEF, WorkerRecord
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, LostPeerError, ReplacedError
 from psfleet.job.program_files import first_difference
@@ -27,6 +28,7 @@ class RunProgram:
 
     digest: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
+    _asked_at: dict[str, float] = field(default_factory=dict)
 
     def learn(self, digest: str) -> None:
         """Stores the digest that a member of the run reports, unless this ps knows one."""
@@ -36,24 +38,36 @@ class RunProgram:
         """Whether a digest is another one than the run's; not if one of the two is unknown."""
         return bool(digest and self.digest and digest != self.digest)
 
-    def check(self, request: pb.JoinRequest, is_in_use: bool, is_relearning: bool) -> None:
-        """Checks that a process that joins has the run's program, or may change it; stores nothing.
+    def check(
+        self, request: pb.JoinRequest, workers: Collection[WorkerRecord], now: float, relearn_until: float
+    ) -> None:
+        """Checks that a process that joins has the run's program, or may change it.
 
         Args:
             request: A process that does not say which program it has is admitted, too.
-            is_in_use: Whether a worker of the run is alive.
-            is_relearning: Whether this ps was restarted and may not know the program of a live worker yet.
+            workers: Of the run, as this ps knows them.
+            now: The time.
+            relearn_until: Until then this ps, which was restarted, may not know the program of a live worker.
 
         Raises:
-            LostPeerError: This ps does not know the program yet, or only the chief may change it now.
+            LostPeerError: This ps does not know the program yet, or whether the run's workers are gone, or only the
+                chief may change it now.
             BadJobError: The process has another program; names the first file that differs, if that is known.
         """
+        asked_at = self._asked_at.setdefault(request.process, now)
+        is_relearning = now < relearn_until
         if request.program and not self.digest and not request.incarnation and is_relearning:
             raise LostPeerError("this ps was restarted and does not know the run's program yet")
         if not self.differs(request.program):
             return
-        if is_in_use:
+        alive = [worker for worker in workers if worker.is_alive(now)]
+        if any(worker.last_heartbeat > asked_at for worker in alive):
             raise BadJobError(self._difference(request))
+        if alive or any(known.is_alive for known in request.known):
+            raise LostPeerError(
+                f"{self._difference(request)}; waiting for a heartbeat of its workers, which may be gone, "
+                "or the end of their leases"
+            )
         if request.index != CHIEF:
             # Of a run that is resumed, the workers may be faster than the chief.
             raise LostPeerError(
@@ -71,15 +85,22 @@ class RunProgram:
     def heartbeat(self, request: pb.HeartbeatRequest) -> None:
         """Learns the program from the owner of an index; that of the chief counts more than what this ps knows.
 
-        Raises:
-            ReplacedError: A worker was silent while the run was resumed with another program.
+        Raises: As `check_member`.
         """
         if request.caller.member.index == CHIEF and self.differs(request.program):
             self.digest, self.files = request.program, {}
         self.learn(request.program)
-        if self.differs(request.program):
+        self.check_member(request.caller.member.index, request.program)
+
+    def check_member(self, index: int, digest: str) -> None:
+        """Checks that the owner of an index has the run's program.
+
+        Raises:
+            ReplacedError: It was silent while the run was resumed with another program.
+        """
+        if self.differs(digest):
             raise ReplacedError(
-                f"worker {request.caller.member.index} has the training program {request.program} and was silent; "
+                f"worker {index} has the training program {digest} and was silent; "
                 f"the run was resumed with another training program, {self.digest}"
             )
 

@@ -84,7 +84,8 @@ class Batches:
         progress: Is told when this worker waits for a first batch.
 
     Attributes:
-        first_wait_ended: When the newest wait for a first batch ended, by `time.monotonic`; -inf: there was none.
+        wait_ended: When the newest wait for a batch ended, by `time.monotonic`; -inf: there was none. Such a wait has a
+            deadline of its own.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class Batches:
         self._deadlines = deadlines
         self._index = index
         self._progress = progress
-        self.first_wait_ended = -math.inf
+        self.wait_ended = -math.inf
         self._reader: BatchReader | None = None
         self._interrupted = threading.Event()
         self._number = -1
@@ -171,8 +172,7 @@ class Batches:
                         return batch
         finally:
             self._progress.reading_first_batch = False
-            if wait.is_first:
-                self.first_wait_ended = time.monotonic()
+            self.wait_ended = time.monotonic()
         raise LostPeerError(f"the wait for {wait.what} was interrupted")
 
 

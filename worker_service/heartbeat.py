@@ -70,6 +70,7 @@ class Heartbeat:
         self._joins = joins
         self._program = program
         self._beats = itertools.count(1)
+        self._beats_late = 0
         self._generation = -1
         self._interrupt: Callable[[], None] = _no_step
         self._listener: Callable[[States], None] = _ignore
@@ -114,7 +115,7 @@ class Heartbeat:
         Args:
             generation: Of the session.
             interrupt: Ends the running step. The heartbeat thread calls it when the step is useless: the run is over,
-                this worker must leave or is replaced, or a ps has another generation.
+                this worker must leave or is replaced, a ps has another generation, or all have made the last step.
         """
         with self._lock:
             self._generation, self._interrupt = generation, interrupt
@@ -209,8 +210,10 @@ class Heartbeat:
         with self._lock:
             own, states, interrupt = self._generation, self._states, self._interrupt
             is_over = self._outcome is not None or bool(self._replaced)
+        # Twice in a row: the first time the worker may be about to pull the last step.
+        self._beats_late = self._beats_late + 1 if own >= 0 and _is_late(states, own, self._progress.step) else 0
         is_outdated = own >= 0 and any(state is not None and not has_generation(state, own) for state in states)
-        if is_over or is_outdated or self._stop.must_leave(self.index):
+        if is_over or is_outdated or self._beats_late > 1 or self._stop.must_leave(self.index):
             interrupt()
 
     def _exit_if_stuck(self, exit_code: int, is_replaced: bool) -> None:
@@ -226,6 +229,14 @@ class Heartbeat:
             logger.warning("the training program did not return within %g s of %s: exiting", UNWIND_SECS, end)
             faulthandler.dump_traceback()
             os._exit(exit_code)
+
+
+def _is_late(states: States, generation: int, step: int) -> bool:
+    """Whether every ps has made and saved the last step, and a worker at an earlier step can contribute nothing."""
+    return all(
+        state is not None and state.phase == pb.COMPLETE and state.generation == generation and state.step > step
+        for state in states
+    )
 
 
 def _reply(call: Future[pb.ShardState]) -> pb.ShardState | None:

@@ -172,15 +172,19 @@ class Worker:
             return
         if context.stop.must_leave(context.index):
             raise context.stop.error()
-        self._progress.peer_lost()
-        logger.warning("lost a peer at step %d: %s", step, error, extra={"event": "lost_peer", "step": step})
         if progressed:
             self._last_progress, self._failures = time.monotonic(), 0
         states = context.fleet.describe()
+        is_done = all(state is not None and state.phase == pb.COMPLETE for state in states)
         is_healthy = all(state is not None and state.phase in TRAINING for state in states)
+        if is_done:
+            logger.info("the fleet has made its last step without this worker, which was at step %d", step)
+        else:
+            self._progress.peer_lost()
+            logger.warning("lost a peer at step %d: %s", step, error, extra={"event": "lost_peer", "step": step})
         if isinstance(error, UnreachableError):
             error = self._locate(error) if is_healthy else error
-        elif is_healthy and "DeadlineExceeded" not in str(error):
+        elif is_healthy and not is_done and "DeadlineExceeded" not in str(error):
             self._failures += 1
         self._check_stall(error, states)
         if self._failures >= SAME_ERROR_LIMIT:
@@ -197,9 +201,9 @@ class Worker:
         return UnreachableError(f"{error}; {found}, while its control port answers")
 
     def _check_stall(self, error: LostPeerError, states: States) -> None:
-        """Raises if the fleet has stood still for too long; the time in which data are read first does not count."""
+        """Raises if the fleet has stood still for too long; the time in which this worker reads does not count."""
         now, stall_secs = time.monotonic(), self._fleet.stall_secs(states)
-        self._last_progress = max(self._last_progress, self._batches.first_wait_ended)
+        self._last_progress = max(self._last_progress, self._batches.wait_ended)
         if stall_secs > self._context.job.deadlines.stall_secs:
             self._first_read_seen = now
             since = self._last_progress

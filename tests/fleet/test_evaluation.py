@@ -1,10 +1,14 @@
-"""A fleet without a spare trains on while its chief evaluates."""
+"""A fleet without a spare trains on while its chief evaluates, and stops although an evaluation never ends."""
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
+from typing import Any
 
-from support.local_fleet import START_SECS, training
+from support.local_fleet import END_SECS, START_SECS, training
+
+from psfleet import errors
 
 
 def test_an_evaluation_that_is_held_does_not_stop_the_fleet(tmp_path: Path) -> None:
@@ -24,3 +28,17 @@ def test_an_evaluation_that_is_held_does_not_stop_the_fleet(tmp_path: Path) -> N
         assert [entry["step"] for entry in fleet.entries("evaluation")] == list(range(20, 401, 20))
         assert report.eval["loss"] == fleet.entries("evaluation")[-1]["metrics"]["loss"]
         assert fleet.entries("evaluation")[-1]["step"] == 400
+
+
+def test_a_signal_ends_a_final_evaluation_that_never_ends(tmp_path: Path) -> None:
+    """The run is done, because its last step is saved and verified."""
+    sections: dict[str, Any] = {"fleet": {"workers": 1}, "train": {"steps": 30}, "deadlines": {"stop_secs": START_SECS}}
+    with training(tmp_path, **sections) as fleet:
+        fleet.wait_for_step(1)
+        fleet.gates.hold("evaluation")
+        fleet.wait_for(lambda: fleet.pid("ps", 0) is None and fleet.entries("verified"), START_SECS, "the ps to end")
+        fleet.launcher.send_signal(signal.SIGTERM)
+        assert fleet.end(END_SECS) == errors.DONE, fleet.tails()
+        report = fleet.report()
+        assert (report.status, report.final_step, report.eval) == ("done", fleet.steps, {})
+        assert [event.cause for event in report.events] == ["not evaluated in time: step 30, stopped by SIGTERM"]

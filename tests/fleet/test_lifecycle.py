@@ -23,12 +23,18 @@ SHORT: Mapping[str, Any] = {"fleet": {"workers": 1}, "train": {"steps": 20}, "ch
 
 
 def test_a_stopped_run_resumes_at_the_step_where_it_stopped(tmp_path: Path) -> None:
-    """Stopped by Ctrl-C, then by SIGTERM while a worker is away; each time another number of processes resumes it."""
+    """Stopped by Ctrl-C in an evaluation that never ends, then by SIGTERM while a worker is away.
+
+    Each time another number of processes resumes it.
+    """
     then = {"ps": 2, "workers": 1}
-    with training(tmp_path, train={"steps": 2000}) as fleet:
+    with training(tmp_path, train={"steps": 2000}, evaluate={"every_steps": 5}) as fleet:
         fleet.wait_for_step(20)
+        fleet.gates.hold("evaluation")
+        fleet.wait_for_step(fleet.step() + 20)
         first = stop(fleet, signal.SIGINT)
         check_gradients_of_each_step(fleet, first)
+        fleet.gates.release("evaluation")
     with training(tmp_path, train={"steps": 2000}) as fleet:
         check_resumed(fleet, first)
         fleet.kill("worker", 1)

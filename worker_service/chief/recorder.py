@@ -101,16 +101,22 @@ class Recorder:
         """Waits for the evaluation that runs, if one does; see `Evaluations.finish_running`."""
         return self._evaluations.finish_running(is_over)
 
-    def evaluate(self, global_step: int, values: Callable[[], Values]) -> None:
+    def evaluate(
+        self, global_step: int, values: Callable[[], Values], is_over: Callable[[], bool] = lambda: False
+    ) -> bool:
         """Evaluates named tensors at a global step and records the metrics, after the evaluation that still runs.
+
+        Returns:
+            Whether it is done; False once `is_over` was true before.
 
         Raises:
             ProgramError: The program failed.
             DeadlineError: An evaluation took longer than `deadlines.first_secs`.
         """
-        self._evaluations.finish()
+        if not self._evaluations.finish(is_over):
+            return False
         self._evaluations.begin(global_step, values)
-        self._evaluations.finish()
+        return self._evaluations.finish(is_over)
 
     def _evaluate(self, global_step: int, tensors: Values) -> None:
         """Evaluates and records; on the thread of the evaluations."""

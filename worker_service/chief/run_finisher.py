@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import metadata
 
@@ -33,6 +34,8 @@ from worker_service.run_context import RunContext
 logger = logging.getLogger("psfleet.chief")
 
 PACKAGES = ("psfleet", "tensorflow-cpu", "tensorflow", "keras", "numpy", "grpcio")
+EVALUATION_SECS = 3.0
+"""Time that a signal leaves to the final evaluation."""
 LEAVE_SECS = 2.0
 """Time for the workers to end their last step, so that the counts of gradients are final."""
 
@@ -85,6 +88,7 @@ class RunFinisher:
 
         Raises:
             ProgramError: The evaluation failed.
+            StoppedError: A signal asked this chief to leave before its end; another one replaces it.
         """
         draft = self._draft(states, checkpoint, error)
         if error is not None or checkpoint is None:
@@ -107,8 +111,13 @@ class RunFinisher:
         return self._evaluated(draft, checkpoint)
 
     def _evaluated(self, draft: Report, checkpoint: Checkpoint) -> Report:
-        """The report of a run that is done."""
-        self._recorder.evaluate(checkpoint.step, lambda: read_tensors(checkpoint))
+        """The report of a run that is done; without the metrics of its last step if a signal ends their evaluation."""
+        if not self._recorder.evaluate(checkpoint.step, lambda: read_tensors(checkpoint), self._evaluation_ends()):
+            stop = self._context.stop
+            if stop.must_leave(self._context.index):
+                raise stop.error()
+            cause = f"not evaluated in time: step {checkpoint.step}, {stop.error()}"
+            self._events.add("chief", 0, "evaluation_skipped", cause)
         events = self._events.all()
         return draft.model_copy(
             update={
@@ -118,6 +127,18 @@ class RunFinisher:
                 "restarts": _restarts(events),
             }
         )
+
+    def _evaluation_ends(self) -> Callable[[], bool]:
+        """A function that returns whether a signal came `EVALUATION_SECS` ago, as far as its calls have seen."""
+        ends_at = math.inf
+
+        def is_over() -> bool:
+            nonlocal ends_at
+            if self._context.stop.event.is_set():
+                ends_at = min(ends_at, time.monotonic() + EVALUATION_SECS)
+            return time.monotonic() >= ends_at
+
+        return is_over
 
     def _seconds(self) -> float:
         """Since the attempt started; within one process it does not depend on changes of the clock."""

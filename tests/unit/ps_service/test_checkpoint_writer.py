@@ -244,6 +244,30 @@ def test_closing_drops_the_snapshot_that_waits(tmp_path: Path, monkeypatch: pyte
     assert ([part.step for part in writer.parts()], reads) == ([1], [])
 
 
+def test_a_disk_that_never_answers_does_not_hold_the_close(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A recovery, a reset and the end of a run on a shared ps close the shard."""
+    began, answered = threading.Event(), threading.Event()
+
+    def hang(*args: Any) -> PartRecord:
+        began.set()
+        answered.wait(WAIT_SECS)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(checkpoint_writer, "write_part", hang)
+    monkeypatch.setattr(checkpoint_writer, "CLOSE_SECS", 0.1)
+    writer = writer_of(tmp_path)
+    writer.save(STEP, finite_content)
+    assert began.wait(WAIT_SECS)
+    try:
+        run_within(WAIT_SECS / 2, writer.close)
+    finally:
+        answered.set()
+    expected = f"{tmp_path} has not taken a checkpoint part of generation 1 within 0.1 s: its write is abandoned"
+    assert expected in caplog.messages
+
+
 def test_a_snapshot_that_is_being_read_at_the_close_is_not_written(tmp_path: Path) -> None:
     began, reading = threading.Event(), threading.Event()
 

@@ -36,10 +36,13 @@ def heartbeat(member: Member, files: Mapping[str, str], beat: int = 1) -> pb.Hea
 @pytest.mark.parametrize("index", [-1, 0, 1])
 def test_a_process_with_another_program_is_refused_and_disturbs_nobody(index: int) -> None:
     view = FleetView()
-    join(view, "chief", 0, FILES)
+    chief = join(view, "chief", 0, FILES)
     join(view, "worker", 1, FILES)
-    with pytest.raises(BadJobError) as caught:
+    with pytest.raises(LostPeerError, match="waiting for a heartbeat of its workers, which may be gone"):
         join(view, "restarted", index, CHANGED)
+    view.heartbeat(heartbeat(chief, FILES), NOW + 1)
+    with pytest.raises(BadJobError) as caught:
+        join(view, "restarted", index, CHANGED, NOW + 1)
     message = str(caught.value)
     assert f"process at restarted:2222 has digest {digest(CHANGED)}, expected {digest(FILES)}" in message
     assert "program.py differs" in message
@@ -62,7 +65,7 @@ def test_a_restarted_ps_waits_until_it_knows_the_program_from_a_heartbeat() -> N
     with pytest.raises(BadJobError, match=f"expected {digest(FILES)}, which the run was started with; stop"):
         join(view, "worker", 1, CHANGED, NOW + 1)
     assert join(view, "worker", 1, FILES, NOW + 1).index == 1
-    with pytest.raises(BadJobError, match=r"program\.py differs"):
+    with pytest.raises(LostPeerError, match=r"program\.py differs"):
         join(view, "other", 2, CHANGED, NOW + 1)
 
 
@@ -72,7 +75,7 @@ def test_a_restarted_ps_learns_the_program_from_what_others_know() -> None:
     view = FleetView(relearn_until=NOW + RELEARN_SECS)
     request = pb.JoinRequest(index=1, process="a", worker_limit=3, program=digest(CHANGED), program_files=CHANGED)
     request.known.extend(worker.state(NOW) for worker in other.workers.values())
-    with pytest.raises(BadJobError):
+    with pytest.raises(LostPeerError, match=f"expected {digest(FILES)}"):
         view.join(request, NOW)
 
 
@@ -100,16 +103,22 @@ def test_a_chief_resumes_a_run_without_a_live_worker_with_a_changed_program() ->
     view = FleetView()
     join(view, "chief", 0, FILES)
     join(view, "worker", 1, FILES)
-    with pytest.raises(BadJobError, match=r"or delete its state from the ps: `psfleet reset small --ps HOST:PORT …`"):
+    with pytest.raises(LostPeerError, match="which may be gone"):
         join(view, "new chief", 0, CHANGED, LATE - 0.1)
     with pytest.raises(LostPeerError, match="until its chief joins"):
         join(view, "new worker", 1, CHANGED, LATE)
     assert view.program.digest == digest(FILES)
     assert join(view, "new chief", 0, CHANGED, LATE).index == 0
     assert (view.program.digest, view.program.files) == (digest(CHANGED), CHANGED)
-    assert join(view, "new worker", 1, CHANGED, LATE).index == 1
-    with pytest.raises(BadJobError, match=r"program\.py differs"):
+    worker = join(view, "new worker", 1, CHANGED, LATE)
+    assert worker.index == 1
+    with pytest.raises(LostPeerError):
         join(view, "spare", 2, FILES, LATE)
+    view.heartbeat(heartbeat(worker, CHANGED), LATE + 1)
+    with pytest.raises(
+        BadJobError, match=r"program\.py differs.* or delete .*: `psfleet reset small --ps HOST:PORT …`"
+    ):
+        join(view, "spare", 2, FILES, LATE + 1)
 
 
 def test_another_ps_takes_over_the_changed_program_from_the_chief_that_ps_0_has_admitted() -> None:
@@ -128,7 +137,7 @@ def test_a_worker_that_lives_on_another_ps_keeps_the_program() -> None:
     join(other, "chief", 0, FILES, NOW + 1)
     request = pb.JoinRequest(index=0, process="new", worker_limit=3, program=digest(CHANGED), program_files=CHANGED)
     request.known.extend(worker.state(LATE) for worker in other.workers.values())
-    with pytest.raises(BadJobError):
+    with pytest.raises(LostPeerError):
         view.join(request, LATE)
     assert (view.workers[0].owner, view.program.digest) == (chief, digest(FILES))
 
@@ -153,6 +162,19 @@ def test_a_frozen_worker_with_the_former_program_is_replaced_when_it_wakes() -> 
     assert not view.workers[1].is_alive(LATE)
     view.finish(pb.Outcome(exit_code=0), LATE)
     assert view.heartbeat(heartbeat(frozen, FILES), LATE), "it gets the outcome"
+
+
+def test_a_frozen_worker_with_the_former_program_ends_no_run_before_its_first_heartbeat() -> None:
+    """It wakes up in its step, whose failure it reports at once."""
+    view = FleetView()
+    join(view, "chief", 0, FILES)
+    frozen = join(view, "frozen", 1, FILES)
+    chief = join(view, "new chief", 0, CHANGED, LATE)
+    with pytest.raises(ReplacedError, match="the run was resumed with another training program"):
+        view.admit(frozen, LATE)
+    view.admit(chief, LATE)
+    view.finish(pb.Outcome(exit_code=0), LATE)
+    view.admit(frozen, LATE)
 
 
 def test_a_restarted_ps_learns_the_program_of_the_chief_whatever_a_frozen_worker_says_first() -> None:

@@ -172,6 +172,18 @@ def seen_at(progress: TrainingProgress, number: int, is_first: bool) -> None:
     assert progress.reading_first_batch == is_first, f"batch {number}"
 
 
+def test_the_end_of_each_wait_is_known(clock: Clock) -> None:
+    """The time of a wait, which has a deadline of its own, is none without progress of the fleet."""
+    data = batches(numbers)
+    for number, secs in ((0, 1700.0), (1, 500.0)):
+        clock.takes = secs
+        data.at(number)
+        assert data.wait_ended == clock.now
+    clock.now += 7
+    data.at(1)
+    assert data.wait_ended == clock.now - 7
+
+
 def test_slow_data_are_told_once_for_each_batch(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     clock.takes = 100
     batches(numbers).at(4)

@@ -198,6 +198,25 @@ def test_a_step_is_interrupted_when_its_generation_or_the_run_has_ended(state: p
             assert not interrupted.is_set()
 
 
+@pytest.mark.parametrize(("step", "is_late"), [(8, True), (9, False)], ids=["late", "at the last step"])
+def test_a_worker_that_the_fleet_has_finished_without_leaves_its_step(step: int, is_late: bool) -> None:
+    """The chief, which ends the run: it may be about to read thousands of batches, none of which is needed."""
+    first, other, progress = Ps(), Ps(), TrainingProgress()
+    progress.session_opened(step)
+    interrupted = threading.Event()
+    complete = pb.ShardState(generation=2, phase=pb.COMPLETE, step=9)
+    with beating(first, other, progress=progress) as (heartbeat, seen):
+        heartbeat.attach(2, interrupted.set)
+        for state in (pb.ShardState(generation=2, phase=pb.RUNNING, step=9), complete):
+            assert not interrupted.is_set(), "one ps still writes its part, or the last step is being pulled"
+            first.next_call().answer.put(complete)
+            other.next_call().answer.put(state)
+        for ps in (first, other):
+            ps.next_call().answer.put(complete)
+        wait_until(lambda: len(seen) >= 3, SECS, "three beats")
+        assert interrupted.wait(SECS if is_late else 0.2) == is_late
+
+
 def test_each_heartbeat_says_which_program_is_trained() -> None:
     """A ps that was restarted learns it so, before another program can join."""
     ps = Ps()

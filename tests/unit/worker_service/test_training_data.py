@@ -23,6 +23,7 @@ QUORUM = 3
 LENGTHS = {"equal": [5, 5, 5, 5], "different": [3, 7, 4, 6]}
 """Batches of each shard: 20 in all."""
 ROUND = 20
+EPOCHS = 20
 Train = Callable[[int, int], tf.data.Dataset]
 
 
@@ -72,7 +73,7 @@ def used(batches: list[list[tuple[int, ...]]], secs: list[int], steps: int) -> C
 def test_the_data_of_a_worker_that_is_always_slow_are_used_as_well(
     lengths: list[int], make: Callable[[list[int]], Train], shuffle: int
 ) -> None:
-    steps, train = 12 * ROUND // NUM_SHARDS, make(lengths)
+    steps, train = EPOCHS * ROUND // NUM_SHARDS, make(lengths)
     batches = [first(steps, data(train, index, shuffle=shuffle)) for index in range(NUM_SHARDS)]
     for slow in range(NUM_SHARDS):
         counts = used(batches, [5 if worker == slow else 1 for worker in range(NUM_SHARDS)], steps)

@@ -44,7 +44,7 @@ class Fleet:
             tasks=SimpleNamespace(ps=(PS,)),
         )
         heartbeat: Any = SimpleNamespace(outcome=None)
-        batches: Any = SimpleNamespace(first_wait_ended=0.0)
+        batches: Any = SimpleNamespace(wait_ended=0.0)
         self.batches = batches
         front_end: Any = None
         self._worker = Worker(context, front_end, batches, heartbeat, TrainingProgress())
@@ -71,11 +71,23 @@ def test_a_worker_that_makes_no_step_gives_up(fleet: Fleet) -> None:
 
 
 def test_a_peer_lost_in_a_long_first_read_does_not_end_the_worker(fleet: Fleet) -> None:
-    fleet.batches.first_wait_ended = 1700.0
+    fleet.batches.wait_ended = 1700.0
     fleet.lose(at=1700)
     fleet.lose(at=1700 + STALL_SECS - 1)
     with pytest.raises(DeadlineError, match="gave up after 600 s"):
         fleet.lose(at=1700 + STALL_SECS + 1)
+
+
+def test_a_worker_that_the_fleet_has_finished_without_goes_on_to_the_end(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its heartbeat has interrupted the wait for a batch, with which it would be late: it has read for hours."""
+    caplog.set_level("INFO")
+    fleet.phase = pb.COMPLETE
+    fleet.batches.wait_ended = 9000.0
+    for at in range(2 * SAME_ERROR_LIMIT):
+        fleet.lose(9000.0 + at, LostPeerError("the wait for the data set of worker 1 was interrupted"))
+    assert set(caplog.messages) == {"the fleet has made its last step without this worker, which was at step 0"}
 
 
 def test_a_worker_waits_for_the_first_batch_of_another(fleet: Fleet) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,17 +14,21 @@ from support.checkpoint_samples import save
 from support.tiny_job import PRELUDE
 
 from psfleet.addresses import Address
+from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.store import write_initial
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import BAD_JOB, DONE, PROGRAM_FAILED, PsfleetError
+from psfleet.errors import BAD_JOB, DONE, PROGRAM_FAILED, PsfleetError, StoppedError
 from psfleet.job.job import parse_job
 from psfleet.job.program import load_program
 from psfleet.layout import Layout
+from psfleet.polling import run_within
 from psfleet.report.schema import Report
 from psfleet.service import settings
-from worker_service.chief import conclusion
+from worker_service.chief import conclusion, run_finisher
+from worker_service.evaluation import Evaluator
 from worker_service.frontends import front_end
 
+WAIT_SECS = 20.0
 JOB = {
     "name": "tiny",
     "program": "concluded_program:build",
@@ -59,23 +65,56 @@ def test_only_a_replacement_looks_for_the_saved_final_step(
     assert (conclusion.saved_final_step(chief(tmp_path, **env)) is not None) == is_found
 
 
-def test_the_saved_model_is_evaluated_and_reported_without_any_ps(tmp_path: Path) -> None:
-    (tmp_path / "concluded_program.py").write_text(PRELUDE)
+def save_program(out: Path) -> Checkpoint:
+    """A program and a checkpoint of its weights."""
+    (out / "concluded_program.py").write_text(PRELUDE)
     job = parse_job(JOB)
-    front = front_end(load_program(job, tmp_path), job, 2, 0)
+    front = front_end(load_program(job, out), job, 2, 0)
     layout = Layout.plan(front.parameters, front.state, front.frozen, 2, job.update.bucket_bytes)
-    saved = write_initial(
-        tmp_path / "checkpoints", layout, front.initial_values(), run="run", generation=1, optimizer="sgd", extra={}
+    return write_initial(
+        out / "checkpoints", layout, front.initial_values(), run="run", generation=1, optimizer="sgd", extra={}
     )
+
+
+def stop_of(is_set: bool = False, leaves: bool = False) -> Any:
+    """A stop that SIGTERM has set."""
+    event = SimpleNamespace(is_set=lambda: is_set)
+    return SimpleNamespace(event=event, must_leave=lambda index: leaves, error=lambda: StoppedError(signal.SIGTERM))
+
+
+def test_the_saved_model_is_evaluated_and_reported_without_any_ps(tmp_path: Path) -> None:
+    saved = save_program(tmp_path)
     told: list[pb.Outcome] = []
     fleet = fleet_of(told)
-    stop: Any = None
-    assert conclusion.conclude(chief(tmp_path, CAUSE="it was killed"), fleet, stop, saved) == DONE
+    assert conclusion.conclude(chief(tmp_path, CAUSE="it was killed"), fleet, stop_of(), saved) == DONE
     report = Report.read(tmp_path)
     assert (report.status, report.exit_code, report.restarts) == ("done", DONE, 1)
     assert report.checkpoint is not None
     assert report.checkpoint.path == str(saved.folder)
     assert [outcome.exit_code for outcome in told] == [DONE]
+
+
+@pytest.mark.parametrize("leaves", [False, True], ids=["it ends the run", "another chief replaces this one"])
+def test_a_signal_ends_a_final_evaluation_that_never_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leaves: bool
+) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(run_finisher, "EVALUATION_SECS", 0.0)
+    monkeypatch.setattr(Evaluator, "evaluate", lambda *_: released.wait(WAIT_SECS) and {})
+    process, fleet, stop = chief(tmp_path, CAUSE="it was killed"), fleet_of([]), stop_of(True, leaves)
+    saved = save_program(tmp_path)
+    try:
+        if leaves:
+            with pytest.raises(StoppedError):
+                run_within(WAIT_SECS / 2, lambda: conclusion.conclude(process, fleet, stop, saved))
+            assert not (tmp_path / Report.FILE_NAME).exists()
+            return
+        assert run_within(WAIT_SECS / 2, lambda: conclusion.conclude(process, fleet, stop, saved)) == DONE
+    finally:
+        released.set()
+    report = Report.read(tmp_path)
+    assert (report.status, report.eval) == ("done", {})
+    assert report.events[-1].cause == f"not evaluated in time: step {saved.step}, stopped by SIGTERM"
 
 
 @pytest.mark.parametrize(
@@ -97,9 +136,8 @@ def test_a_program_that_does_not_fit_is_reported_and_no_ps_is_told_of_a_success(
     if has_result:
         (tmp_path / Report.FILE_NAME).write_text(before)
     told: list[pb.Outcome] = []
-    stop: Any = None
     with pytest.raises(PsfleetError) as caught:
-        conclusion.conclude(process, fleet_of(told), stop, saved)
+        conclusion.conclude(process, fleet_of(told), stop_of(), saved)
     assert caught.value.exit_code == exit_code
     assert [outcome.exit_code for outcome in told] == [exit_code]
     if has_result:
