@@ -8,21 +8,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, ClassVar, Generic, Literal, TypeVar
+from typing import ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
-from psfleet.errors import BadJobError, UsageError
-
-Count = Annotated[int, Field(ge=0)]
-StalenessValue = Annotated[str, Field(pattern=r"^\d+$")]
-OneLine = Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]
-
-
-class Record(BaseModel):
-    """Base class of all records: immutable; unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+from psfleet.errors import UsageError
+from psfleet.report.json_lines import JsonLines, mismatch
+from psfleet.report.records import Attempt, Count, OneLine, Record, StalenessValue, Status
 
 
 class StepSecs(Record):
@@ -108,27 +100,31 @@ class Point(Record):
 
 
 class Report(Record):
-    """Outcome of a run; the content of `report.json`."""
+    """Outcome of a run; the content of `report.json`.
+
+    Status, exit code and error are those of the newest attempt. What it did not measure (an attempt that is refused
+    trains no step) is as the attempts before left it.
+    """
 
     FILE_NAME: ClassVar[str] = "report.json"
     DRAFT_NAME: ClassVar[str] = ".report.json"
     """The report before the final evaluation, for a chief that replaces one which died in it."""
 
-    status: Literal["done", "stopped", "failed"] = Field(
+    status: Status = Field(
         description="done: the final step is reached and its checkpoint verified; stopped: a signal ended the run, "
         "which can be resumed; failed: all other outcomes."
     )
     exit_code: Count = Field(description="Exit code of the run; 0 if and only if the status is done.")
     error: OneLine | None = Field(None, description="Cause of the run's end, in one line; null if the status is done.")
     name: str = Field(description="`name` of the job.")
-    run: str = Field(description="Identifier of this run; a resumed run has another one.")
+    run: str = Field(description="Identifier of the newest attempt; a resumed run has another one.")
     mode: str = Field(description="`update.mode` of the job.")
     target_step: Count = Field(description="Final step, after which the run is done: `train.steps` of the job.")
     final_step: Count = Field(0, description="Number of updates that the model includes at the end.")
     generation: Count = Field(
         0, description="Generation of the fleet's state at the end; each rollback starts a new one."
     )
-    seconds: float = Field(0.0, description="Duration of this run in seconds; of a resumed run, since it resumed.")
+    seconds: float = Field(0.0, description="Duration in seconds of the newest attempt that trained.")
     examples_per_sec: float = Field(0.0, description="Examples of used gradients per second of training.")
     step_secs: StepSecs = Field(default_factory=StepSecs, description="Distribution of step times.")
     loss: float | None = Field(
@@ -149,6 +145,9 @@ class Report(Record):
     events: list[Event] = Field(default_factory=list, description="Events of the fleet, the oldest first.")
     checkpoint: CheckpointInfo | None = Field(None, description="The newest verified checkpoint; null: none.")
     versions: dict[str, str] = Field(default_factory=dict, description="Software versions, by name.")
+    attempts: list[Attempt] = Field(
+        default_factory=list, description="All starts of the run in this folder, the oldest first."
+    )
 
     def write(self, folder: Path, name: str = FILE_NAME) -> Path:
         """Writes `report.json`, or the draft, to the folder atomically, by a rename; returns its path."""
@@ -175,53 +174,10 @@ class Report(Record):
         except OSError as error:
             raise UsageError(f"report {path}: {error.strerror or error}") from error
         except ValidationError as error:
-            raise _mismatch(str(path), error) from error
+            raise mismatch(str(path), error) from error
 
 
-RecordT = TypeVar("RecordT", bound=Record)
-
-
-class _JsonLines(Generic[RecordT]):
-    """An append-only file of records, one per line; only the last line of a killed writer can be incomplete."""
-
-    _record: type[RecordT]
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def append(self, record: RecordT) -> None:
-        """Appends one line, after ending an incomplete last line, which `read` skips."""
-        line = record.model_dump_json().encode() + b"\n"
-        with self.path.open("ab+") as file:
-            if file.seek(0, os.SEEK_END):
-                file.seek(-1, os.SEEK_END)
-                line = line if file.read(1) == b"\n" else b"\n" + line
-            file.write(line)
-
-    def read(self) -> list[RecordT]:
-        """Reads all complete records, in the order of the file; empty if there is no file.
-
-        Raises:
-            BadJobError: A line is JSON but not a record of this version.
-        """
-        try:
-            lines = self.path.read_bytes().split(b"\n")
-        except FileNotFoundError:
-            return []
-        records = (self._parsed(line, number) for number, line in enumerate(lines, 1) if line)
-        return [record for record in records if record is not None]
-
-    def _parsed(self, line: bytes, number: int) -> RecordT | None:
-        """Parses a line; None if it is incomplete. The beginning of a JSON object is never valid JSON."""
-        try:
-            return self._record.model_validate_json(line)
-        except ValidationError as error:
-            if error.errors()[0]["type"] == "json_invalid":
-                return None
-            raise _mismatch(f"{self.path} line {number}", error) from error
-
-
-class History(_JsonLines[Point]):
+class History(JsonLines[Point]):
     """`history.jsonl`: points appended by the chief, which continue over restarts, rollbacks and resumed runs."""
 
     FILE_NAME: ClassVar[str] = "history.jsonl"
@@ -237,15 +193,8 @@ class History(_JsonLines[Point]):
         return kept
 
 
-class EventLog(_JsonLines[Event]):
+class EventLog(JsonLines[Event]):
     """`events.jsonl`: the events of the fleet, appended as they occur."""
 
     FILE_NAME: ClassVar[str] = "events.jsonl"
     _record = Event
-
-
-def _mismatch(source: str, error: ValidationError) -> BadJobError:
-    """The first validation error of a file, as one line."""
-    problem = error.errors()[0]
-    field = ".".join(str(part) for part in problem["loc"]) or "content"
-    return BadJobError(f"{source}: {field}: {problem['msg']}")

@@ -1,0 +1,67 @@
+"""Files of records, one JSON object per line, that a process which is killed leaves readable."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from pydantic import ValidationError
+
+from psfleet.errors import BadJobError
+from psfleet.report.records import Record
+
+RecordT = TypeVar("RecordT", bound=Record)
+
+
+class JsonLines(Generic[RecordT]):
+    """An append-only file of records, one per line; only the last line of a killed writer can be incomplete."""
+
+    _record: type[RecordT]
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def append(self, record: RecordT) -> None:
+        """Appends one line, after ending an incomplete last line, which `read` skips."""
+        line = record.model_dump_json().encode() + b"\n"
+        with self.path.open("ab+") as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                line = line if file.read(1) == b"\n" else b"\n" + line
+            file.write(line)
+
+    def num_bytes(self) -> int:
+        """Size of the file; 0 if there is none."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def read(self, offset: int = 0) -> list[RecordT]:
+        """Reads all complete records from a byte on, in the order of the file; empty if there is no file.
+
+        Raises:
+            BadJobError: A line is JSON but not a record of this version.
+        """
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return []
+        first = content[:offset].count(b"\n") + 1
+        lines = content[offset:].split(b"\n")
+        records = (self._parsed(line, number) for number, line in enumerate(lines, first) if line)
+        return [record for record in records if record is not None]
+
+    def _parsed(self, line: bytes, number: int) -> RecordT | None:
+        """Parses a line; None if it is incomplete. The beginning of a JSON object is never valid JSON."""
+        try:
+            return self._record.model_validate_json(line)
+        except ValidationError as error:
+            if error.errors()[0]["type"] == "json_invalid":
+                return None
+            raise mismatch(f"{self.path} line {number}", error) from error
+
+
+def mismatch(source: str, error: ValidationError) -> BadJobError:
+    """The error of a file that is not of this version: its first validation error in one line."""
+    problem = error.errors()[0]
+    field = ".".join(str(part) for part in problem["loc"]) or "content"
+    return BadJobError(f"{source}: {field}: {problem['msg']}")
