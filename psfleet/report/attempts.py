@@ -115,8 +115,15 @@ def merged(earlier: Report | None, new: Report) -> Report:
 
 
 def standing(report: Report, folder: Path) -> Report:
-    """A report with the newest valid checkpoint in the run folder if the one that it names was deleted since."""
-    if report.checkpoint is None or Path(report.checkpoint.path).is_dir():
+    """A report with the newest valid checkpoint in the run folder if the one that it names is older or was deleted.
+
+    An attempt that failed does not know the last checkpoint that it committed.
+    """
+    named = report.checkpoint
+    if named is None:
+        return report
+    newest = newest_committed(folder / "checkpoints")
+    if Path(named.path).is_dir() and (newest is None or newest.step <= named.step):
         return report
     return report.model_copy(update={"checkpoint": newest_checkpoint(folder)})
 

@@ -114,10 +114,12 @@ def test_a_report_that_cannot_be_read_is_replaced(tmp_path: Path, content: str) 
     assert html.publish(outcome(), tmp_path).attempts == outcome().attempts
 
 
-def test_a_checkpoint_that_a_later_attempt_deleted_is_replaced_by_the_newest(tmp_path: Path) -> None:
+def test_a_checkpoint_that_a_later_attempt_deleted_or_followed_is_replaced_by_the_newest(tmp_path: Path) -> None:
     newest = save(tmp_path / "checkpoints", 40)
-    found = standing(FIRST, tmp_path).checkpoint
-    assert found == CheckpointInfo(path=str(newest.folder), step=40)
+    expected = CheckpointInfo(path=str(newest.folder), step=40)
+    assert standing(FIRST, tmp_path).checkpoint == expected
+    older = CheckpointInfo(path=str(save(tmp_path / "checkpoints", 20).folder), step=20)
+    assert standing(FIRST.model_copy(update={"checkpoint": older}), tmp_path).checkpoint == expected
 
 
 def test_an_attempt_starts_from_the_newest_checkpoint_with_what_has_changed_since(tmp_path: Path) -> None:
