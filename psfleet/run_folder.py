@@ -28,7 +28,9 @@ CHECKPOINTS = "checkpoints"
 """Folder of the run's checkpoints."""
 STARTED = ".started"
 """Run-attempt marker, written by the chief: identifier and start time of the attempt."""
-RECORDED = (Report.FILE_NAME, Report.DRAFT_NAME, "report.html", EventLog.FILE_NAME, STARTED, committed.FILE_NAME)
+REPORTED = (Report.FILE_NAME, "report.html", EventLog.FILE_NAME)
+"""Files that tell about all attempts of the run; each attempt adds to them, none deletes them."""
+OF_ONE_ATTEMPT = (Report.DRAFT_NAME, committed.FILE_NAME)
 """Files that the chief deletes when a new attempt starts."""
 STEP = "[0-9]" * 8 + "*-g[0-9]*"
 WRITTEN = {
@@ -38,9 +40,11 @@ WRITTEN = {
     PROGRAM: FILES,
 }
 """What runs write into the folders of a run folder."""
-OF_ONE_START = (*RECORDED, LOGS)
+OF_ONE_START = (*OF_ONE_ATTEMPT, STARTED, LOGS)
 """Files and folders that a resumed run replaces; of folders, only `WRITTEN`."""
-OWN = (CHECKPOINTS, TENSORBOARD, PROGRAM, History.FILE_NAME, *OF_ONE_START)
+OVERWRITTEN = (*REPORTED, *OF_ONE_START)
+"""Files and folders that every run writes anew or deletes."""
+OWN = (CHECKPOINTS, TENSORBOARD, PROGRAM, History.FILE_NAME, *OVERWRITTEN)
 """All files and folders of a run that `--fresh` deletes; other files in the folder are never changed."""
 
 
@@ -84,12 +88,12 @@ def default_folder(name: str, platform: str = LOCAL) -> Path:
 
 @contextmanager
 def claimed(path: Path, job: Job, fresh: bool, platform: str = LOCAL) -> Iterator[RunFolder]:
-    """Context manager that locks a run folder, deletes the files of earlier runs, and writes the resolved job.
+    """Context manager that locks a run folder, deletes what one start leaves, and writes the resolved job.
 
     Args:
         path: The folder; created if it is missing.
         job: The resolved job.
-        fresh: Whether checkpoints and history of earlier runs are deleted too.
+        fresh: Whether checkpoints, history and reports of earlier runs are deleted too.
         platform: Where the run is: `local`, or the name of a platform.
 
     Raises:
@@ -128,7 +132,7 @@ def check_owner(path: Path, job: Job, fresh: bool, platform: str) -> None:
     """
     owner = _owner(path)
     if owner is None:
-        theirs = [name for name in (OWN if fresh else OF_ONE_START) if _exists(path / name)]
+        theirs = [name for name in (OWN if fresh else OVERWRITTEN) if _exists(path / name)]
         if theirs:
             raise UsageError(
                 f"--out {path}: has {', '.join(theirs)}, which no run has written (there is no {OWNER}); expected a "

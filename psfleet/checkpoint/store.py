@@ -32,6 +32,11 @@ def is_checkpoint_name(name: str) -> bool:
     return FOLDER_PATTERN.fullmatch(name) is not None
 
 
+def has_checkpoints(root: Path) -> bool:
+    """Whether there are checkpoints, valid or not."""
+    return bool(_folders(root))
+
+
 def verify(checkpoint: Checkpoint) -> None:
     """Checks size and SHA-256 of every part.
 

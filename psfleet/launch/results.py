@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import tarfile
+import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,14 +19,42 @@ from psfleet.job.job import Job
 from psfleet.launch.logs import fleet_table, with_indices
 from psfleet.launch.platform import TRAINING, Member, Platform, chief_of, gone_for_good, require
 from psfleet.report import html
-from psfleet.report.evidence import first_failure, validated
+from psfleet.report.attempts import earlier_report, newest_checkpoint, resumed_from, with_attempt, with_end
+from psfleet.report.evidence import first_failure, validated, with_own_checkpoint
 from psfleet.report.schema import EventLog, History, Report
-from psfleet.run_folder import RunFolder, claimed
+from psfleet.run_folder import CHECKPOINTS, RunFolder, claimed
 
 ALWAYS = ("checkpoints", "tensorboard", History.FILE_NAME)
 """Results that are copied whatever their age."""
 OF_THIS_START = (EventLog.FILE_NAME, Report.FILE_NAME)
-"""Results that are copied only if they were written since the fleet was created."""
+"""Results of which only those of this start of the fleet replace the ones in the run folder."""
+STAGING = ".collected"
+"""Folder inside the run folder for files that are not whole yet, or that do not replace those of the run folder."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """How an attempt of a run began, for the report of one whose chief left none.
+
+    Attributes:
+        run: The attempt's identifier.
+        started: In seconds since 1970.
+        first_step: Of the newest checkpoint at that time; None: not known.
+        changes: What of the job had changed since that checkpoint.
+        is_watched: Whether a launcher has followed it to its end, which is now.
+    """
+
+    run: str
+    started: float
+    first_step: int | None = None
+    changes: tuple[str, ...] = ()
+    is_watched: bool = False
+
+    @classmethod
+    def now(cls, run: str, folder: RunFolder, job: Job) -> Start:
+        """An attempt that a launcher starts."""
+        first_step, changes = resumed_from(folder.path / CHECKPOINTS, job)
+        return cls(run, time.time(), first_step, tuple(changes), is_watched=True)
 
 
 def collect(platform: Platform, name: str, folder: Path, on: str) -> Report:
@@ -31,7 +62,7 @@ def collect(platform: Platform, name: str, folder: Path, on: str) -> Report:
 
     Returns:
         The chief's report, with the path of the copied checkpoint; or one that says why there is none, or that the
-        copy is not valid.
+        copy is not valid. It is merged with the reports of earlier attempts, in the folder and on the platform.
 
     Raises:
         UsageError: There is no such fleet, or the folder cannot be used.
@@ -40,26 +71,58 @@ def collect(platform: Platform, name: str, folder: Path, on: str) -> Report:
     members = require(platform, name)
     job = platform.job(name)
     chief, gone = chief_of(members), gone_for_good(members, job)
+    created = chief.created if chief is not None else 0.0
     with claimed(folder, job, fresh=False, platform=on) as run_folder:
         # First: they say why a copy fails that needs a volume or a pod.
         _save_logs(platform, name, members, run_folder)
-        _copy(platform, job, run_folder.path, chief.created if chief is not None else 0.0)
-        report = Report.read(run_folder.path) if (run_folder.path / Report.FILE_NAME).exists() else None
-        if report is None or chief is None or not _is_last_word(report, chief):
-            report = unreported(job, run_folder, members, gone)
+        copied = _copied(platform, job, run_folder.path, created)
+        if copied is not None and chief is not None and _is_last_word(copied, chief):
+            report = validated(copied, run_folder.path)
         else:
-            report = validated(report, run_folder.path)
-        report = with_failure(report, gone)
-        html.publish(report, run_folder.path)
-        return report
+            ended = unreported(job, run_folder, members, gone, Start(job.name, created))
+            report = ended if copied is None else with_end(copied, ended.status, ended.exit_code, ended.error)
+        return html.publish(with_failure(report, gone), run_folder.path)
 
 
-def _copy(platform: Platform, job: Job, folder: Path, created: float) -> None:
-    """Extracts what belongs to the run; files of one start only if they are of this one."""
+def _copied(platform: Platform, job: Job, folder: Path, created: float) -> Report | None:
+    """Copies what belongs to the run; a report of an earlier start is published if the folder lacks its attempts.
+
+    Returns:
+        The chief's report of this start; None if it left none.
+    """
+    staging = folder / STAGING
+    shutil.rmtree(staging, ignore_errors=True)
+    try:
+        _copy(platform, job, folder)
+        report, path = earlier_report(staging), staging / Report.FILE_NAME
+        report = None if report is None else with_own_checkpoint(report, folder)
+        is_new = report is not None and path.stat().st_mtime >= int(created)
+        events = staging / EventLog.FILE_NAME
+        is_missing = not (folder / EventLog.FILE_NAME).exists()
+        if events.exists() and (is_missing or events.stat().st_mtime >= int(created)):
+            events.replace(folder / EventLog.FILE_NAME)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    if report is None or is_new:
+        return report if report is None or report.attempts else with_attempt(report, created, None, [])
+    if _has_more(report, folder):
+        html.publish(report, folder)
+    return None
+
+
+def _has_more(report: Report, folder: Path) -> bool:
+    """Whether a report has attempts that the one in the run folder lacks."""
+    own = earlier_report(folder)
+    known = set() if own is None else {each.started for each in own.attempts}
+    return own is None or any(each.started not in known for each in report.attempts)
+
+
+def _copy(platform: Platform, job: Job, folder: Path) -> None:
+    """Extracts what belongs to the run."""
     with platform.tar(job, [*ALWAYS, *OF_THIS_START]) as archives:
         for chunks in archives:
             try:
-                _extract(chunks, folder, created)
+                _extract(chunks, folder)
             except tarfile.TarError as error:
                 raise LostPeerError(f"the copy of the results broke off: {error}") from error
             # What follows the archive: the platform's own verdict on its completeness.
@@ -67,15 +130,20 @@ def _copy(platform: Platform, job: Job, folder: Path, created: float) -> None:
                 continue
 
 
-def _extract(chunks: Iterator[bytes], folder: Path, created: float) -> None:
+def _extract(chunks: Iterator[bytes], folder: Path) -> None:
+    """Extracts an archive; a file replaces that of the run folder when it is whole."""
     # A stream is only read. It copies what is left of a piece at each read, so that pieces must be small.
     pieces = (each[at : at + tarfile.RECORDSIZE] for each in chunks for at in range(0, len(each), tarfile.RECORDSIZE))
     source: Any = SimpleNamespace(read=lambda size: next(pieces, b""))
     with tarfile.open(fileobj=source, mode="r|") as archive:
         for entry in archive:
             top = Path(entry.name).parts[:1]
-            if top and (top[0] in ALWAYS or (top[0] in OF_THIS_START and entry.mtime >= int(created))):
-                archive.extract(entry, folder, filter="data")
+            if not top or top[0] not in (*ALWAYS, *OF_THIS_START):
+                continue
+            archive.extract(entry, folder / STAGING, filter="data")
+            if entry.isfile() and top[0] in ALWAYS:
+                (folder / entry.name).parent.mkdir(parents=True, exist_ok=True)
+                (folder / STAGING / entry.name).replace(folder / entry.name)
 
 
 def _save_logs(platform: Platform, name: str, members: Sequence[Member], folder: RunFolder) -> None:
@@ -99,26 +167,31 @@ def _is_last_word(report: Report, chief: Member) -> bool:
     return report.exit_code == chief.exit_code or (report.exit_code in PERMANENT_CODES and chief.has_failed)
 
 
-def unreported(
-    job: Job, folder: RunFolder, members: Sequence[Member], gone: Member | None, run: str | None = None
-) -> Report:
-    """The report of a run whose chief left none.
+def unreported(job: Job, folder: RunFolder, members: Sequence[Member], gone: Member | None, start: Start) -> Report:
+    """The report of an attempt whose chief left none.
 
     Args:
         gone: The member whose loss ended the run, if one did.
-        run: The run's id; the job's name by default.
+        start: Of the attempt.
     """
     code, error = _cause(members, folder, gone)
-    return Report(
+    checkpoint = newest_checkpoint(folder.path)
+    seconds = max(0.0, time.time() - start.started) if start.is_watched else 0.0
+    events = EventLog(folder.path / EventLog.FILE_NAME).read()
+    report = Report(
         status="stopped" if code in STOPPED else "failed",
         exit_code=code,
         error=error,
         name=job.name,
-        run=run or job.name,
+        run=start.run,
         mode=job.update.mode,
         target_step=job.train.steps,
-        events=EventLog(folder.path / EventLog.FILE_NAME).read(),
+        final_step=checkpoint.step if checkpoint is not None else 0,
+        checkpoint=checkpoint,
+        seconds=seconds,
+        events=[event for event in events if event.time >= start.started],
     )
+    return with_attempt(report, start.started, start.first_step, list(start.changes))
 
 
 def with_failure(report: Report, gone: Member | None) -> Report:
@@ -126,7 +199,7 @@ def with_failure(report: Report, gone: Member | None) -> Report:
     if report.exit_code not in STOPPED or gone is None:
         return report
     error = f"{gone.name}: {gone.cause}, and was not started again"
-    return report.model_copy(update={"status": "failed", "exit_code": _code(gone), "error": error})
+    return with_end(report, "failed", _code(gone), error)
 
 
 def _cause(members: Sequence[Member], folder: RunFolder, gone: Member | None) -> tuple[int, str]:

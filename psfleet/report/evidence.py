@@ -8,6 +8,7 @@ from psfleet import errors
 from psfleet.checkpoint.manifest import read_manifest
 from psfleet.checkpoint.store import verify
 from psfleet.errors import PERMANENT_CODES, BadJobError, NoCheckpointError
+from psfleet.report.attempts import with_end
 from psfleet.report.schema import CheckpointInfo, Report
 from psfleet.service.logs import parse_line
 
@@ -18,7 +19,7 @@ def validated(report: Report, folder: Path) -> Report:
     if saved is None:
         return report if report.exit_code else _failed(report, "the report names no checkpoint")
     path = folder / "checkpoints" / Path(saved.path).name
-    report = report.model_copy(update={"checkpoint": CheckpointInfo(path=str(path), step=saved.step)})
+    report = with_own_checkpoint(report, folder)
     if report.exit_code != errors.DONE:
         return report
     try:
@@ -29,6 +30,15 @@ def validated(report: Report, folder: Path) -> Report:
     if checkpoint.step < report.target_step:
         return _failed(report, f"the copied checkpoint has step {checkpoint.step}, expected {report.target_step}")
     return report
+
+
+def with_own_checkpoint(report: Report, folder: Path) -> Report:
+    """A report whose checkpoint is the copy in the folder."""
+    saved = report.checkpoint
+    if saved is None:
+        return report
+    copy = CheckpointInfo(path=str(folder / "checkpoints" / Path(saved.path).name), step=saved.step)
+    return report.model_copy(update={"checkpoint": copy})
 
 
 def first_failure(folder: Path, code: int) -> str | None:
@@ -50,5 +60,4 @@ def first_failure(folder: Path, code: int) -> str | None:
 
 
 def _failed(report: Report, error: str) -> Report:
-    update = {"status": "failed", "exit_code": NoCheckpointError.exit_code, "error": error}
-    return report.model_copy(update=update)
+    return with_end(report, "failed", NoCheckpointError.exit_code, error)

@@ -14,6 +14,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template
 
 from psfleet.report import charts
+from psfleet.report.attempts import earlier_report, merged, standing
 from psfleet.report.charts import Level, LineChart
 from psfleet.report.schema import History, Point, Report
 
@@ -61,23 +62,31 @@ def render(report: Report, curve: Sequence[Point]) -> str:
     )
 
 
-def publish(report: Report, folder: Path) -> None:
+def publish(report: Report, folder: Path) -> Report:
     """Writes `report.json` and `report.html` to a run folder, each by a rename; the page includes the run's history.
+
+    Args:
+        report: What is known of the newest attempt; it is merged with the report that the folder has.
+
+    Returns:
+        The report of all attempts, as it was written.
 
     Raises:
         OSError: The folder cannot be written; calling it again is safe.
     """
+    report = standing(merged(earlier_report(folder), report), folder)
     report.write(folder)
     text = render(report, History(folder / History.FILE_NAME).curve())
     temporary = folder / "report.html.tmp"
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(folder / "report.html")
+    return report
 
 
 @cache
 def _template() -> Template:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(moment=_moment, number=_number, whole=_whole)
+    environment.filters.update(duration=_duration, moment=_moment, number=_number, whole=_whole)
     return environment.from_string(files("psfleet.report").joinpath("report.html.j2").read_text(encoding="utf-8"))
 
 

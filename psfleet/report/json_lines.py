@@ -6,11 +6,12 @@ import os
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from psfleet.errors import BadJobError
+from psfleet.report.records import Record
 
-RecordT = TypeVar("RecordT", bound=BaseModel)
+RecordT = TypeVar("RecordT", bound=Record)
 
 
 class JsonLines(Generic[RecordT]):

@@ -18,6 +18,8 @@ from psfleet.report.schema import Report
 
 FEW_WEIGHTS = 8
 """The summary lists all parameters of a model that has at most this many."""
+SHOWN_ATTEMPTS = 5
+"""The summary lists so many of the newest attempts."""
 LINE_SECS = 5.0
 """Minimum time between two progress lines where the console is no terminal."""
 QUIET_EVENTS = frozenset({"progress", "fleet", "checkpoint", "failed", "verified"})
@@ -73,6 +75,7 @@ def summary(console: Console, report: Report, out: Path) -> None:
     rows = {
         "status": report.status + (f" (exit code {report.exit_code})" if report.exit_code else ""),
         "error": report.error,
+        "attempts": _attempts(report),
         "steps": f"{report.final_step} of {report.target_step}",
         "time": f"{report.seconds:.1f} s, {report.examples_per_sec:,.0f} examples/s",
         **{f"test {name}": f"{value:.4f}" for name, value in report.eval.items()},
@@ -85,6 +88,20 @@ def summary(console: Console, report: Report, out: Path) -> None:
     for name, value in rows.items():
         if value is not None:
             console.print(f"{name + ':':<16} {value}", markup=False, highlight=False)
+
+
+def _attempts(report: Report) -> str | None:
+    """Number and outcomes of the newest attempts; None if there was only one."""
+    if len(report.attempts) < 2:
+        return None
+    ends = (
+        each.status
+        + (f" at step {each.final_step}" if each.final_step is not None else "")
+        + (f" (exit code {each.exit_code})" if each.exit_code else "")
+        for each in report.attempts[-SHOWN_ATTEMPTS:]
+    )
+    skipped = "…, " if len(report.attempts) > SHOWN_ATTEMPTS else ""
+    return f"{len(report.attempts)}: {skipped}{', '.join(ends)}"
 
 
 def _relative(path: str) -> str:

@@ -8,22 +8,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import Field, PrivateAttr, ValidationError
 
 from psfleet.errors import UsageError
 from psfleet.report.json_lines import JsonLines, mismatch
-
-Count = Annotated[int, Field(ge=0)]
-StalenessValue = Annotated[str, Field(pattern=r"^\d+$")]
-OneLine = Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]
-
-
-class Record(BaseModel):
-    """Base class of all records: immutable; unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+from psfleet.report.records import Attempt, Count, OneLine, Record, StalenessValue, Status
 
 
 class StepSecs(Record):
@@ -109,27 +100,31 @@ class Point(Record):
 
 
 class Report(Record):
-    """Outcome of a run; the content of `report.json`."""
+    """Outcome of a run; the content of `report.json`.
+
+    Status, exit code and error are those of the newest attempt. What it did not measure (an attempt that is refused
+    trains no step) is as the attempts before left it.
+    """
 
     FILE_NAME: ClassVar[str] = "report.json"
     DRAFT_NAME: ClassVar[str] = ".report.json"
     """The report before the final evaluation, for a chief that replaces one which died in it."""
 
-    status: Literal["done", "stopped", "failed"] = Field(
+    status: Status = Field(
         description="done: the final step is reached and its checkpoint verified; stopped: a signal ended the run, "
         "which can be resumed; failed: all other outcomes."
     )
     exit_code: Count = Field(description="Exit code of the run; 0 if and only if the status is done.")
     error: OneLine | None = Field(None, description="Cause of the run's end, in one line; null if the status is done.")
     name: str = Field(description="`name` of the job.")
-    run: str = Field(description="Identifier of this run; a resumed run has another one.")
+    run: str = Field(description="Identifier of the newest attempt; a resumed run has another one.")
     mode: str = Field(description="`update.mode` of the job.")
     target_step: Count = Field(description="Final step, after which the run is done: `train.steps` of the job.")
     final_step: Count = Field(0, description="Number of updates that the model includes at the end.")
     generation: Count = Field(
         0, description="Generation of the fleet's state at the end; each rollback starts a new one."
     )
-    seconds: float = Field(0.0, description="Duration of this run in seconds; of a resumed run, since it resumed.")
+    seconds: float = Field(0.0, description="Duration in seconds of the newest attempt that trained.")
     examples_per_sec: float = Field(0.0, description="Examples of used gradients per second of training.")
     step_secs: StepSecs = Field(default_factory=StepSecs, description="Distribution of step times.")
     loss: float | None = Field(
@@ -150,6 +145,9 @@ class Report(Record):
     events: list[Event] = Field(default_factory=list, description="Events of the fleet, the oldest first.")
     checkpoint: CheckpointInfo | None = Field(None, description="The newest verified checkpoint; null: none.")
     versions: dict[str, str] = Field(default_factory=dict, description="Software versions, by name.")
+    attempts: list[Attempt] = Field(
+        default_factory=list, description="All starts of the run in this folder, the oldest first."
+    )
     _folder: Path | None = PrivateAttr(None)
 
     def show(self) -> None:

@@ -15,6 +15,7 @@ from support.commands import psfleet
 from support.local_fleet import END_SECS, START_SECS, Fleet, processes, training
 
 from psfleet import errors
+from psfleet.report.schema import Report
 
 FIRST_STEPS = 75
 """The chief logs its progress twice a second: a run that resumes has logged a step before it has made so many."""
@@ -113,7 +114,9 @@ def test_a_finished_run_is_not_trained_again(finished: Path, tmp_path: Path) -> 
     with training(folder, **SHORT) as fleet:
         assert fleet.end() == errors.DONE, fleet.tails()
         report = fleet.report()
-        assert (report.status, report.final_step, report.gradients.pushed) == ("done", fleet.steps, 0)
+        check_counts_kept(report, finished)
+        assert (report.status, [each.status for each in report.attempts]) == ("done", ["done", "done"])
+        assert (report.attempts[1].first_step, report.attempts[1].final_step) == (fleet.steps, fleet.steps)
         assert report.checkpoint is not None
         assert report.checkpoint.path == str(fleet.checkpoint().folder)
         assert report.eval.keys() == {"loss"}
@@ -128,11 +131,25 @@ def test_broken_checkpoints_are_refused_unless_the_run_is_fresh(finished: Path, 
     with training(folder, **SHORT) as fleet:
         assert fleet.end() == errors.NO_CHECKPOINT, fleet.tails()
         report = fleet.report()
+        check_counts_kept(report, finished)
         assert (report.status, report.exit_code) == ("failed", errors.NO_CHECKPOINT)
+        assert [each.exit_code for each in report.attempts] == [0, errors.NO_CHECKPOINT]
+        assert report.attempts[1].first_step is None
         assert report.error == f"none of the {len(parts)} checkpoints in {fleet.out / 'checkpoints'} is valid"
         assert sorted((fleet.out / "checkpoints").rglob("*.safetensors")) == parts
     with training(folder, "--fresh", step_secs=0, **SHORT) as fleet:
-        assert fleet.done().generation == 1
+        report = fleet.done()
+        assert (report.generation, len(report.attempts)) == (1, 1)
+
+
+def check_counts_kept(report: Report, finished: Path) -> None:
+    """An attempt that trained nothing leaves what the one before it measured."""
+    before = Report.read(finished / "out")
+    assert before.gradients.pushed >= before.target_step
+    for name in ("final_step", "gradients", "placement", "loss", "step_secs", "seconds", "examples_per_sec"):
+        assert getattr(report, name) == getattr(before, name), name
+    first = report.attempts[0]
+    assert (first.first_step, first.final_step) == (0, before.final_step)
 
 
 def stop(fleet: Fleet, number: signal.Signals, timeout_secs: float = END_SECS) -> int:

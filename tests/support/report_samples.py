@@ -1,7 +1,8 @@
-"""Reports of two runs: one that left everything there is to report, one that left nothing."""
+"""Reports: of a run that left everything there is to report, of one that left nothing, and of two attempts."""
 
 from __future__ import annotations
 
+from psfleet.report.attempts import merged, with_attempt
 from psfleet.report.schema import (
     CheckpointInfo,
     Event,
@@ -42,3 +43,5 @@ DONE = Report(
     checkpoint=CheckpointInfo(path="checkpoints/step-1900", step=1900),
     versions={"tensorflow": "2.21.0"},
 )
+TWO_ATTEMPTS = merged(with_attempt(DONE, 1.7e9, 0, []), with_attempt(FAILED, 1.8e9, 1900, ["fleet.ps 1 -> 2"], 2.0))
+"""The run that is done, after an attempt that failed before its first step."""

@@ -32,7 +32,7 @@ class ChiefComponents:
 
 
 def chief_components(settings: Settings, context: RunContext, front: FrontEnd, program: str = "") -> ChiefComponents:
-    """Makes the components of this chief process, and removes the records of an earlier attempt.
+    """Makes the components of this chief process, and removes what only an earlier attempt needs.
 
     Args:
         settings: Of this process.
@@ -43,7 +43,7 @@ def chief_components(settings: Settings, context: RunContext, front: FrontEnd, p
     Raises:
         ReplacedError: Another process is the chief now.
     """
-    # Before it removes the records of an earlier attempt: loading the program took time.
+    # Before it removes files of an earlier attempt: loading the program took time.
     check_chief(context.fleet.describe(), context.incarnation)
     attempt = begin(settings)
     manifest_extra = {
@@ -53,7 +53,7 @@ def chief_components(settings: Settings, context: RunContext, front: FrontEnd, p
         "versions": versions(),
         "incarnation": context.incarnation,
     }
-    events = Events(context.out, context.job)
+    events = Events(context.out, context.job, attempt.first_event)
     evaluator = Evaluator(front, context.layout, context.job.device)
     storage = Storage(events, context.job.deadlines.stall_secs)
     recorder = Recorder(context.out, context.job, context.layout, evaluator, storage)
@@ -61,7 +61,7 @@ def chief_components(settings: Settings, context: RunContext, front: FrontEnd, p
     return ChiefComponents(
         recovery=Recovery(context, front.initial_values, manifest_extra, events),
         committer=committer,
-        finisher=RunFinisher(context, recorder, committer, events, attempt.started),
+        finisher=RunFinisher(context, recorder, committer, events, attempt),
         recorder=recorder,
         events=events,
         storage=storage,

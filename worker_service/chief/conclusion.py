@@ -88,7 +88,7 @@ class _Conclusion:
         self._settings, self._job, self._fleet, self._stop = settings, job, fleet, stop
         self._checkpoint = checkpoint
         self._attempt = begin(settings)
-        self._events = Events(settings.out, job)
+        self._events = Events(settings.out, job, self._attempt.first_event)
         self._storage = Storage(self._events, job.deadlines.stall_secs)
         self._events.add("chief", 0, "restarted", settings.cause or "it was replaced")
 
@@ -130,4 +130,4 @@ class _Conclusion:
             out=settings.out,
         )
         committer = CheckpointCommitter(context, {}, self._storage)
-        return RunFinisher(context, recorder, committer, self._events, self._attempt.started)
+        return RunFinisher(context, recorder, committer, self._events, self._attempt)

@@ -16,7 +16,10 @@ logger = logging.getLogger("psfleet.chief")
 
 
 class Events:
-    """The events of a run; its methods may be called from any thread.
+    """The events of an attempt of a run; its methods may be called from any thread.
+
+    Args of the constructor:
+        first_event: Where the attempt's events begin in `events.jsonl`, in bytes; earlier attempts wrote those before.
 
     Attributes:
         restarts: By role and index, how often a process was restarted.
@@ -24,7 +27,7 @@ class Events:
         steps_lost: Applied steps that were lost with ps and trained again.
     """
 
-    def __init__(self, out: Path, job: Job) -> None:
+    def __init__(self, out: Path, job: Job, first_event: int = 0) -> None:
         self._log = EventLog(out / EventLog.FILE_NAME)
         self._job = job
         self._lock = threading.Lock()
@@ -32,7 +35,7 @@ class Events:
         self.restarts: Counter[tuple[str, int]] = Counter()
         self.last: dict[tuple[str, int], Event] = {}
         self.steps_lost = 0
-        self._all = self._log.read()
+        self._all = self._log.read(first_event)
         self._unsaved: list[Event] = []
         for event in self._all:
             self._count(event)

@@ -1,4 +1,4 @@
-"""The run-attempt marker: when this attempt of a run started, which chief is its newest, and which files must go."""
+"""The run-attempt marker: when this attempt of a run started and from which step, and which chief is its newest."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 import secrets
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from psfleet.report.schema import Report
-from psfleet.run_folder import RECORDED, STARTED, clear
+from psfleet.report.attempts import newest_attempt, resumed_from, with_attempt
+from psfleet.report.schema import EventLog, Report
+from psfleet.run_folder import CHECKPOINTS, OF_ONE_ATTEMPT, STARTED, clear
 from psfleet.service.settings import Settings
 from worker_service.fleet_state import States
 
@@ -24,11 +25,17 @@ class Attempt:
         started: When the attempt started, in seconds since 1970.
         chief: Identifies this chief process in the marker. Not its incarnation: if all ps were restarted, a newer chief
             can have a lower one.
+        first_step: Of the newest checkpoint when it started; None: not known.
+        changes: What of the job had changed since that checkpoint.
+        first_event: Where its events begin in `events.jsonl`, in bytes.
     """
 
     out: Path
     started: float
     chief: str
+    first_step: int | None = None
+    changes: tuple[str, ...] = ()
+    first_event: int = 0
 
     def may_report_failure(self, states: States) -> bool:
         """Whether this chief may write a report of a failed or stopped run.
@@ -38,7 +45,16 @@ class Attempt:
                 marker: a chief that was frozen may find no ps because the run is over.
         """
         is_known = any(state is not None for state in states) or _read(self.out).chief in ("", self.chief)
-        return is_known and not has_result(self.out)
+        return is_known and not self.has_result()
+
+    def has_result(self) -> bool:
+        """Whether the run's folder has the report that this attempt is done, which no other outcome replaces."""
+        newest = newest_attempt(self.out)
+        return (newest.get("status"), newest.get("started")) == ("done", self.started)
+
+    def entry_in(self, report: Report) -> Report:
+        """The report of this attempt, with its entry in `attempts`."""
+        return with_attempt(report, self.started, self.first_step, list(self.changes))
 
 
 @dataclass(frozen=True)
@@ -46,29 +62,31 @@ class _Marker:
     """Content of the marker; without a name and a chief, and with the present time, if it cannot be read."""
 
     name: str
-    started: float
+    time: float
     chief: str
+    first_step: int | None = None
+    changes: tuple[str, ...] = ()
+    first_event: int = 0
 
 
 def begin(settings: Settings) -> Attempt:
-    """Stores this chief as the newest of its attempt; the first one removes the records of earlier attempts.
+    """Stores this chief as the newest of its attempt; the first one removes what only an earlier attempt needs.
 
     A chief is not the first of its attempt if its settings name the cause of a restart, or if the platform names the
     attempt and the marker in the run's folder has the same name.
     """
-    marker, name = _read(settings.out), settings.start
-    started = marker.started
-    if is_first(settings):
-        clear(settings.out, RECORDED)
-        started = time.time()
-    else:
-        name = marker.name or name
     chief = secrets.token_hex(8)
+    marker = replace(_read(settings.out), chief=chief)
+    if is_first(settings):
+        clear(settings.out, OF_ONE_ATTEMPT)
+        marker = _new_marker(settings, chief)
+    elif not marker.name:
+        marker = replace(marker, name=settings.start)
     with suppress(OSError):
         temporary = settings.out / f"{STARTED}.{chief}.tmp"
-        temporary.write_text(json.dumps({"name": name, "time": started, "chief": chief}))
+        temporary.write_text(json.dumps(asdict(marker)))
         temporary.replace(settings.out / STARTED)
-    return Attempt(settings.out, started, chief)
+    return Attempt(settings.out, marker.time, chief, marker.first_step, marker.changes, marker.first_event)
 
 
 def is_first(settings: Settings) -> bool:
@@ -76,18 +94,24 @@ def is_first(settings: Settings) -> bool:
     return not settings.cause and (not settings.start or settings.start != _read(settings.out).name)
 
 
-def has_result(out: Path) -> bool:
-    """Whether a run's folder has the report of a run that is done, which no other outcome replaces."""
-    try:
-        report = json.loads((out / Report.FILE_NAME).read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(report, dict) and report.get("status") == "done"
+def _new_marker(settings: Settings, chief: str) -> _Marker:
+    """The marker of an attempt that starts now."""
+    checkpoints, job = settings.out / CHECKPOINTS, settings.job
+    first_step, changes = (None, []) if job is None else resumed_from(checkpoints, job)
+    first_event = EventLog(settings.out / EventLog.FILE_NAME).num_bytes()
+    return _Marker(settings.start, time.time(), chief, first_step, tuple(changes), first_event)
 
 
 def _read(out: Path) -> _Marker:
     try:
-        marker = json.loads((out / STARTED).read_text())
-        return _Marker(str(marker["name"]), float(marker["time"]), str(marker.get("chief", "")))
+        content = json.loads((out / STARTED).read_text())
+        found = _Marker(str(content["name"]), float(content["time"]), str(content.get("chief", "")))
+        first_step = content.get("first_step")
+        return replace(
+            found,
+            first_step=None if first_step is None else int(first_step),
+            changes=tuple(map(str, content.get("changes", ()))),
+            first_event=int(content.get("first_event", 0)),
+        )
     except (OSError, ValueError, TypeError, KeyError):
         return _Marker("", time.time(), "")

@@ -28,6 +28,7 @@ from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.events import Events
 from worker_service.chief.last_checkpoint import LastCheckpoint
 from worker_service.chief.recorder import Recorder
+from worker_service.chief.run_attempt import Attempt
 from worker_service.fleet_state import States
 from worker_service.run_context import RunContext
 
@@ -44,7 +45,7 @@ class RunFinisher:
     """What the chief does once every shard has reached the final step, and for the report of any run.
 
     Args of the constructor:
-        started: When this attempt of the run started, in seconds since 1970.
+        attempt: Of the run.
     """
 
     def __init__(
@@ -53,13 +54,14 @@ class RunFinisher:
         recorder: Recorder,
         committer: CheckpointCommitter,
         events: Events,
-        started: float,
+        attempt: Attempt,
     ) -> None:
         self._context = context
         self._job = context.job
         self._recorder = recorder
         self._events = events
-        self._secs_before = max(0.0, time.time() - started)
+        self._attempt = attempt
+        self._secs_before = max(0.0, time.time() - attempt.started)
         self._began = time.monotonic()
         self._last = LastCheckpoint(context, committer)
 
@@ -92,7 +94,7 @@ class RunFinisher:
         """
         draft = self._draft(states, checkpoint, error)
         if error is not None or checkpoint is None:
-            return draft
+            return self._attempt.entry_in(draft)
         with suppress(OSError):
             draft.write(self._context.out, Report.DRAFT_NAME)
         return self._evaluated(draft, checkpoint)
@@ -119,14 +121,13 @@ class RunFinisher:
             cause = f"not evaluated in time: step {checkpoint.step}, {stop.error()}"
             self._events.add("chief", 0, "evaluation_skipped", cause)
         events = self._events.all()
-        return draft.model_copy(
-            update={
-                "eval": self._recorder.metrics,
-                "seconds": self._seconds(),
-                "events": events,
-                "restarts": _restarts(events),
-            }
-        )
+        update = {
+            "eval": self._recorder.metrics,
+            "seconds": self._seconds(),
+            "events": events,
+            "restarts": _restarts(events),
+        }
+        return self._attempt.entry_in(draft.model_copy(update=update))
 
     def _evaluation_ends(self) -> Callable[[], bool]:
         """A function that returns whether a signal came `EVALUATION_SECS` ago, as far as its calls have seen."""

@@ -17,8 +17,9 @@ from psfleet.job.job import Job, load_job, parse_job
 from psfleet.launch import watcher
 from psfleet.launch.local.platform import Local
 from psfleet.launch.platform import Listener
-from psfleet.launch.results import unreported, with_failure
+from psfleet.launch.results import Start, unreported, with_failure
 from psfleet.report import html
+from psfleet.report.attempts import earlier_report, with_end
 from psfleet.report.progress import progress, starting_entry
 from psfleet.report.schema import Report
 from psfleet.run_folder import RunFolder, claimed, default_folder
@@ -101,6 +102,7 @@ def _run(job: Job, folder: RunFolder, program_folder: Path, listener: Listener) 
     """
     signals: list[int] = []
     platform = Local(job, folder, program_folder, signals)
+    start = Start.now(platform.run, folder, job)
     with _signals_into(signals):
         try:
             listener(starting_entry(job))
@@ -110,16 +112,15 @@ def _run(job: Job, folder: RunFolder, program_folder: Path, listener: Listener) 
             members = platform.members(job.name)
         finally:
             platform.remove(job.name, results=False)
-    found = Report.read(folder.path) if (folder.path / Report.FILE_NAME).exists() else None
-    report = found or unreported(job, folder, members, gone, platform.run)
+    report = found = earlier_report(folder.path)
+    if report is None or report.run != platform.run:
+        report, found = unreported(job, folder, members, gone, start), None
     if not signals:
         report = with_failure(report, gone)
     elif found is None:
         code, error = errors.SIGNAL_BASE + signals[0], f"stopped by {signal.Signals(signals[0]).name}"
-        report = report.model_copy(update={"status": "stopped", "exit_code": code, "error": error})
-    if report is not found:
-        html.publish(report, folder.path)
-    return report.located(folder.path)
+        report = with_end(report, "stopped", code, error)
+    return (report if report is found else html.publish(report, folder.path)).located(folder.path)
 
 
 @contextmanager

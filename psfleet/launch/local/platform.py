@@ -18,7 +18,7 @@ from psfleet.launch.platform import Member, may_restart
 from psfleet.polling import wait_until
 from psfleet.processes.child import Task
 from psfleet.processes.ports import free_addresses
-from psfleet.report.schema import Report
+from psfleet.report.attempts import newest_attempt
 from psfleet.run_folder import RunFolder
 from psfleet.service import settings
 
@@ -172,7 +172,7 @@ class Local:
         if self._deadline is not None:
             # A stopping chief cannot make its last step without a process that was killed meanwhile.
             return not (self._signals and task.was_killed() and self._chief.exit_code() is None)
-        if task is self._chief and (self._folder.path / Report.FILE_NAME).exists():
+        if task is self._chief and newest_attempt(self._folder.path).get("run") == self.run:
             return True
         if task.was_killed() or code == LOST_PEERS:
             return False

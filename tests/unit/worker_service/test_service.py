@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.program_samples import sample_job
+from support.report_samples import DONE
 
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import (
@@ -32,7 +33,6 @@ from worker_service.chief.run_attempt import begin
 from worker_service.chief.storage import Storage
 from worker_service.fleet_state import States
 
-DONE = '{"status": "done"}'
 NO_PS = DeadlineError("all parameter servers to answer", 600)
 NEWER_CHIEF = pb.ShardState(workers=[pb.WorkerState(index=0, incarnation=2, address="new:2222")])
 
@@ -94,10 +94,12 @@ def test_a_failure_never_replaces_the_report_of_a_run_that_is_done(
     lead: Lead, tmp_path: Path, error: PsfleetError, states: States
 ) -> None:
     """A chief that was frozen finds no ps: the run is over, and the chief that replaced it has reported."""
-    (tmp_path / Report.FILE_NAME).write_text(DONE)
+    attempt = begin(chief_settings(tmp_path))
+    attempt.entry_in(DONE).write(tmp_path)
+    done = report(tmp_path)
     with pytest.raises(type(error)):
         lead(error, states)
-    assert report(tmp_path) == DONE
+    assert report(tmp_path) == done
 
 
 @pytest.mark.parametrize("error", [NO_PS, StoppedError(15)], ids=["failed", "stopped"])
@@ -116,12 +118,14 @@ def test_a_replaced_chief_without_ps_reports_nothing(lead: Lead, tmp_path: Path)
 def test_a_chief_that_is_replaced_while_it_loads_the_program_leaves_the_records_of_the_newer_one(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / Report.FILE_NAME).write_text(DONE)
+    DONE.write(tmp_path)
+    (tmp_path / Report.DRAFT_NAME).write_text("of the newer one")
     context: Any = SimpleNamespace(fleet=SimpleNamespace(describe=lambda: [None, NEWER_CHIEF]), incarnation=1)
     front: Any = None
     with pytest.raises(ReplacedError, match="incarnation 1 was replaced by the process at new:2222"):
         chief_components(chief_settings(tmp_path, cause=""), context, front)
-    assert report(tmp_path) == DONE
+    assert (tmp_path / Report.DRAFT_NAME).exists()
+    assert Report.read(tmp_path) == DONE
 
 
 def data_stall(ends_run: bool) -> DataStallError:

@@ -7,13 +7,16 @@ import os
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.checkpoint_samples import save
+from support.report_samples import DONE as DONE_REPORT
 from support.scripted_platform import ScriptedPlatform, ended, log, member
 
+from psfleet.checkpoint.store import verify
 from psfleet.errors import DONE, LOST_PEERS, NO_CHECKPOINT, PROGRAM_FAILED, LostPeerError
 from psfleet.job.job import Job
 from psfleet.launch.platform import Member
@@ -40,7 +43,15 @@ def volume(tmp_path: Path) -> Path:
 
 def leave(folder: Path, time: float = CREATED + 10, **changes: Any) -> None:
     """The chief's report, written at a time."""
-    content = {"status": "done", "exit_code": 0, "name": "small", "run": "small", "mode": "sync", "target_step": STEPS}
+    content = {
+        "status": "done",
+        "exit_code": 0,
+        "name": "small",
+        "run": "small",
+        "mode": "sync",
+        "target_step": STEPS,
+        "loss": 0.5,
+    }
     path = Report(**{**content, "final_step": STEPS, **changes}).write(folder)
     os.utime(path, (time, time))
 
@@ -112,6 +123,30 @@ def test_the_report_of_an_earlier_start_is_none(tmp_path: Path, volume: Path) ->
     assert report.error == "the chief left no report"
 
 
+def test_a_start_without_a_report_is_an_entry_in_the_report_of_the_starts_before(tmp_path: Path, volume: Path) -> None:
+    """The fleet was started again on its volume and failed before its chief could report, twice."""
+    os.utime(volume / "report.json", (CREATED - 10, CREATED - 10))
+    for started in (CREATED, CREATED + 60):
+        one = replace(chief(78, cause="does not match"), created=started)
+        report = results(tmp_path, volume, one)
+    assert (report.status, report.exit_code, report.error) == ("failed", 78, "chief: does not match")
+    assert [(each.status, each.exit_code) for each in report.attempts] == [("done", 0), ("failed", 78), ("failed", 78)]
+    assert (report.final_step, report.loss) == (STEPS, 0.5)
+    assert report.checkpoint is not None
+    assert Path(report.checkpoint.path).parent == tmp_path / "out" / "checkpoints"
+
+
+def test_a_volume_that_was_lost_does_not_make_the_report_poorer(tmp_path: Path, volume: Path) -> None:
+    first = results(tmp_path, volume, chief())
+    report = results(tmp_path, tmp_path / "none", chief(75, cause="lost ps 0"))
+    assert (report.exit_code, report.loss, report.checkpoint) == (75, first.loss, first.checkpoint)
+
+
+def test_results_that_are_copied_again_change_nothing(tmp_path: Path, volume: Path) -> None:
+    first = results(tmp_path, volume, chief())
+    assert results(tmp_path, volume, chief()) == first
+
+
 def test_a_chief_that_did_not_end_as_its_report_says_is_no_success(tmp_path: Path, volume: Path) -> None:
     report = results(tmp_path, volume, chief(137, cause="out of memory"))
     assert (report.status, report.exit_code, report.error) == ("failed", LOST_PEERS, "chief: out of memory")
@@ -167,10 +202,15 @@ def test_a_copy_that_breaks_off_is_a_lost_peer(tmp_path: Path) -> None:
     class Broken(ScriptedPlatform):
         @contextmanager
         def tar(self, job: Job, names: Sequence[str]) -> Iterator[Iterator[Iterator[bytes]]]:
-            entry = tarfile.TarInfo("checkpoints/a")
+            entry = tarfile.TarInfo(f"checkpoints/{kept.folder.name}/{kept.parts[0].file}")
             entry.size = 5000
             yield iter([iter([entry.tobuf(), b"short"])])
 
+    kept = save(tmp_path / "out" / "checkpoints", STEPS)
+    DONE_REPORT.write(tmp_path / "out")
+    (tmp_path / "out" / ".run").write_text('{"name": "small"}')
     with pytest.raises(LostPeerError, match="the copy of the results broke off"):
         collect(Broken([chief()], logs={"chief": ["trained"]}), "small", tmp_path / "out", "scripted")
     assert (tmp_path / "out" / "logs" / "worker-0.log").read_text() == "trained\n", "logs are saved all the same"
+    verify(kept)
+    assert Report.read(tmp_path / "out") == DONE_REPORT

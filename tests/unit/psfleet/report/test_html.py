@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
-from support.report_samples import DONE, FAILED
+from support.report_samples import DONE, FAILED, TWO_ATTEMPTS
 
 from psfleet.report.charts import line_chart
 from psfleet.report.html import render
@@ -91,6 +91,18 @@ def test_the_page_shows_all_parts_of_a_report() -> None:
         "2023-11-14 22:13:20 ps 1 killed signal 9 37",
         "Step 1,900 in checkpoints/step-1900",
         "tensorflow 2.21.0",
+    ):
+        assert expected in text
+
+
+def test_the_page_shows_each_attempt_and_the_numbers_of_the_one_that_trained() -> None:
+    assert "Attempts" not in checked(render(DONE, [])).text
+    text = checked(render(TWO_ATTEMPTS, [])).text
+    for expected in (
+        "Failed at step 1,900 of 1,900 with exit code 75",
+        "evaluation: accuracy 0.9876",
+        "2023-11-14 22:13:20 done 0 to 1,900 41.5 s",
+        "2027-01-15 08:00:00 failed (75) 1,900 to 1,900 2 s lost ps 1; fleet.ps 1 -> 2",
     ):
         assert expected in text
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
+from support.report_samples import DONE, TWO_ATTEMPTS
 from support.tiny_job import job
 
-from psfleet.report.progress import progress, starting_entry
+from psfleet.report.progress import progress, starting_entry, summary
 
 STARTING = {"event": "starting", "message": "chief: importing TensorFlow"}
 STEP = {"event": "progress", "step": 7, "loss": 0.25, "examples_per_sec": 1200.0, "step_secs": 0.1}
@@ -64,3 +66,13 @@ def test_the_launcher_names_the_processes_that_it_starts(fleet: dict[str, Any], 
     entry = starting_entry(job(fleet=fleet))
     assert entry["event"] == "starting"
     assert entry["message"] == f"tiny: starting {processes} (importing TensorFlow takes some seconds)"
+
+
+def test_the_summary_lists_the_attempts_if_there_was_more_than_one() -> None:
+    text = io.StringIO()
+    for report in (DONE, TWO_ATTEMPTS):
+        summary(Console(file=text, width=200, color_system=None), report, Path("out"))
+    first, _, second = text.getvalue().partition("status:          failed (exit code 75)")
+    assert "attempts" not in first
+    assert "attempts:        2: done at step 1900, failed at step 1900 (exit code 75)" in second
+    assert "steps:           1900 of 1900" in second

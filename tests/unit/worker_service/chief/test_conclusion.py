@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.checkpoint_samples import save
+from support.report_samples import DONE as SAMPLE
 from support.tiny_job import PRELUDE
 
 from psfleet.addresses import Address
@@ -25,6 +26,7 @@ from psfleet.polling import run_within
 from psfleet.report.schema import Report
 from psfleet.service import settings
 from worker_service.chief import conclusion, run_finisher
+from worker_service.chief.run_attempt import begin
 from worker_service.evaluation import Evaluator
 from worker_service.frontends import front_end
 
@@ -132,16 +134,16 @@ def test_a_program_that_does_not_fit_is_reported_and_no_ps_is_told_of_a_success(
     process = chief(tmp_path, CAUSE="it was killed")
     saved = conclusion.saved_final_step(process)
     assert saved is not None
-    before = '{"status": "done"}'
     if has_result:
-        (tmp_path / Report.FILE_NAME).write_text(before)
+        begin(process).entry_in(SAMPLE).write(tmp_path)
+        before = (tmp_path / Report.FILE_NAME).read_bytes()
     told: list[pb.Outcome] = []
     with pytest.raises(PsfleetError) as caught:
         conclusion.conclude(process, fleet_of(told), stop_of(), saved)
     assert caught.value.exit_code == exit_code
     assert [outcome.exit_code for outcome in told] == [exit_code]
     if has_result:
-        assert (tmp_path / Report.FILE_NAME).read_text() == before
+        assert (tmp_path / Report.FILE_NAME).read_bytes() == before
         return
     report = Report.read(tmp_path)
     assert (report.status, report.exit_code, report.final_step) == ("failed", exit_code, 100)

@@ -1,4 +1,4 @@
-"""A chief keeps the records of its own attempt of the run, and removes those of an earlier one."""
+"""A chief keeps the records of its own attempt of the run, and no attempt removes what earlier ones reported."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import time
 from pathlib import Path
 
 import pytest
+from support.checkpoint_samples import save
+from support.chief_samples import sample_job
+from support.report_samples import DONE
 
 from psfleet.control import control_pb2 as pb
+from psfleet.report import html
+from psfleet.report.attempts import with_attempt, with_end
 from psfleet.report.schema import Event, EventLog, Report
 from psfleet.run_folder import STARTED
 from psfleet.service import settings
 from psfleet.service.settings import Settings
-from worker_service.chief.run_attempt import begin, has_result
+from worker_service.chief.events import Events
+from worker_service.chief.run_attempt import begin
 
 LONG_AGO = 1000.0
 
@@ -42,13 +48,33 @@ def test_a_chief_that_replaces_another_keeps_its_start_time_and_events(out: Path
 
 
 @pytest.mark.parametrize("env", [{"START": "b"}, {}])
-def test_the_first_chief_of_an_attempt_removes_the_records_and_keeps_the_checkpoints(
+def test_the_first_chief_of_an_attempt_keeps_reports_and_counts_only_its_own_events(
     out: Path, env: dict[str, str]
 ) -> None:
+    """A crash at any time leaves the report of the attempts before."""
+    DONE.write(out)
+    (out / Report.DRAFT_NAME).write_text("of the attempt before")
     before = time.time()
-    assert begin(chief(out, **env)).started >= before
-    assert EventLog(out / EventLog.FILE_NAME).read() == []
-    assert (out / "checkpoints").is_dir()
+    attempt = begin(chief(out, **env))
+    assert attempt.started >= before
+    assert Report.read(out) == DONE
+    assert not (out / Report.DRAFT_NAME).exists()
+    assert len(EventLog(out / EventLog.FILE_NAME).read()) == 1
+    Events(out, sample_job(), attempt.first_event).add("ps", 0, "restarted", "killed")
+    again = begin(chief(out, CAUSE="it was killed"))
+    assert [event.role for event in Events(out, sample_job(), again.first_event).all()] == ["ps"]
+
+
+def test_an_attempt_knows_from_which_step_it_starts_with_which_changes(tmp_path: Path) -> None:
+    job = sample_job(train={"steps": 300, "batch_size": 8})
+    save(tmp_path / "checkpoints", 100, extra={"job": sample_job().model_dump(mode="json")})
+    for env in ({}, {"CAUSE": "it was killed"}):
+        attempt = begin(chief(tmp_path, JOB=job.model_dump_json(), **env))
+        assert (attempt.first_step, attempt.changes) == (100, ("train.steps 100 -> 300",))
+        save(tmp_path / "checkpoints", 200)
+    (entry,) = attempt.entry_in(DONE).attempts
+    assert (entry.first_step, entry.final_step, entry.started) == (100, DONE.final_step, attempt.started)
+    assert entry.changes == ["train.steps 100 -> 300"]
 
 
 @pytest.mark.parametrize("text", ["", "no json", "[]", '{"name": "a"}', '{"name": "a", "time": "noon"}'])
@@ -80,11 +106,14 @@ def test_a_chief_whose_marker_is_gone_reports(out: Path) -> None:
     assert attempt.may_report_failure([None])
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [('{"status": "done"}', True), ('{"status": "failed"}', False), ("[]", False), ("", False), (None, False)],
-)
-def test_only_the_report_of_a_run_that_is_done_is_a_result(tmp_path: Path, text: str | None, expected: bool) -> None:
-    if text is not None:
-        (tmp_path / Report.FILE_NAME).write_text(text)
-    assert has_result(tmp_path) == expected
+def test_only_the_report_that_this_attempt_is_done_is_its_result(out: Path) -> None:
+    attempt = begin(chief(out, START="a", CAUSE="it was killed"))
+    assert not attempt.has_result()
+    html.publish(with_attempt(DONE, LONG_AGO - 10, 0, []), out)
+    assert not attempt.has_result(), "an earlier attempt was done"
+    html.publish(attempt.entry_in(with_end(DONE, "failed", 75, "lost ps 1")), out)
+    assert not attempt.has_result()
+    html.publish(attempt.entry_in(DONE), out)
+    assert attempt.has_result()
+    assert not attempt.may_report_failure([pb.ShardState()])
+    assert begin(chief(out, START="b")).may_report_failure([pb.ShardState()]), "the next attempt failed"

@@ -17,6 +17,7 @@ from psfleet.errors import DeadlineError, StorageError
 from worker_service.chief import checkpoints, run_finisher
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.events import Events
+from worker_service.chief.run_attempt import Attempt
 from worker_service.chief.run_finisher import RunFinisher
 from worker_service.chief.storage import Storage
 from worker_service.run_context import RunContext
@@ -38,7 +39,9 @@ def finisher_of(context: RunContext, started: float = 0.0) -> RunFinisher:
     recorder: Any = None
     events = Events(context.out, context.job)
     storage = Storage(events, context.job.deadlines.stall_secs)
-    return RunFinisher(context, recorder, CheckpointCommitter(context, {}, storage), events, started)
+    return RunFinisher(
+        context, recorder, CheckpointCommitter(context, {}, storage), events, Attempt(context.out, started, "")
+    )
 
 
 def test_a_last_part_that_takes_longer_than_a_step_is_waited_for(

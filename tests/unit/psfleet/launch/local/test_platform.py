@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from support.report_samples import DONE
 from support.scripted_platform import job
 
 from psfleet.launch import watcher
@@ -17,7 +18,6 @@ from psfleet.launch.local import launcher
 from psfleet.launch.local import platform as local
 from psfleet.launch.local.platform import Local
 from psfleet.launch.platform import chief_of
-from psfleet.report.schema import Report
 from psfleet.run_folder import RunFolder
 
 
@@ -132,11 +132,12 @@ def test_a_restart_is_given_the_cause_of_the_end(fleet: Fleet) -> None:
 
 
 def test_a_chief_that_left_a_report_is_not_restarted(fleet: Fleet, tmp_path: Path) -> None:
-    (tmp_path / Report.FILE_NAME).write_text("{}")
     fleet.task("worker 0").code = 137
-    chief = chief_of(fleet.platform.members(None))
-    assert chief is not None
-    assert not chief.awaits_restart
+    for run, awaits_restart in (("an-earlier-run", True), (fleet.platform.run, False)):
+        DONE.model_copy(update={"run": run}).write(tmp_path)
+        chief = chief_of(fleet.platform.members(None))
+        assert chief is not None
+        assert chief.awaits_restart == awaits_restart
 
 
 def test_the_first_signal_asks_the_chief_to_stop_and_the_second_ends_all(fleet: Fleet) -> None:
