@@ -13,7 +13,7 @@ from pathlib import Path
 from psfleet.checkpoint import committed
 from psfleet.errors import UsageError
 from psfleet.job.job import Job
-from psfleet.report.schema import EventLog, History, Report
+from psfleet.report.schema import EvaluationLog, EventLog, History, Report
 
 LOCAL = "local"
 """The platform of runs on this machine's processes."""
@@ -32,7 +32,7 @@ WRITTEN = {LOGS: ("*.log",), CHECKPOINTS: (STEP, f".{STEP}.tmp"), TENSORBOARD: (
 """What runs write into the folders of a run folder."""
 OF_ONE_START = (*RECORDED, LOGS)
 """Files and folders that a resumed run replaces; of folders, only `WRITTEN`."""
-OWN = (CHECKPOINTS, TENSORBOARD, History.FILE_NAME, *OF_ONE_START)
+OWN = (CHECKPOINTS, TENSORBOARD, History.FILE_NAME, EvaluationLog.FILE_NAME, *OF_ONE_START)
 """All files and folders of a run that `--fresh` deletes; other files in the folder are never changed."""
 
 

@@ -17,10 +17,10 @@ from psfleet.launch.logs import fleet_table, with_indices
 from psfleet.launch.platform import TRAINING, Member, Platform, chief_of, gone_for_good, require
 from psfleet.report import html
 from psfleet.report.evidence import first_failure, validated
-from psfleet.report.schema import EventLog, History, Report
+from psfleet.report.schema import EvaluationLog, EventLog, History, Report
 from psfleet.run_folder import RunFolder, claimed
 
-ALWAYS = ("checkpoints", "tensorboard", History.FILE_NAME)
+ALWAYS = ("checkpoints", "tensorboard", History.FILE_NAME, EvaluationLog.FILE_NAME)
 """Results that are copied whatever their age."""
 OF_THIS_START = (EventLog.FILE_NAME, Report.FILE_NAME)
 """Results that are copied only if they were written since the fleet was created."""

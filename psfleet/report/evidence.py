@@ -13,11 +13,14 @@ from psfleet.service.logs import parse_line
 
 
 def validated(report: Report, folder: Path) -> Report:
-    """A report whose checkpoint is the copy in the folder; failed unless that proves its success."""
-    saved = report.checkpoint
+    """A report whose checkpoints are the copies in the folder; failed unless the last one proves its success."""
+    saved, best = report.checkpoint, report.best
+    if best is not None:
+        copied = best.model_copy(update={"path": str(_copy(folder, best.path))})
+        report = report.model_copy(update={"best": copied})
     if saved is None:
         return report if report.exit_code else _failed(report, "the report names no checkpoint")
-    path = folder / "checkpoints" / Path(saved.path).name
+    path = _copy(folder, saved.path)
     report = report.model_copy(update={"checkpoint": CheckpointInfo(path=str(path), step=saved.step)})
     if report.exit_code != errors.DONE:
         return report
@@ -26,9 +29,14 @@ def validated(report: Report, folder: Path) -> Report:
         verify(checkpoint)
     except (NoCheckpointError, BadJobError) as error:
         return _failed(report, f"the copied checkpoint is not whole: {error}")
-    if checkpoint.step < report.target_step:
+    if checkpoint.step < report.target_step and report.stopped_early is None:
         return _failed(report, f"the copied checkpoint has step {checkpoint.step}, expected {report.target_step}")
     return report
+
+
+def _copy(folder: Path, path: str) -> Path:
+    """The copy of a checkpoint in a run folder."""
+    return folder / "checkpoints" / Path(path).name
 
 
 def first_failure(folder: Path, code: int) -> str | None:

@@ -1,4 +1,4 @@
-"""Schema of a run's records: `report.json`, written at its end, and `history.jsonl` and `events.jsonl`, which grow.
+"""Schema of a run's records: `report.json`, written at its end, and `history.jsonl` and the like, which grow.
 
 The description of each field is its documentation in `docs/report.md`, which is generated.
 Non-finite numbers are written as the texts "NaN", "Infinity" and "-Infinity", so that the files are valid JSON.
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, ClassVar, Generic, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from psfleet.errors import BadJobError, UsageError
+from psfleet.errors import UsageError
+from psfleet.report.json_lines import JsonLines, mismatch, without_undone
 
 Count = Annotated[int, Field(ge=0)]
 StalenessValue = Annotated[str, Field(pattern=r"^\d+$")]
@@ -96,6 +97,15 @@ class CheckpointInfo(Record):
     step: Count = Field(description="Number of updates that its parameters include.")
 
 
+class BestInfo(Record):
+    """The checkpoint with the best evaluation, by `checkpoint.best` of the job."""
+
+    metric: str = Field(description="Name of the metric.")
+    value: float = Field(description="Its value, in the unit of the program's metric.")
+    step: Count = Field(description="Number of updates that the checkpoint's parameters include.")
+    path: str = Field(description="Folder of the checkpoint.")
+
+
 class Point(Record):
     """Training state at one step; one line of `history.jsonl`."""
 
@@ -107,6 +117,16 @@ class Point(Record):
     examples_per_sec: float = Field(description="Examples of used gradients per second since the previous point.")
 
 
+class Evaluation(Record):
+    """An evaluation of the model; one line of `evaluations.jsonl`."""
+
+    time: float = Field(description="Unix time in seconds at which the evaluation ended.")
+    step: Count = Field(description="Number of updates that the evaluated weights include.")
+    generation: Count = Field(description="Generation of the fleet's state that the weights are of.")
+    secs: float = Field(description="Duration of the evaluation in seconds.")
+    metrics: dict[str, float] = Field(description="Metrics by name, in the units of the program's metrics.")
+
+
 class Report(Record):
     """Outcome of a run; the content of `report.json`."""
 
@@ -115,15 +135,22 @@ class Report(Record):
     """The report before the final evaluation, for a chief that replaces one which died in it."""
 
     status: Literal["done", "stopped", "failed"] = Field(
-        description="done: the final step is reached and its checkpoint verified; stopped: a signal ended the run, "
-        "which can be resumed; failed: all other outcomes."
+        description="done: the final step is reached, or training was stopped early (`stopped_early`), and the last "
+        "checkpoint is verified; stopped: a signal ended the run, which can be resumed; failed: all other outcomes."
     )
     exit_code: Count = Field(description="Exit code of the run; 0 if and only if the status is done.")
     error: OneLine | None = Field(None, description="Cause of the run's end, in one line; null if the status is done.")
+    stopped_early: OneLine | None = Field(
+        None,
+        description="Why a run that is done ended before `target_step`, by `evaluate.stop` of the job; null: it did "
+        "not.",
+    )
     name: str = Field(description="`name` of the job.")
     run: str = Field(description="Identifier of this run; a resumed run has another one.")
     mode: str = Field(description="`update.mode` of the job.")
-    target_step: Count = Field(description="Final step, after which the run is done: `train.steps` of the job.")
+    target_step: Count = Field(
+        description="Final step: `train.steps` of the job, also of a run that was stopped early."
+    )
     final_step: Count = Field(0, description="Number of updates that the model includes at the end.")
     generation: Count = Field(
         0, description="Generation of the fleet's state at the end; each rollback starts a new one."
@@ -148,6 +175,9 @@ class Report(Record):
     restarts: Count = Field(0, description="Number of restarts of processes.")
     events: list[Event] = Field(default_factory=list, description="Events of the fleet, the oldest first.")
     checkpoint: CheckpointInfo | None = Field(None, description="The newest verified checkpoint; null: none.")
+    best: BestInfo | None = Field(
+        None, description="The best checkpoint; null: without `checkpoint.best`, and before its first evaluation."
+    )
     versions: dict[str, str] = Field(default_factory=dict, description="Software versions, by name.")
 
     def write(self, folder: Path, name: str = FILE_NAME) -> Path:
@@ -175,53 +205,10 @@ class Report(Record):
         except OSError as error:
             raise UsageError(f"report {path}: {error.strerror or error}") from error
         except ValidationError as error:
-            raise _mismatch(str(path), error) from error
+            raise mismatch(str(path), error) from error
 
 
-RecordT = TypeVar("RecordT", bound=Record)
-
-
-class _JsonLines(Generic[RecordT]):
-    """An append-only file of records, one per line; only the last line of a killed writer can be incomplete."""
-
-    _record: type[RecordT]
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def append(self, record: RecordT) -> None:
-        """Appends one line, after ending an incomplete last line, which `read` skips."""
-        line = record.model_dump_json().encode() + b"\n"
-        with self.path.open("ab+") as file:
-            if file.seek(0, os.SEEK_END):
-                file.seek(-1, os.SEEK_END)
-                line = line if file.read(1) == b"\n" else b"\n" + line
-            file.write(line)
-
-    def read(self) -> list[RecordT]:
-        """Reads all complete records, in the order of the file; empty if there is no file.
-
-        Raises:
-            BadJobError: A line is JSON but not a record of this version.
-        """
-        try:
-            lines = self.path.read_bytes().split(b"\n")
-        except FileNotFoundError:
-            return []
-        records = (self._parsed(line, number) for number, line in enumerate(lines, 1) if line)
-        return [record for record in records if record is not None]
-
-    def _parsed(self, line: bytes, number: int) -> RecordT | None:
-        """Parses a line; None if it is incomplete. The beginning of a JSON object is never valid JSON."""
-        try:
-            return self._record.model_validate_json(line)
-        except ValidationError as error:
-            if error.errors()[0]["type"] == "json_invalid":
-                return None
-            raise _mismatch(f"{self.path} line {number}", error) from error
-
-
-class History(_JsonLines[Point]):
+class History(JsonLines[Point]):
     """`history.jsonl`: points appended by the chief, which continue over restarts, rollbacks and resumed runs."""
 
     FILE_NAME: ClassVar[str] = "history.jsonl"
@@ -229,23 +216,22 @@ class History(_JsonLines[Point]):
 
     def curve(self) -> list[Point]:
         """The points by ascending step, without those that a rollback has undone."""
-        kept: list[Point] = []
-        for point in self.read():
-            while kept and kept[-1].step >= point.step:
-                kept.pop()
-            kept.append(point)
-        return kept
+        return without_undone(self.read())
 
 
-class EventLog(_JsonLines[Event]):
+class EvaluationLog(JsonLines[Evaluation]):
+    """`evaluations.jsonl`: the evaluations of a run folder, which continue like its history."""
+
+    FILE_NAME: ClassVar[str] = "evaluations.jsonl"
+    _record = Evaluation
+
+    def curve(self) -> list[Evaluation]:
+        """The evaluations by ascending step, without those that a rollback has undone."""
+        return without_undone(self.read())
+
+
+class EventLog(JsonLines[Event]):
     """`events.jsonl`: the events of the fleet, appended as they occur."""
 
     FILE_NAME: ClassVar[str] = "events.jsonl"
     _record = Event
-
-
-def _mismatch(source: str, error: ValidationError) -> BadJobError:
-    """The first validation error of a file, as one line."""
-    problem = error.errors()[0]
-    field = ".".join(str(part) for part in problem["loc"]) or "content"
-    return BadJobError(f"{source}: {field}: {problem['msg']}")

@@ -9,7 +9,6 @@ from contextlib import suppress
 from importlib import metadata
 
 from psfleet.checkpoint.manifest import Checkpoint
-from psfleet.checkpoint.tensors import read_tensors
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import DONE, PsfleetError, StoppedError
 from psfleet.polling import wait_until
@@ -55,6 +54,7 @@ class RunFinisher:
         self._context = context
         self._job = context.job
         self._recorder = recorder
+        self._committer = committer
         self._events = events
         self._secs_before = max(0.0, time.time() - started)
         self._began = time.monotonic()
@@ -108,16 +108,26 @@ class RunFinisher:
 
     def _evaluated(self, draft: Report, checkpoint: Checkpoint) -> Report:
         """The report of a run that is done."""
-        self._recorder.evaluate(checkpoint.step, lambda: read_tensors(checkpoint))
+        self._recorder.evaluate_last(checkpoint)
+        if self._recorder.monitor.best is not None:
+            self._committer.prune()
         events = self._events.all()
         return draft.model_copy(
             update={
                 "eval": self._recorder.metrics,
+                "best": self._recorder.monitor.best,
                 "seconds": self._seconds(),
                 "events": events,
                 "restarts": _restarts(events),
             }
         )
+
+    def _early_stop(self, checkpoint: Checkpoint | None) -> str | None:
+        """Why training ended at a checkpoint before the final step; None: it did not."""
+        decision = self._recorder.monitor.decision
+        if checkpoint is None or decision is None or checkpoint.step >= self._job.train.steps:
+            return None
+        return decision.reason
 
     def _seconds(self) -> float:
         """Since the attempt started; within one process it does not depend on changes of the clock."""
@@ -134,6 +144,7 @@ class RunFinisher:
             status=status,
             exit_code=code,
             error=str(error) if error else None,
+            stopped_early=self._early_stop(checkpoint) if error is None else None,
             name=self._job.name,
             run=self._context.run,
             mode=self._job.update.mode,
@@ -151,6 +162,7 @@ class RunFinisher:
             restarts=_restarts(events),
             events=events,
             checkpoint=CheckpointInfo(path=str(checkpoint.folder), step=checkpoint.step) if checkpoint else None,
+            best=recorder.monitor.best,
             versions=versions(),
         )
 
