@@ -188,5 +188,8 @@ class Shard:
         self.writer.save(step, self._graph.read_snapshot, is_final=lambda: step >= self.final_step)
 
     def _is_due(self, step: int) -> bool:
-        every = self.plan.job.checkpoint.every_steps
-        return step == self.final_step or step in self._scheduled or (every is not None and step % every == 0)
+        job = self.plan.job
+        # The best checkpoint has the weights that were evaluated: checkpoints are evaluated, not a worker's copy.
+        evaluated = job.evaluate.every_steps if job.checkpoint.best is not None else None
+        is_regular = any(every is not None and step % every == 0 for every in (job.checkpoint.every_steps, evaluated))
+        return step == self.final_step or step in self._scheduled or is_regular

@@ -14,7 +14,7 @@ from psfleet.checkpoint import committed
 from psfleet.errors import UsageError
 from psfleet.job.function_program import FILES
 from psfleet.job.job import Job
-from psfleet.report.schema import EventLog, History, Report
+from psfleet.report.schema import EvaluationLog, EventLog, History, Report
 
 LOCAL = "local"
 """The platform of runs on this machine's processes."""
@@ -44,7 +44,7 @@ OF_ONE_START = (*OF_ONE_ATTEMPT, STARTED, LOGS)
 """Files and folders that a resumed run replaces; of folders, only `WRITTEN`."""
 OVERWRITTEN = (*REPORTED, *OF_ONE_START)
 """Files and folders that every run writes anew or deletes."""
-OWN = (CHECKPOINTS, TENSORBOARD, PROGRAM, History.FILE_NAME, *OVERWRITTEN)
+OWN = (CHECKPOINTS, TENSORBOARD, PROGRAM, History.FILE_NAME, EvaluationLog.FILE_NAME, *OVERWRITTEN)
 """All files and folders of a run that `--fresh` deletes; other files in the folder are never changed."""
 
 

@@ -33,7 +33,7 @@ from psfleet.tls.data_plane import DataPlane, data_plane
 from worker_service.batches import Batches, BatchNumbers
 from worker_service.chief.chief import Chief
 from worker_service.chief.components import ChiefComponents, chief_components
-from worker_service.chief.conclusion import conclude, saved_final_step
+from worker_service.chief.conclusion import conclude, is_last, saved_final_step
 from worker_service.fleet_state import States, check_chief, trains_on
 from worker_service.frontends import FrontEnd, front_end
 from worker_service.heartbeat import Heartbeat
@@ -79,7 +79,7 @@ def serve(settings: Settings, stop: Stop) -> int:
         exposing(settings, metrics.read),
     ):
         saved = saved_final_step(settings)
-        if saved is not None:
+        if saved is not None and is_last(job, saved, fleet.describe()):
             return conclude(settings, fleet, stop, saved)
         files = program_files(job.program, settings.program_folder)
         membership = join(fleet, settings, job, stop, files)

@@ -16,6 +16,7 @@ import tensorflow.compat.v1 as v1
 
 from psfleet.errors import ProgramError, PsfleetError
 from psfleet.job.job import Job, job_from_json
+from psfleet.job.monitored import require_metrics
 from psfleet.job.program import GraphProgram, KerasProgram, load_program
 from psfleet.layout import Layout
 from psfleet.report.verdict import Verdict
@@ -35,6 +36,7 @@ def check(job: Job, folder: Path) -> str:
 
     Raises:
         ProgramError: The program cannot be loaded, built, trained or evaluated.
+        BadJobError: The job watches a metric that the program does not have.
         DataStallError: Its data set gave no batch in `deadlines.first_batch_secs`.
     """
     program = load_program(job, folder)
@@ -43,7 +45,8 @@ def check(job: Job, folder: Path) -> str:
     values = front.initial_values()
     loss = _loss(front, job, layout, values, _first_batch(program, job))
     with translate_errors():
-        Evaluator(front, layout, job.device).evaluate(values)
+        metrics = Evaluator(front, layout, job.device).evaluate(values)
+    require_metrics(job, metrics)
     number = sum(spec.size for spec in layout.parameters.specs)
     return (
         f"{type(program).__name__} {job.name}: {number:,} parameters in {len(layout.parameters.specs)} tensors, "

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import safetensors.numpy
 
+from psfleet.checkpoint import evaluated
 from psfleet.checkpoint.keras_names import Variable, keras_names
 from psfleet.checkpoint.manifest import MANIFEST, Checkpoint, read_manifest
 from psfleet.checkpoint.store import is_checkpoint_name, newest, verify
@@ -53,19 +54,20 @@ class KerasModel(Protocol):
         """Saves the weights."""
 
 
-def export(source: Path, out: Path) -> int:
+def export(source: Path, out: Path, best: bool = False) -> int:
     """Writes all parameters, state and frozen tensors of a checkpoint atomically to `out`.
 
     Args:
         source: A checkpoint, or a run folder or its `checkpoints` folder, whose newest valid checkpoint is exported.
         out: `*.safetensors` (without TensorFlow), or `*.weights.h5` or `*.keras` (these build the program's model).
+        best: Whether the best checkpoint of a run is exported, by `checkpoint.best` of its job.
 
     Returns:
         The number of tensors.
 
     Raises:
-        UsageError: There is no checkpoint, the suffix is unknown, `out` cannot be written, or the checkpoint
-            records no program or one without a Keras model.
+        UsageError: There is no checkpoint, or with `best` none that was evaluated, the suffix is unknown, `out` cannot
+            be written, or the checkpoint records no program or one without a Keras model.
         ProgramError: The program cannot be loaded, or does not build its model.
         NoCheckpointError: There are checkpoints, but none is valid.
         BadJobError: The variables of the program's model differ from the checkpoint's.
@@ -74,7 +76,7 @@ def export(source: Path, out: Path) -> int:
         raise UsageError(f"--out {out}: expected a name that ends in {SAFETENSORS}, {KERAS_WEIGHTS} or {KERAS_MODEL}")
     if not out.parent.is_dir() or out.is_dir():
         raise UsageError(f"--out {out}: expected a file in a folder that exists")
-    checkpoint = find(source)
+    checkpoint = find_best(source) if best else find(source)
     if out.name.endswith(SAFETENSORS):
         return export_safetensors(checkpoint, out)
     return export_keras(checkpoint, out, _model(checkpoint))
@@ -86,13 +88,37 @@ def find(source: Path) -> Checkpoint:
         checkpoint = read_manifest(source)
         verify(checkpoint)
         return checkpoint
-    root = source / "checkpoints"
-    found = newest(root if root.is_dir() else source)
+    found = newest(_root(source))
     if found is None:
-        raise UsageError(
-            f"{source}: no checkpoint there, expected a run folder, its checkpoints folder or a checkpoint"
-        )
+        raise _no_checkpoint(source)
     return found
+
+
+def find_best(source: Path) -> Checkpoint:
+    """Resolves and verifies the best checkpoint of a run, by `checkpoint.best` of the job that trained it last."""
+    root = _root(source)
+    checkpoints = evaluated.committed(root)
+    if not checkpoints:
+        raise _no_checkpoint(source)
+    content = checkpoints[0].extra.get("job")
+    watched = parse_job(content, f"job of {root}").checkpoint.best if isinstance(content, dict) else None
+    if watched is None:
+        raise UsageError(f"--best: the job of {source} has no checkpoint.best, by which one would be the best")
+    found = evaluated.best(evaluated.evaluated(root), watched)
+    if found is None:
+        raise UsageError(f"--best: no checkpoint of {source} was evaluated with a finite {watched.metric}")
+    verify(found.checkpoint)
+    return found.checkpoint
+
+
+def _root(source: Path) -> Path:
+    """The folder of checkpoints of a run folder, or the folder itself."""
+    root = source / "checkpoints"
+    return root if root.is_dir() else source
+
+
+def _no_checkpoint(source: Path) -> UsageError:
+    return UsageError(f"{source}: no checkpoint there, expected a run folder, its checkpoints folder or a checkpoint")
 
 
 def export_safetensors(checkpoint: Checkpoint, out: Path) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ def is_checkpoint_name(name: str) -> bool:
 
 def has_checkpoints(root: Path) -> bool:
     """Whether there are checkpoints, valid or not."""
-    return bool(_folders(root))
+    return bool(folders(root))
 
 
 def verify(checkpoint: Checkpoint) -> None:
@@ -67,14 +67,14 @@ def newest(root: Path) -> Checkpoint | None:
         NoCheckpointError: `root` has checkpoints, but none is valid.
     """
     found = newest_from(root, 0)
-    if found is None and (folders := _folders(root)):
-        raise NoCheckpointError(f"none of the {len(folders)} checkpoints in {root} is valid")
+    if found is None and (existing := folders(root)):
+        raise NoCheckpointError(f"none of the {len(existing)} checkpoints in {root} is valid")
     return found
 
 
 def newest_from(root: Path, step: int) -> Checkpoint | None:
     """The newest valid checkpoint of at least a step, or None; newer invalid ones are logged, older ones not read."""
-    for folder in _folders(root):
+    for folder in folders(root):
         if _step_and_generation(folder)[0] < step:
             return None
         try:
@@ -89,7 +89,7 @@ def newest_from(root: Path, step: int) -> Checkpoint | None:
 
 def newest_committed(root: Path) -> Checkpoint | None:
     """The newest checkpoint with a valid manifest and parts of the right sizes, or None; contents are not read."""
-    for folder in _folders(root):
+    for folder in folders(root):
         try:
             return read_manifest(folder)
         except NoCheckpointError:
@@ -97,18 +97,23 @@ def newest_committed(root: Path) -> Checkpoint | None:
     return None
 
 
-def prune(root: Path, keep: int) -> list[Path]:
+def prune(root: Path, keep: int, protected: Collection[Path] = ()) -> list[Path]:
     """Deletes all but the newest `keep` checkpoints, and uncommitted ones of steps before the newest.
 
     Only manifests and file sizes are checked. The newest checkpoint is never deleted, nor is one whose manifest is
     invalid.
+
+    Args:
+        root: The folder of the checkpoints.
+        keep: How many of the newest are kept.
+        protected: Folders that are kept in addition.
 
     Returns:
         The folders that were deleted.
     """
     valid: list[Path] = []
     uncommitted: list[Path] = []
-    for folder in _folders(root):
+    for folder in folders(root):
         try:
             read_manifest(folder)
         except NoCheckpointError:
@@ -118,7 +123,7 @@ def prune(root: Path, keep: int) -> list[Path]:
             valid.append(folder)
     newest_step = _step_and_generation(valid[0])[0] if valid else 0
     old = [folder for folder in uncommitted if _step_and_generation(folder)[0] < newest_step]
-    removed = [*valid[max(keep, 1) :], *old]
+    removed = [folder for folder in [*valid[max(keep, 1) :], *old] if folder not in protected]
     for folder in removed:
         # The manifest is deleted first: a crash in between leaves an uncommitted checkpoint, not an invalid one.
         (folder / MANIFEST).unlink(missing_ok=True)
@@ -163,7 +168,7 @@ def write_initial(
     return read_manifest(folder)
 
 
-def _folders(root: Path) -> list[Path]:
+def folders(root: Path) -> list[Path]:
     """The folders of all checkpoints, valid or not, the newest first."""
     if not root.is_dir():
         return []

@@ -87,11 +87,14 @@ def clusterspec(
 def export_weights(
     checkpoint_dir: Annotated[Path, typer.Argument(help="A run's checkpoints/ folder, or one checkpoint in it.")],
     out: Annotated[Path, typer.Option(help="FILE.safetensors, FILE.weights.h5 or FILE.keras.")],
+    best: Annotated[
+        bool, typer.Option("--best", help="The best checkpoint by checkpoint.best, not the newest.")
+    ] = False,
 ) -> None:
     """Export the named tensors of a checkpoint to one file."""
     if out.name.endswith(export.KERAS_SUFFIXES):
         prepare_tensorflow()
-    typer.echo(f"{out}: {export.export(checkpoint_dir, out)} tensors")
+    typer.echo(f"{out}: {export.export(checkpoint_dir, out, best)} tensors")
 
 
 @app.command()

@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError, model_validator
 from psfleet.errors import BadJobError, UsageError
 from psfleet.job.container import Container
 from psfleet.job.fields import Section
+from psfleet.job.monitored import require_schedule
 from psfleet.job.optimizer import Optimizer
 from psfleet.job.sections import Checkpoint, Deadlines, Device, Evaluate, Fleet, Stale, Summaries, Train, Update
 
@@ -78,6 +79,7 @@ class Job(Section):
                 raise ValueError(f"update.warmup_steps is {self.update.warmup_steps}, expected 0 in mode sync")
             if self.update.stale != Stale():
                 raise ValueError("update.stale is set, expected only in mode async")
+        require_schedule(self)
         return self
 
 

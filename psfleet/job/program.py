@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from psfleet.errors import ProgramError
 from psfleet.job.job import Job
+from psfleet.job.monitored import require_evaluation
 from psfleet.job.user_code import failure, user_code
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def load_program(job: Job, folder: Path) -> KerasProgram | GraphProgram:
     Raises:
         ProgramError: The module or callable does not exist, does not accept the options, raised an exception, or
             returned another type.
+        BadJobError: The job watches a metric, and the program has no evaluation data.
     """
     module_name, _, name = job.program.partition(":")
     _search_first(str(folder.resolve()), module_name)
@@ -110,6 +112,7 @@ def load_program(job: Job, folder: Path) -> KerasProgram | GraphProgram:
     if not isinstance(program, KerasProgram | GraphProgram):
         got = type(program).__name__
         raise ProgramError(f"{prefix}: {name}() returned {got}, expected KerasProgram or GraphProgram")
+    require_evaluation(job, program.evaluate is not None)
     return program
 
 

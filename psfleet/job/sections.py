@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from psfleet.job.fields import NonNegativeInt, Positive, PositiveInt, Real, Section
+from psfleet.job.monitored import Best, Stop
 
 
 class Fleet(Section):
@@ -122,6 +123,7 @@ class Evaluate(Section):
     batch_size: PositiveInt | None = Field(
         None, description="Number of examples in an evaluation batch; null: `train.batch_size`."
     )
+    stop: Stop | None = Field(None, description="Ends training when a metric has ceased to improve; null: never.")
 
 
 class Checkpoint(Section):
@@ -132,6 +134,9 @@ class Checkpoint(Section):
     )
     every_secs: Positive | None = Field(None, description="Seconds between checkpoints; null: no checkpoints by time.")
     keep: PositiveInt = Field(5, description="Number of newest checkpoints that are kept.")
+    best: Best | None = Field(
+        None, description="Keeps the checkpoint with the best evaluation, too; null: only the newest ones are kept."
+    )
 
 
 class Summaries(Section):

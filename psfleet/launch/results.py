@@ -20,11 +20,11 @@ from psfleet.launch.logs import fleet_table, with_indices
 from psfleet.launch.platform import TRAINING, Member, Platform, chief_of, gone_for_good, require
 from psfleet.report import html
 from psfleet.report.attempts import earlier_report, newest_checkpoint, resumed_from, with_attempt, with_end
-from psfleet.report.evidence import first_failure, validated, with_own_checkpoint
-from psfleet.report.schema import EventLog, History, Report
+from psfleet.report.evidence import first_failure, validated, with_own_checkpoints
+from psfleet.report.schema import EvaluationLog, EventLog, History, Report
 from psfleet.run_folder import CHECKPOINTS, RunFolder, claimed
 
-ALWAYS = ("checkpoints", "tensorboard", History.FILE_NAME)
+ALWAYS = ("checkpoints", "tensorboard", History.FILE_NAME, EvaluationLog.FILE_NAME)
 """Results that are copied whatever their age."""
 OF_THIS_START = (EventLog.FILE_NAME, Report.FILE_NAME)
 """Results of which only those of this start of the fleet replace the ones in the run folder."""
@@ -95,7 +95,7 @@ def _copied(platform: Platform, job: Job, folder: Path, created: float) -> Repor
     try:
         _copy(platform, job, folder)
         report, path = earlier_report(staging), staging / Report.FILE_NAME
-        report = None if report is None else with_own_checkpoint(report, folder)
+        report = None if report is None else with_own_checkpoints(report, folder)
         is_new = report is not None and path.stat().st_mtime >= int(created)
         events = staging / EventLog.FILE_NAME
         is_missing = not (folder / EventLog.FILE_NAME).exists()

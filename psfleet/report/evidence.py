@@ -9,36 +9,40 @@ from psfleet.checkpoint.manifest import read_manifest
 from psfleet.checkpoint.store import verify
 from psfleet.errors import PERMANENT_CODES, BadJobError, NoCheckpointError
 from psfleet.report.attempts import with_end
-from psfleet.report.schema import CheckpointInfo, Report
+from psfleet.report.schema import Report
 from psfleet.service.logs import parse_line
 
 
 def validated(report: Report, folder: Path) -> Report:
-    """A report whose checkpoint is the copy in the folder; failed unless that proves its success."""
-    saved = report.checkpoint
-    if saved is None:
+    """A report whose checkpoints are the copies in the folder; failed unless the last one proves its success."""
+    report = with_own_checkpoints(report, folder)
+    if report.checkpoint is None:
         return report if report.exit_code else _failed(report, "the report names no checkpoint")
-    path = folder / "checkpoints" / Path(saved.path).name
-    report = with_own_checkpoint(report, folder)
     if report.exit_code != errors.DONE:
         return report
     try:
-        checkpoint = read_manifest(path)
+        checkpoint = read_manifest(Path(report.checkpoint.path))
         verify(checkpoint)
     except (NoCheckpointError, BadJobError) as error:
         return _failed(report, f"the copied checkpoint is not whole: {error}")
-    if checkpoint.step < report.target_step:
+    if checkpoint.step < report.target_step and report.stopped_early is None:
         return _failed(report, f"the copied checkpoint has step {checkpoint.step}, expected {report.target_step}")
     return report
 
 
-def with_own_checkpoint(report: Report, folder: Path) -> Report:
-    """A report whose checkpoint is the copy in the folder."""
-    saved = report.checkpoint
-    if saved is None:
-        return report
-    copy = CheckpointInfo(path=str(folder / "checkpoints" / Path(saved.path).name), step=saved.step)
-    return report.model_copy(update={"checkpoint": copy})
+def with_own_checkpoints(report: Report, folder: Path) -> Report:
+    """A report whose checkpoints are the copies in the folder."""
+
+    def copy(path: str) -> str:
+        return str(folder / "checkpoints" / Path(path).name)
+
+    saved, best = report.checkpoint, report.best
+    return report.model_copy(
+        update={
+            "checkpoint": saved and saved.model_copy(update={"path": copy(saved.path)}),
+            "best": best and best.model_copy(update={"path": copy(best.path)}),
+        }
+    )
 
 
 def first_failure(folder: Path, code: int) -> str | None:

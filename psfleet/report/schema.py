@@ -1,4 +1,4 @@
-"""Schema of a run's records: `report.json`, written at its end, and `history.jsonl` and `events.jsonl`, which grow.
+"""Schema of a run's records: `report.json`, written at its end, and `history.jsonl` and the like, which grow.
 
 The description of each field is its documentation in `docs/report.md`, which is generated.
 Non-finite numbers are written as the texts "NaN", "Infinity" and "-Infinity", so that the files are valid JSON.
@@ -7,64 +7,25 @@ Non-finite numbers are written as the texts "NaN", "Infinity" and "-Infinity", s
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 from pydantic import Field, PrivateAttr, ValidationError
 
 from psfleet.errors import UsageError
-from psfleet.report.json_lines import JsonLines, mismatch
-from psfleet.report.records import Attempt, Count, OneLine, Record, StalenessValue, Status
-
-
-class StepSecs(Record):
-    """Distribution of step times."""
-
-    p50: float | None = Field(None, description="Median step time in seconds; null: no step was timed.")
-    p95: float | None = Field(None, description="95th percentile of step times in seconds; null: no step was timed.")
-
-
-class WorkerGradients(Record):
-    """Gradients of one worker, as counted by ps 0."""
-
-    pushed: Count = Field(0, description="Gradients that the worker pushed.")
-    used: Count = Field(0, description="Pushed gradients that were part of an update.")
-
-
-class PsGradients(Record):
-    """Gradients that one ps received."""
-
-    pushed: Count = Field(0, description="Gradients that this ps received.")
-    used: Count = Field(0, description="Received gradients that were part of an update of its shard.")
-    dropped: Count = Field(0, description="Received gradients that were discarded: pushed - used.")
-
-
-class Gradients(Record):
-    """Numbers of gradients, as counted by ps 0. Each ps decides on its own which gradients it uses: see `per_ps`."""
-
-    pushed: Count = Field(0, description="Gradients that workers pushed.")
-    used: Count = Field(0, description="Gradients that were part of an update.")
-    dropped: Count = Field(0, description="Gradients that were discarded: pushed - used.")
-    since_step: Count = Field(
-        0,
-        description="Step from which all of these are counted: where the run resumed or last rolled back; else 0.",
-    )
-    per_worker: dict[str, WorkerGradients] = Field(
-        default_factory=dict, description="The same for each worker, by index."
-    )
-    per_ps: list[PsGradients] = Field(
-        default_factory=list, description="The same for each ps, in the order of indices."
-    )
-
-
-class Placement(Record):
-    """Distribution of the parameters over the ps."""
-
-    ps: list[Count] = Field(
-        default_factory=list,
-        description="Bytes of the model on each ps (parameters, state, frozen weights), in the order of indices.",
-    )
-    max_over_mean: float = Field(1.0, description="Maximum of the bytes on each ps divided by their mean; 1: even.")
+from psfleet.report.json_lines import JsonLines, mismatch, without_undone
+from psfleet.report.records import (
+    Attempt,
+    Count,
+    Gradients,
+    OneLine,
+    Placement,
+    Record,
+    StalenessValue,
+    Status,
+    StepSecs,
+)
 
 
 class Event(Record):
@@ -88,6 +49,15 @@ class CheckpointInfo(Record):
     step: Count = Field(description="Number of updates that its parameters include.")
 
 
+class BestInfo(Record):
+    """The checkpoint with the best evaluation, by `checkpoint.best` of the job."""
+
+    metric: str = Field(description="Name of the metric.")
+    value: float = Field(description="Its value, in the unit of the program's metric.")
+    step: Count = Field(description="Number of updates that the checkpoint's parameters include.")
+    path: str = Field(description="Folder of the checkpoint.")
+
+
 class Point(Record):
     """Training state at one step; one line of `history.jsonl`."""
 
@@ -97,6 +67,23 @@ class Point(Record):
     loss: float = Field(description="The chief's training loss at this step, in the unit of the program's loss.")
     step_secs: float = Field(description="Mean step time since the previous point, in seconds.")
     examples_per_sec: float = Field(description="Examples of used gradients per second since the previous point.")
+
+
+class Evaluation(Record):
+    """An evaluation of the model; one line of `evaluations.jsonl`."""
+
+    time: float = Field(description="Unix time in seconds at which the evaluation ended.")
+    step: Count = Field(description="Number of updates that the evaluated weights include.")
+    generation: Count = Field(description="Generation of the fleet's state that the weights are of.")
+    secs: float = Field(description="Duration of the evaluation in seconds.")
+    metrics: dict[str, float] = Field(description="Metrics by name, in the units of the program's metrics.")
+
+
+@dataclass(frozen=True)
+class _Location:
+    """The run folder of a report; reports with the same content are equal wherever they are."""
+
+    folder: Path | None = field(default=None, compare=False)
 
 
 class Report(Record):
@@ -111,15 +98,22 @@ class Report(Record):
     """The report before the final evaluation, for a chief that replaces one which died in it."""
 
     status: Status = Field(
-        description="done: the final step is reached and its checkpoint verified; stopped: a signal ended the run, "
-        "which can be resumed; failed: all other outcomes."
+        description="done: the final step is reached, or training was stopped early (`stopped_early`), and the last "
+        "checkpoint is verified; stopped: a signal ended the run, which can be resumed; failed: all other outcomes."
     )
     exit_code: Count = Field(description="Exit code of the run; 0 if and only if the status is done.")
     error: OneLine | None = Field(None, description="Cause of the run's end, in one line; null if the status is done.")
+    stopped_early: OneLine | None = Field(
+        None,
+        description="Why a run that is done ended before `target_step`, by `evaluate.stop` of the job; null: it did "
+        "not.",
+    )
     name: str = Field(description="`name` of the job.")
     run: str = Field(description="Identifier of the newest attempt; a resumed run has another one.")
     mode: str = Field(description="`update.mode` of the job.")
-    target_step: Count = Field(description="Final step, after which the run is done: `train.steps` of the job.")
+    target_step: Count = Field(
+        description="Final step: `train.steps` of the job, also of a run that was stopped early."
+    )
     final_step: Count = Field(0, description="Number of updates that the model includes at the end.")
     generation: Count = Field(
         0, description="Generation of the fleet's state at the end; each rollback starts a new one."
@@ -144,11 +138,14 @@ class Report(Record):
     restarts: Count = Field(0, description="Number of restarts of processes.")
     events: list[Event] = Field(default_factory=list, description="Events of the fleet, the oldest first.")
     checkpoint: CheckpointInfo | None = Field(None, description="The newest verified checkpoint; null: none.")
+    best: BestInfo | None = Field(
+        None, description="The best checkpoint; null: without `checkpoint.best`, and before its first evaluation."
+    )
     versions: dict[str, str] = Field(default_factory=dict, description="Software versions, by name.")
     attempts: list[Attempt] = Field(
         default_factory=list, description="All starts of the run in this folder, the oldest first."
     )
-    _folder: Path | None = PrivateAttr(None)
+    _location: _Location = PrivateAttr(default_factory=lambda: _Location())
 
     def show(self) -> None:
         """Shows the page of the report, with its plots, in the output of a notebook cell.
@@ -159,12 +156,12 @@ class Report(Record):
         # Imported here because that module needs this one.
         from psfleet.report.notebook import show
 
-        show(self, self._folder)
+        show(self, self._location.folder)
 
     def located(self, folder: Path) -> Report:
         """This report, as the one of a run folder, whose history `show` plots."""
         copy = self.model_copy()
-        copy._folder = folder
+        copy._location = _Location(folder)
         return copy
 
     def write(self, folder: Path, name: str = FILE_NAME) -> Path:
@@ -203,12 +200,18 @@ class History(JsonLines[Point]):
 
     def curve(self) -> list[Point]:
         """The points by ascending step, without those that a rollback has undone."""
-        kept: list[Point] = []
-        for point in self.read():
-            while kept and kept[-1].step >= point.step:
-                kept.pop()
-            kept.append(point)
-        return kept
+        return without_undone(self.read())
+
+
+class EvaluationLog(JsonLines[Evaluation]):
+    """`evaluations.jsonl`: the evaluations of a run folder, which continue like its history."""
+
+    FILE_NAME: ClassVar[str] = "evaluations.jsonl"
+    _record = Evaluation
+
+    def curve(self) -> list[Evaluation]:
+        """The evaluations by ascending step, without those that a rollback has undone."""
+        return without_undone(self.read())
 
 
 class EventLog(JsonLines[Event]):

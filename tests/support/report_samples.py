@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 from psfleet.report.attempts import merged, with_attempt
-from psfleet.report.schema import (
-    CheckpointInfo,
-    Event,
-    Gradients,
-    Placement,
-    PsGradients,
-    Report,
-    StepSecs,
-    WorkerGradients,
-)
+from psfleet.report.records import Gradients, Placement, PsGradients, StepSecs, WorkerGradients
+from psfleet.report.schema import CheckpointInfo, Event, Report
 
 FAILED = Report(status="failed", exit_code=75, error="lost ps 1", name="a", run="r", mode="sync", target_step=10)
 DONE = Report(

@@ -14,6 +14,7 @@ from psfleet.checkpoint.parts import PartRecord
 from psfleet.checkpoint.store import newest_committed, prune
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import LostPeerError, NoCheckpointError
+from worker_service.chief.monitor import Monitor
 from worker_service.chief.storage import Storage
 from worker_service.fleet_state import TRAINING, States, check_chief
 from worker_service.run_context import RunContext
@@ -34,15 +35,24 @@ class CheckpointCommitter:
     Args of the constructor:
         manifest_extra: What the manifest holds in addition to the tensors.
         storage: Decides what happens if a part or a manifest cannot be written.
+        monitor: Decides which checkpoints are kept beyond the newest, and when training ends early; None: one of its
+            own.
     """
 
-    def __init__(self, context: RunContext, manifest_extra: dict[str, Any], storage: Storage) -> None:
+    def __init__(
+        self,
+        context: RunContext,
+        manifest_extra: dict[str, Any],
+        storage: Storage,
+        monitor: Monitor | None = None,
+    ) -> None:
         self._context = context
         self._job = context.job
         self._root = context.checkpoints_root
         self._extra = manifest_extra
         self._storage = storage
-        self._stop_scheduled_in: int | None = None
+        self._monitor = monitor or Monitor(context.out, context.job, storage)
+        self._stop: tuple[int, int] | None = None
         self._last_schedule = time.monotonic()
         self._last_progress: tuple[float, int] | None = None
         self._steps_per_sec = 0.0
@@ -73,12 +83,31 @@ class CheckpointCommitter:
         self._commit(training)
         every_secs = self._job.checkpoint.every_secs
         generation = training[0].generation
-        must_stop = self._context.stop.must_save() and self._stop_scheduled_in != generation
         is_due = every_secs is not None and time.monotonic() - self._last_schedule >= every_secs
-        if must_stop and self._schedule(training, stop=True):
-            self._stop_scheduled_in = generation
-        elif is_due and self._schedule(training, stop=False):
+        step = max(state.step for state in training) + self._steps_ahead()
+        stop_step = self._stop_step(generation, step)
+        if stop_step is not None and self._schedule(training, stop_step, stop=True):
+            self._stop = generation, stop_step
+        elif is_due and self._schedule(training, step, stop=False):
             self._last_schedule = time.monotonic()
+
+    def _stop_step(self, generation: int, step: int) -> int | None:
+        """The step at which training is to end, if that is to be scheduled: by a signal at once, by early stopping not
+        before the step of the evaluation that decided, which a rollback can have undone.
+
+        Args:
+            generation: That trains now.
+            step: The first one for which a checkpoint can be scheduled.
+        """
+        decision = self._monitor.decision
+        if self._context.stop.must_save():
+            wanted = step
+        elif decision is not None:
+            wanted = max(step, decision.step)
+        else:
+            return None
+        is_scheduled = self._stop is not None and self._stop[0] == generation and self._stop[1] <= wanted
+        return None if is_scheduled else wanted
 
     @property
     def cause(self) -> str:
@@ -122,8 +151,13 @@ class CheckpointCommitter:
         self._newest = saved
         committed.write(self._context.out, saved)
         logger.info("checkpoint at step %d", step, extra={"event": "checkpoint", "step": step})
+        self._monitor.committed(saved)
+        self.prune()
+
+    def prune(self) -> None:
+        """Deletes checkpoints that are not to be kept."""
         with self._storage.writing("the deletion of old checkpoints", "prune_failed"):
-            prune(self._root, self._job.checkpoint.keep)
+            prune(self._root, self._job.checkpoint.keep, self._monitor.protected())
 
     def _write_manifest(self, state: pb.ShardState, step: int, parts: Sequence[pb.SavedPart]) -> Checkpoint:
         """Writes the manifest.
@@ -146,9 +180,8 @@ class CheckpointCommitter:
         except NoCheckpointError as error:
             raise OSError(str(error)) from error
 
-    def _schedule(self, states: Sequence[pb.ShardState], stop: bool) -> bool:
+    def _schedule(self, states: Sequence[pb.ShardState], step: int, stop: bool) -> bool:
         """Schedules a checkpoint at one step on every ps; if one refuses, returns False and the next update retries."""
-        step = max(state.step for state in states) + self._steps_ahead()
         accepted = True
         for client in self._context.fleet.ps:
             try:

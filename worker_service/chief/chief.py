@@ -104,7 +104,7 @@ class Chief(Worker):
 
     def _end(self, checkpoint: Checkpoint, states: States) -> None:
         self._checkpoint, self._final_states = checkpoint, states
-        if checkpoint.step < self._context.job.train.steps:
+        if checkpoint.step < self._components.recorder.monitor.final_step:
             self.error = stop_error(self._context.stop.signal_number, states)
         code = DONE if self.error is None else self.error.exit_code
         outcome = pb.Outcome(exit_code=code, message=f"step {checkpoint.step} is saved and verified")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from psfleet.service.settings import Settings
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.events import Events
+from worker_service.chief.monitor import Monitor
 from worker_service.chief.recorder import Recorder
 from worker_service.chief.recovery import PROGRAM_DIGEST, Recovery
 from worker_service.chief.run_attempt import Attempt, begin
@@ -56,10 +57,12 @@ def chief_components(settings: Settings, context: RunContext, front: FrontEnd, p
     events = Events(context.out, context.job, attempt.first_event)
     evaluator = Evaluator(front, context.layout, context.job.device)
     storage = Storage(events, context.job.deadlines.stall_secs)
-    recorder = Recorder(context.out, context.job, context.layout, evaluator, storage)
-    committer = CheckpointCommitter(context, manifest_extra, storage)
+    monitor = Monitor(context.out, context.job, storage)
+    monitor.announce()
+    recorder = Recorder(context.out, context.job, context.layout, evaluator, storage, monitor)
+    committer = CheckpointCommitter(context, manifest_extra, storage, monitor)
     return ChiefComponents(
-        recovery=Recovery(context, front.initial_values, manifest_extra, events),
+        recovery=Recovery(context, front.initial_values, manifest_extra, events, monitor),
         committer=committer,
         finisher=RunFinisher(context, recorder, committer, events, attempt),
         recorder=recorder,

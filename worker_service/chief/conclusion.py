@@ -15,17 +15,20 @@ from psfleet.job.job import Job
 from psfleet.job.program import load_program
 from psfleet.layout import Layout
 from psfleet.report import html
+from psfleet.report.schema import EvaluationLog
 from psfleet.run_folder import CHECKPOINTS
 from psfleet.service.logs import log_json
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
 from worker_service.chief.checkpoints import CheckpointCommitter
+from worker_service.chief.early_stopping import final_step
 from worker_service.chief.events import Events
 from worker_service.chief.recorder import Recorder
 from worker_service.chief.run_attempt import begin, is_first
 from worker_service.chief.run_finisher import RunFinisher
 from worker_service.chief.storage import Storage
 from worker_service.evaluation import Evaluator
+from worker_service.fleet_state import TRAINING, States, outcome_of
 from worker_service.frontends import FrontEnd, front_end
 from worker_service.joining import finish_as_chief
 from worker_service.run_context import RunContext, TaskAddresses
@@ -34,10 +37,21 @@ logger = logging.getLogger("psfleet.chief")
 
 
 def saved_final_step(settings: Settings) -> Checkpoint | None:
-    """The verified checkpoint of the final step, if this chief replaces one; None: there is training to do."""
+    """The verified checkpoint of the final step, if this chief replaces one; None: there is training to do.
+
+    A decision of early stopping in `evaluations.jsonl` makes its step the final one; see also `is_last`.
+    """
     if settings.job is None or settings.index != 0 or is_first(settings):
         return None
-    return newest_from(settings.out / CHECKPOINTS, settings.job.train.steps)
+    evaluations = EvaluationLog(settings.out / EvaluationLog.FILE_NAME).read()
+    return newest_from(settings.out / CHECKPOINTS, final_step(settings.job, evaluations))
+
+
+def is_last(job: Job, checkpoint: Checkpoint, states: States) -> bool:
+    """Whether a checkpoint of `saved_final_step` is the last one of its run: no ps trains on after an early stop."""
+    if checkpoint.step >= job.train.steps or outcome_of(states) is not None:
+        return True
+    return all(state is None or state.phase not in TRAINING for state in states)
 
 
 def conclude(settings: Settings, fleet: FleetClient, stop: Stop, checkpoint: Checkpoint) -> int:
@@ -129,5 +143,5 @@ class _Conclusion:
             stop=self._stop,
             out=settings.out,
         )
-        committer = CheckpointCommitter(context, {}, self._storage)
+        committer = CheckpointCommitter(context, {}, self._storage, recorder.monitor)
         return RunFinisher(context, recorder, committer, self._events, self._attempt)

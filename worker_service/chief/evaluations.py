@@ -36,6 +36,7 @@ class Evaluations:
     Args of the constructor:
         evaluate: Evaluates named tensors at a global step and records the metrics; called on a thread of its own.
         deadline_secs: How long an evaluation may take.
+        on_skipped: Called with each step that is skipped.
     """
 
     def __init__(
@@ -45,42 +46,44 @@ class Evaluations:
         deadline_secs: float,
         clock: Callable[[], float] = time.monotonic,
         max_waiting_bytes: int = MAX_WAITING_BYTES,
+        on_skipped: Callable[[int], None] = lambda step: None,
     ) -> None:
         self._evaluate = evaluate
         self._events = events
         self._deadline_secs = deadline_secs
         self._clock = clock
         self._max_waiting_bytes = max_waiting_bytes
+        self._on_skipped = on_skipped
         self._changed = threading.Condition()
-        self._waiting: deque[tuple[int, Values]] = deque()
+        self._waiting: deque[tuple[int, Callable[[], Values]]] = deque()
         self._running: tuple[int, float] | None = None
         self._error: BaseException | None = None
         self._bytes, self._secs = 0, 0.0
         self._skipped: list[int] = []
 
-    def begin(self, step: int, values: Callable[[], Values]) -> None:
+    def begin(self, step: int, values: Callable[[], Values], is_saved: bool = False) -> None:
         """Evaluates once those before are done, on another thread.
 
         Args:
             step: The global step of the values.
             values: Returns every named tensor; called before this method returns.
+            is_saved: Whether `values` reads a checkpoint: it is then called when its turn comes, on the other thread.
 
         Raises: As `check`, for those before.
         """
         self.check()
         if not self._has_room():
-            self._skipped.append(step)
             logger.warning("step %d is not evaluated: %d evaluations wait", step, len(self._waiting) + 1)
+            self._skip(step)
             return
         self._report_skipped()
-        tensors = values()
-        self._bytes = sum(tensor.nbytes for tensor in tensors.values())
+        load = values if is_saved else self._held(values())
         with self._changed:
             if self._running is not None:
-                self._waiting.append((step, tensors))
+                self._waiting.append((step, load))
                 return
             self._running = step, self._clock()
-        threading.Thread(target=self._run, args=(step, tensors), name="evaluation", daemon=True).start()
+        threading.Thread(target=self._run, args=(step, load), name="evaluation", daemon=True).start()
 
     def check(self) -> None:
         """Returns at once, also if an evaluation runs.
@@ -115,8 +118,10 @@ class Evaluations:
     def finish_running(self, is_over: Callable[[], bool]) -> bool:
         """Waits for the evaluation that runs, and skips those that wait; otherwise as `finish`."""
         with self._changed:
-            self._skipped += [step for step, _ in self._waiting]
+            waiting = [step for step, _ in self._waiting]
             self._waiting.clear()
+        for step in waiting:
+            self._skip(step)
         return self.finish(is_over)
 
     def _has_room(self) -> bool:
@@ -127,12 +132,17 @@ class Evaluations:
             waiting, secs = len(self._waiting) + 1, max(self._secs, self._clock() - began)
         return waiting * self._bytes <= self._max_waiting_bytes and waiting * secs <= MAX_BEHIND_SECS
 
-    def _run(self, step: int, tensors: Values) -> None:
+    def _held(self, tensors: Values) -> Callable[[], Values]:
+        """A function that returns the tensors."""
+        self._bytes = sum(tensor.nbytes for tensor in tensors.values())
+        return lambda: tensors
+
+    def _run(self, step: int, load: Callable[[], Values]) -> None:
         """Evaluates, and then what waits."""
         while True:
             began = self._clock()
             try:
-                self._evaluate(step, tensors)
+                self._evaluate(step, load())
             except BaseException as error:
                 self._error = error
             with self._changed:
@@ -141,8 +151,12 @@ class Evaluations:
                     self._running = None
                     self._changed.notify_all()
                     return
-                step, tensors = self._waiting.popleft()
+                step, load = self._waiting.popleft()
                 self._running = step, self._clock()
+
+    def _skip(self, step: int) -> None:
+        self._skipped.append(step)
+        self._on_skipped(step)
 
     def _report_skipped(self) -> None:
         if self._skipped:

@@ -11,12 +11,15 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
+from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.report.schema import History, Point
 from worker_service.batch_reader import Batch
 from worker_service.chief.board import Board
-from worker_service.chief.evaluations import Evaluations, Values
+from worker_service.chief.evaluation_recorder import EvaluationRecorder
+from worker_service.chief.evaluations import Values
+from worker_service.chief.monitor import Monitor
 from worker_service.chief.storage import Storage
 from worker_service.evaluation import Evaluator
 from worker_service.session import WorkerSession
@@ -39,33 +42,41 @@ class Recorder:
     Args of the constructor:
         evaluator: None: the program could not be loaded, and nothing is evaluated.
         storage: Decides what happens if a file cannot be written.
+        monitor: Receives the evaluations; None: one of its own.
 
     Attributes:
+        monitor: Receives the evaluations.
         loss: Of the newest step's batch; None before the first.
-        metrics: Of the newest evaluation, by name; empty before the first.
     """
 
-    def __init__(self, out: Path, job: Job, layout: Layout, evaluator: Evaluator | None, storage: Storage) -> None:
+    def __init__(
+        self,
+        out: Path,
+        job: Job,
+        layout: Layout,
+        evaluator: Evaluator | None,
+        storage: Storage,
+        monitor: Monitor | None = None,
+    ) -> None:
         self._job = job
         self._layout = layout
-        self._evaluator = evaluator
         self._history = History(out / History.FILE_NAME)
         self._storage = storage
         self._board = Board(out, storage)
-        self._evaluations = Evaluations(self._evaluate, storage.events, job.deadlines.first_secs)
+        self.monitor = monitor or Monitor(out, job, storage)
+        self._evaluation = EvaluationRecorder(job, layout, evaluator, storage, self._board, self.monitor)
         self._generation = 0
         self._global_step = 0
         self._last = (time.perf_counter(), 0)
         self._due: dict[str, int] = {}
         self.step_secs: deque[float] = deque(maxlen=REMEMBERED_STEPS)
         self.loss: float | None = None
-        self.metrics: dict[str, float] = {}
         self.steps_done = 0
         self.training_secs = 0.0
 
     def begin(self, generation: int) -> None:
         """A generation starts or is attached to again."""
-        self._generation = generation
+        self._generation = self._evaluation.generation = generation
 
     def start(self, global_step: int) -> None:
         """See `Observer`."""
@@ -85,63 +96,42 @@ class Recorder:
         self.training_secs += secs
         self._global_step = global_step
         self.loss = loss
-        self._evaluations.check()
+        self._evaluation.evaluations.check()
         now = time.perf_counter()
         if now - self._last[0] >= PROGRESS_SECS or global_step >= self._job.train.steps:
             self._progress(now, global_step, loss)
         if self._is_due("summaries", global_step, self._job.summaries.every_steps):
             self._summarize(session, batch, global_step, loss)
-        if (
-            self._is_due("evaluate", global_step, self._job.evaluate.every_steps)
-            and global_step < self._job.train.steps
-        ):
-            self._evaluations.begin(global_step, lambda: local_values(session, self._layout))
+        self._begin_evaluation(session, global_step)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Metrics of the newest evaluation, by name; empty before the first."""
+        return self._evaluation.metrics
 
     def finish_evaluation(self, is_over: Callable[[], bool]) -> bool:
         """Waits for the evaluation that runs, if one does; see `Evaluations.finish_running`."""
-        return self._evaluations.finish_running(is_over)
+        return self._evaluation.evaluations.finish_running(is_over)
 
     def evaluate(
         self, global_step: int, values: Callable[[], Values], is_over: Callable[[], bool] = lambda: False
     ) -> bool:
-        """Evaluates named tensors at a global step and records the metrics, after the evaluation that still runs.
+        """See `EvaluationRecorder`."""
+        return self._evaluation.evaluate(global_step, values, is_over)
 
-        Returns:
-            Whether it is done; False once `is_over` was true before.
+    def evaluate_last(self, checkpoint: Checkpoint, is_over: Callable[[], bool]) -> bool:
+        """See `EvaluationRecorder`."""
+        return self._evaluation.evaluate_last(checkpoint, is_over)
 
-        Raises:
-            ProgramError: The program failed.
-            DeadlineError: An evaluation took longer than `deadlines.first_secs`.
-        """
-        if not self._evaluations.finish(is_over):
-            return False
-        self._evaluations.begin(global_step, values)
-        return self._evaluations.finish(is_over)
-
-    def _evaluate(self, global_step: int, tensors: Values) -> None:
-        """Evaluates and records; on the thread of the evaluations."""
-        if self._evaluator is None:
-            return
-        started = time.perf_counter()
-        metrics = self._evaluator.evaluate(tensors)
-        if not metrics:
-            return
-        self.metrics = metrics
-        text = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-        secs = round(time.perf_counter() - started, 2)
-        extra = {"event": "evaluation", "step": global_step, "metrics": metrics, "secs": secs}
-        logger.info("evaluation at step %d: %s", global_step, text, extra=extra)
-        specs = self._layout.parameters.specs if self._job.summaries.histograms else ()
-        # No more than is needed: it waits for the disk.
-        weights = {spec.name: tensors[spec.name] for spec in specs}
-
-        def write() -> None:
-            for name, value in metrics.items():
-                tf.summary.scalar(f"evaluate/{name}", value)
-            for name, tensor in weights.items():
-                tf.summary.histogram(name, tensor)
-
-        self._board.write(global_step, write)
+    def _begin_evaluation(self, session: WorkerSession, global_step: int) -> None:
+        """Begins the evaluations that are due: of checkpoints if the best one is kept, else of this step's weights."""
+        if self._job.checkpoint.best is not None:
+            self._evaluation.begin_checkpoints()
+        elif (
+            self._is_due("evaluate", global_step, self._job.evaluate.every_steps)
+            and global_step < self._job.train.steps
+        ):
+            self._evaluation.evaluations.begin(global_step, lambda: local_values(session, self._layout))
 
     def close(self) -> None:
         """Flushes and closes the TensorBoard file."""

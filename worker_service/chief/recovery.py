@@ -20,6 +20,7 @@ from psfleet.errors import BadJobError, StorageError
 from psfleet.job.job import changes
 from psfleet.report.schema import History, Point
 from worker_service.chief.events import Events
+from worker_service.chief.monitor import Monitor
 from worker_service.fleet_state import TRAINING, generation_of
 from worker_service.run_context import RunContext
 
@@ -43,6 +44,7 @@ class Recovery:
     Args of the constructor:
         initial_values: Returns every named tensor at step 0.
         manifest_extra: What the manifest holds in addition to the tensors.
+        monitor: Knows whether training ends early; None: it does not.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Recovery:
         initial_values: Callable[[], dict[str, np.ndarray]],
         manifest_extra: dict[str, Any],
         events: Events,
+        monitor: Monitor | None = None,
     ) -> None:
         self._context = context
         self._job = context.job
@@ -59,6 +62,7 @@ class Recovery:
         self._initial_values = initial_values
         self._extra = manifest_extra
         self._events = events
+        self._monitor = monitor
         self._completed = 0
 
     def recover(self, states: Sequence[pb.ShardState], last_step: int) -> RecoveryResult:
@@ -88,7 +92,8 @@ class Recovery:
                 f"checkpoint {checkpoint.folder} is at step {checkpoint.step}, train.steps is {self._job.train.steps}; "
                 "expected at least as many steps, or --fresh to train again from step 0"
             )
-        if checkpoint is not None and checkpoint.step == self._job.train.steps:
+        final_step = self._job.train.steps if self._monitor is None else self._monitor.final_step
+        if checkpoint is not None and checkpoint.step >= final_step:
             check_tensors(checkpoint, self._layout)
             return RecoveryResult(checkpoint.generation, finished=checkpoint)
         before = [state.generation for state in states]

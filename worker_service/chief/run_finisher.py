@@ -10,20 +10,11 @@ from contextlib import suppress
 from importlib import metadata
 
 from psfleet.checkpoint.manifest import Checkpoint
-from psfleet.checkpoint.tensors import read_tensors
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import DONE, PsfleetError, StoppedError
 from psfleet.polling import wait_until
-from psfleet.report.schema import (
-    CheckpointInfo,
-    Event,
-    Gradients,
-    Placement,
-    PsGradients,
-    Report,
-    StepSecs,
-    WorkerGradients,
-)
+from psfleet.report.records import Gradients, Placement, PsGradients, StepSecs, WorkerGradients
+from psfleet.report.schema import CheckpointInfo, Event, Report
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.events import Events
 from worker_service.chief.last_checkpoint import LastCheckpoint
@@ -59,6 +50,7 @@ class RunFinisher:
         self._context = context
         self._job = context.job
         self._recorder = recorder
+        self._committer = committer
         self._events = events
         self._attempt = attempt
         self._secs_before = max(0.0, time.time() - attempt.started)
@@ -114,15 +106,18 @@ class RunFinisher:
 
     def _evaluated(self, draft: Report, checkpoint: Checkpoint) -> Report:
         """The report of a run that is done; without the metrics of its last step if a signal ends their evaluation."""
-        if not self._recorder.evaluate(checkpoint.step, lambda: read_tensors(checkpoint), self._evaluation_ends()):
+        if not self._recorder.evaluate_last(checkpoint, self._evaluation_ends()):
             stop = self._context.stop
             if stop.must_leave(self._context.index):
                 raise stop.error()
             cause = f"not evaluated in time: step {checkpoint.step}, {stop.error()}"
             self._events.add("chief", 0, "evaluation_skipped", cause)
+        if self._recorder.monitor.best is not None:
+            self._committer.prune()
         events = self._events.all()
         update = {
             "eval": self._recorder.metrics,
+            "best": self._recorder.monitor.best,
             "seconds": self._seconds(),
             "events": events,
             "restarts": _restarts(events),
@@ -141,6 +136,13 @@ class RunFinisher:
 
         return is_over
 
+    def _early_stop(self, checkpoint: Checkpoint | None) -> str | None:
+        """Why training ended at a checkpoint before the final step; None: it did not."""
+        decision = self._recorder.monitor.decision
+        if checkpoint is None or decision is None or checkpoint.step >= self._job.train.steps:
+            return None
+        return decision.reason
+
     def _seconds(self) -> float:
         """Since the attempt started; within one process it does not depend on changes of the clock."""
         return self._secs_before + time.monotonic() - self._began
@@ -156,6 +158,7 @@ class RunFinisher:
             status=status,
             exit_code=code,
             error=str(error) if error else None,
+            stopped_early=self._early_stop(checkpoint) if error is None else None,
             name=self._job.name,
             run=self._context.run,
             mode=self._job.update.mode,
@@ -173,6 +176,7 @@ class RunFinisher:
             restarts=_restarts(events),
             events=events,
             checkpoint=CheckpointInfo(path=str(checkpoint.folder), step=checkpoint.step) if checkpoint else None,
+            best=recorder.monitor.best,
             versions=versions(),
         )
 

@@ -1,4 +1,4 @@
-"""How often a ps reads the counters of its shard."""
+"""When a shard writes a checkpoint part, and how often a ps reads its counters."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.chief_samples import sample_job
 
 from ps_service.shard import COUNTERS_SECS, Shard
 
@@ -44,3 +45,12 @@ def test_after_the_last_step_each_reading_is_exact(shard: Any, now: SimpleNamesp
     shard.step = shard.final_step
     assert [shard.counters() for _ in range(3)] == [2, 3, 4]
     del now
+
+
+@pytest.mark.parametrize(("best", "due"), [(None, [10, 20, 30, 35]), ({"metric": "accuracy"}, [10, 15, 20, 30, 35])])
+def test_checkpoints_are_due_at_evaluations_if_the_best_one_is_kept(
+    shard: Any, best: dict[str, str] | None, due: list[int]
+) -> None:
+    job = sample_job(evaluate={"every_steps": 15}, checkpoint={"every_steps": 10, "best": best})
+    shard.plan, shard.final_step, shard._scheduled = SimpleNamespace(job=job), 35, set()
+    assert [step for step in range(1, 36) if shard._is_due(step)] == due

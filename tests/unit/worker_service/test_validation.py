@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from psfleet.errors import DataStallError, ProgramError
+from psfleet.errors import BadJobError, DataStallError, ProgramError
 from psfleet.job.job import Job, parse_job
 from psfleet.report.verdict import Verdict
 from worker_service import validation
@@ -44,7 +44,7 @@ def classes(**fields):
 
 """
 
-Check = Callable[[str], str]
+Check = Callable[..., str]
 
 
 @pytest.fixture
@@ -98,6 +98,12 @@ def test_a_program_that_cannot_be_trained_is_refused_in_one_line(check: Check, e
     with pytest.raises(ProgramError, match=message) as caught:
         check(expression)
     assert "\n" not in str(caught.value)
+
+
+def test_a_watched_metric_that_the_program_does_not_have_is_refused_before_training(check: Check) -> None:
+    watching = {"every_steps": 1, "stop": {"metric": "acc", "patience": 1}}
+    with pytest.raises(BadJobError, match=r"evaluate\.stop\.metric is 'acc', .*: accuracy, loss$"):
+        check("classes()", evaluate=watching)
 
 
 def test_the_verdict_is_in_a_file(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import pytest
 import safetensors.numpy
 from support.checkpoint_samples import random_values, save
 
+from psfleet.checkpoint import evaluated
 from psfleet.checkpoint.export import export, export_keras
 from psfleet.checkpoint.keras_names import keras_names
 from psfleet.checkpoint.manifest import Checkpoint
@@ -231,3 +232,51 @@ def test_keras_reads_the_exported_file_with_the_checkpoints_values(
     assert len(saved) == len(tensors) - 1
     for (path, expected), variable in saved:
         np.testing.assert_array_equal(variable.numpy(), expected, err_msg=path)
+
+
+def job_with(best: dict[str, str] | None) -> dict[str, Any]:
+    content = {
+        "name": "kept",
+        "program": "program:build",
+        "optimizer": {"name": "sgd", "learning_rate": 0.1},
+        "train": {"steps": 30, "batch_size": 4},
+        "evaluate": {"every_steps": 10},
+        "checkpoint": {"best": best},
+    }
+    return {"job": parse_job(content).model_dump(mode="json")}
+
+
+def evaluated_run(root: Path, best: dict[str, str] | None, *values: float) -> Path:
+    """A run folder whose checkpoints of steps 10, 20, … have been evaluated."""
+    for number, value in enumerate(values, 1):
+        checkpoint = save(root / "checkpoints", 10 * number, seed=number, extra=job_with(best))
+        evaluated.write(checkpoint, {"accuracy": value})
+    return root
+
+
+@pytest.mark.parametrize(("direction", "seed"), [("maximize", 2), ("minimize", 1)])
+@pytest.mark.parametrize("folder", ["", "checkpoints"])
+def test_the_best_checkpoint_is_exported_instead_of_the_newest(
+    tmp_path: Path, direction: str, seed: int, folder: str
+) -> None:
+    run = evaluated_run(tmp_path, {"metric": "accuracy", "direction": direction}, 0.5, 0.75, 0.625)
+    export(run / folder, tmp_path / "w.safetensors", best=True)
+    found = safetensors.numpy.load_file(tmp_path / "w.safetensors")
+    assert found["dense/kernel"].tobytes() == random_values(seed)["dense/kernel"].tobytes()
+
+
+def test_without_a_best_checkpoint_the_export_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "w.safetensors"
+    with pytest.raises(UsageError, match="no checkpoint there"):
+        export(tmp_path / "none", out, best=True)
+    with pytest.raises(UsageError, match=r"has no checkpoint\.best"):
+        export(evaluated_run(tmp_path / "unwatched", None, 0.5), out, best=True)
+    watched = {"metric": "accuracy", "direction": "maximize"}
+    with pytest.raises(UsageError, match="was evaluated with a finite accuracy"):
+        export(evaluated_run(tmp_path / "nan", watched, float("nan")), out, best=True)
+    damaged = evaluated_run(tmp_path / "damaged", watched, 0.5)
+    part = next(damaged.glob("checkpoints/*/ps-0*"))
+    part.write_bytes(part.read_bytes()[:-1] + b"?")
+    with pytest.raises(NoCheckpointError, match="SHA-256"):
+        export(damaged, out, best=True)
+    assert not out.exists()

@@ -129,16 +129,18 @@ def test_clusterspec_prints_json_and_nothing_else(psfleet: Psfleet) -> None:
 
 
 def test_weights_prints_the_file_and_the_number_of_tensors(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[Path, Path]] = []
+    asked: list[tuple[Path, Path, bool]] = []
 
-    def export(source: Path, out: Path) -> int:
-        asked.append((source, out))
+    def export(source: Path, out: Path, best: bool) -> int:
+        asked.append((source, out, best))
         return 7
 
     monkeypatch.setattr(export_module, "export", export)
     said = psfleet("weights", "runs/tiny", "--out", "w.safetensors")
     assert (said.code, said.out) == (0, "w.safetensors: 7 tensors\n")
-    assert asked == [(Path("runs/tiny"), Path("w.safetensors"))]
+    psfleet("weights", "runs/tiny", "--best", "--out", "b.safetensors")
+    files = Path("runs/tiny"), Path("w.safetensors"), Path("b.safetensors")
+    assert asked == [(files[0], files[1], False), (files[0], files[2], True)]
 
 
 class Ps:

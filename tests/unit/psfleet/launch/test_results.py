@@ -21,7 +21,7 @@ from psfleet.errors import DONE, LOST_PEERS, NO_CHECKPOINT, PROGRAM_FAILED, Lost
 from psfleet.job.job import Job
 from psfleet.launch.platform import Member
 from psfleet.launch.results import collect
-from psfleet.report.schema import CheckpointInfo, Report
+from psfleet.report.schema import BestInfo, CheckpointInfo, Report
 
 STEPS = 20
 CREATED = 1_700_000_000.0
@@ -64,6 +64,19 @@ def results(tmp_path: Path, volume: Path, *members: Member, logs: dict[str, list
     """The report of a fleet."""
     volume.mkdir(exist_ok=True)
     return collect(ScriptedPlatform(members, logs=logs, results=volume), "small", tmp_path / "out", "scripted")
+
+
+def test_a_run_that_was_stopped_early_is_done_and_its_best_checkpoint_is_the_copy(tmp_path: Path, volume: Path) -> None:
+    saved = save(volume / "checkpoints", 12)
+    at = CheckpointInfo(path=f"/out/checkpoints/{saved.folder.name}", step=12)
+    best = BestInfo(metric="accuracy", value=0.5, step=12, path=at.path)
+    leave(volume, checkpoint=at, best=best, stopped_early="accuracy has not improved")
+    report = results(tmp_path, volume, chief(), ended("ps"))
+    assert (report.status, report.exit_code) == ("done", DONE)
+    assert report.best is not None
+    assert report.best.path == str(tmp_path / "out" / "checkpoints" / saved.folder.name)
+    leave(volume, checkpoint=at)
+    assert results(tmp_path, volume, chief(), ended("ps")).exit_code == NO_CHECKPOINT
 
 
 def test_a_done_run_is_done_and_its_checkpoint_is_the_copy(tmp_path: Path, volume: Path) -> None:

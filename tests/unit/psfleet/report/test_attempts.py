@@ -12,7 +12,8 @@ from support.report_samples import DONE
 
 from psfleet.report import html
 from psfleet.report.attempts import merged, newest_attempt, resumed_from, standing, with_attempt, with_end
-from psfleet.report.schema import CheckpointInfo, Event, Gradients, PsGradients, Report, StepSecs
+from psfleet.report.records import Gradients, PsGradients, StepSecs
+from psfleet.report.schema import CheckpointInfo, Event, Report
 
 FIRST = with_attempt(DONE, 100.0, 0, [])
 NUMBERS = sorted(set(Report.model_fields) - {"status", "exit_code", "error", "run", "attempts"})

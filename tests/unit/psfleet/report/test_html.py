@@ -13,7 +13,8 @@ from support.report_samples import DONE, FAILED, TWO_ATTEMPTS
 
 from psfleet.report.charts import line_chart
 from psfleet.report.html import render
-from psfleet.report.schema import CheckpointInfo, Event, Gradients, Point, WorkerGradients
+from psfleet.report.records import Gradients, WorkerGradients
+from psfleet.report.schema import CheckpointInfo, Event, Point
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 

@@ -19,7 +19,7 @@ def point(step: int, generation: int = 0, loss: float = 1.0) -> Point:
 
 def test_a_report_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert DONE.write(tmp_path) == tmp_path / "report.json"
-    assert Report.read(tmp_path) == Report.read(str(tmp_path)) == DONE.located(tmp_path)
+    assert Report.read(tmp_path) == Report.read(str(tmp_path)) == DONE
 
 
 def test_a_report_of_a_run_without_data_has_all_fields(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_report_that_cannot_be_finished_leaves_the_old_one(tmp_path: Path, mon
     monkeypatch.setattr("os.fsync", disk_is_full)
     with pytest.raises(OSError, match="No space left"):
         FAILED.write(tmp_path)
-    assert Report.read(tmp_path) == DONE.located(tmp_path)
+    assert Report.read(tmp_path) == DONE
 
 
 def test_a_report_is_valid_json_even_when_the_loss_is_not_a_number(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from support.checkpoint_samples import save
+from support.chief_samples import shard_state
 from support.report_samples import DONE as SAMPLE
 from support.tiny_job import PRELUDE
 
@@ -23,7 +24,7 @@ from psfleet.job.job import parse_job
 from psfleet.job.program import load_program
 from psfleet.layout import Layout
 from psfleet.polling import run_within
-from psfleet.report.schema import Report
+from psfleet.report.schema import Evaluation, EvaluationLog, Report
 from psfleet.service import settings
 from worker_service.chief import conclusion, run_finisher
 from worker_service.chief.run_attempt import begin
@@ -65,6 +66,45 @@ def test_only_a_replacement_looks_for_the_saved_final_step(
 ) -> None:
     save(tmp_path / "checkpoints", step)
     assert (conclusion.saved_final_step(chief(tmp_path, **env)) is not None) == is_found
+
+
+STOPPING = {"every_steps": 10, "stop": {"metric": "loss", "direction": "minimize", "patience": 1}}
+
+
+def stopped_early(out: Path, step: int) -> None:
+    """Adds evaluations of a run, which end its training."""
+    for number, at in enumerate((step - 10, step)):
+        evaluation = Evaluation(time=1.0, step=at, generation=1, secs=0.1, metrics={"loss": 0.5 + number})
+        EvaluationLog(out / EvaluationLog.FILE_NAME).append(evaluation)
+
+
+@pytest.mark.parametrize(("step", "is_found"), [(40, True), (43, True), (39, False)])
+def test_after_an_early_stop_the_saved_final_step_is_at_or_after_the_decision(
+    tmp_path: Path, step: int, is_found: bool
+) -> None:
+    stopped_early(tmp_path, 40)
+    save(tmp_path / "checkpoints", step)
+    process = chief(tmp_path, CAUSE="it was killed", JOB=parse_job(JOB | {"evaluate": STOPPING}).model_dump_json())
+    assert (conclusion.saved_final_step(process) is not None) == is_found
+
+
+@pytest.mark.parametrize(
+    ("step", "states", "is_last"),
+    [
+        (100, [shard_state(100)], True),
+        (40, [shard_state(47), None], False),
+        (40, [shard_state(47, phase=pb.COMPLETE)], False),
+        (40, [shard_state(47, phase=pb.FINISHED), shard_state(47, phase=pb.COMPLETE)], True),
+        (40, [None, shard_state(0, phase=pb.EMPTY)], True),
+    ],
+    ids=["the final step", "a ps trains", "a ps has the last step", "the run is over", "no ps trains"],
+)
+def test_a_chief_joins_a_fleet_that_trains_on_after_the_decision(
+    tmp_path: Path, step: int, states: list[Any], is_last: bool
+) -> None:
+    """Its last checkpoint is still to come, with the steps made since."""
+    job = parse_job(JOB | {"evaluate": STOPPING})
+    assert conclusion.is_last(job, save(tmp_path, step), states) == is_last
 
 
 def save_program(out: Path) -> Checkpoint:

@@ -49,7 +49,7 @@ class Training:
         self.events = Events(out, job)
         layout = Layout.plan([], [], [], 2, 4096)
         self.recorder = Recorder(out, job, layout, cast("Any", self.evaluator), Storage(self.events, 1.0))
-        self.recorder._evaluations._max_waiting_bytes = max_waiting_bytes
+        self.recorder._evaluation.evaluations._max_waiting_bytes = max_waiting_bytes
         self.recorder.start(0)
         self.step = 0
         monkeypatch.setattr(recorder_module, "local_values", lambda *_: {"w": np.array(self.step, np.float32)})
@@ -156,7 +156,8 @@ def test_an_evaluation_that_fails_ends_training_at_a_following_step(training: Tr
     training.train_to(10)
     training.await_evaluation()
     training.evaluator.released.release()
-    wait_until(lambda: training.recorder._evaluations._running is None, WAIT_SECS, "the end of the evaluation")
+    evaluations = training.recorder._evaluation.evaluations
+    wait_until(lambda: evaluations._running is None, WAIT_SECS, "the end of the evaluation")
     with pytest.raises(ProgramError, match="boom") as caught:
         training.train_to(11)
     assert caught.value.exit_code == 70

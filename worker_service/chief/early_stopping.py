@@ -1,0 +1,66 @@
+"""Early stopping: a decision that depends on nothing but the job and the evaluations, so that it survives a chief."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from psfleet.job.job import Job
+from psfleet.job.monitored import Stop
+from psfleet.report.schema import Evaluation
+
+
+@dataclass(frozen=True)
+class StopDecision:
+    """Training ends at a step, or as soon as possible after it.
+
+    Attributes:
+        step: Of the evaluation that decided.
+        reason: One line.
+    """
+
+    step: int
+    reason: str
+
+
+def decide(job: Job, evaluations: Iterable[Evaluation]) -> StopDecision | None:
+    """Whether `evaluate.stop` of a job ends training before its final step.
+
+    Args:
+        job: The job as it is now: with another `evaluate.stop` the same evaluations are judged anew.
+        evaluations: In the order in which they were made. Of a step that was evaluated again, after a rollback or at
+            the end of an earlier run, the first one counts.
+    """
+    stop = job.evaluate.stop
+    if stop is None:
+        return None
+    best: Evaluation | None = None
+    num_without = 0
+    seen: set[int] = set()
+    for each in evaluations:
+        if each.step in seen or stop.metric not in each.metrics or each.step >= job.train.steps:
+            continue
+        seen.add(each.step)
+        if stop.is_improvement(each.metrics[stop.metric], best.metrics[stop.metric] if best else None):
+            best, num_without = each, 0
+        else:
+            num_without += 1
+        if num_without >= stop.patience:
+            return StopDecision(each.step, _reason(stop, best, each, num_without))
+    return None
+
+
+def final_step(job: Job, evaluations: Iterable[Evaluation]) -> int:
+    """The step from which on a checkpoint is the last one of the run."""
+    decision = decide(job, evaluations)
+    return job.train.steps if decision is None else decision.step
+
+
+def _reason(stop: Stop, best: Evaluation | None, last: Evaluation, num_without: int) -> str:
+    least = f" by at least {stop.min_delta:g}" if stop.min_delta else ""
+    evaluations = "evaluation" if num_without == 1 else f"{num_without} evaluations"
+    before = f"{best.metrics[stop.metric]:.6g} at step {best.step}" if best else "no finite value"
+    return (
+        f"{stop.metric} has not improved{least} in the last {evaluations}: best {before}, "
+        f"{last.metrics[stop.metric]:.6g} at step {last.step}"
+    )

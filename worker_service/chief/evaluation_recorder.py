@@ -1,0 +1,131 @@
+"""Evaluates the model during training and at its end, and records the metrics."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+
+import tensorflow as tf
+
+from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.tensors import read_tensors
+from psfleet.errors import NoCheckpointError
+from psfleet.job.job import Job
+from psfleet.layout import Layout
+from psfleet.report.schema import Evaluation
+from worker_service.chief.board import Board
+from worker_service.chief.evaluations import Evaluations, Values
+from worker_service.chief.monitor import Monitor
+from worker_service.chief.storage import Storage
+from worker_service.evaluation import Evaluator
+
+logger = logging.getLogger("psfleet.chief")
+
+
+class EvaluationRecorder:
+    """The evaluations of the chief: of its own weights, or with `checkpoint.best` of the checkpoints that are due.
+
+    Only the training thread calls it; see `Evaluations`.
+
+    Args of the constructor:
+        evaluator: None: the program could not be loaded, and nothing is evaluated.
+        monitor: Receives the evaluations.
+
+    Attributes:
+        metrics: Of the newest evaluation, by name; empty before the first.
+        generation: Of the fleet's state.
+    """
+
+    def __init__(
+        self, job: Job, layout: Layout, evaluator: Evaluator | None, storage: Storage, board: Board, monitor: Monitor
+    ) -> None:
+        self._job = job
+        self._layout = layout
+        self._evaluator = evaluator
+        self._storage = storage
+        self._board = board
+        self._monitor = monitor
+        self.evaluations = Evaluations(
+            self._evaluate, storage.events, job.deadlines.first_secs, on_skipped=monitor.skipped
+        )
+        self.metrics: dict[str, float] = {}
+        self.generation = 0
+
+    def begin_checkpoints(self) -> None:
+        """Begins to evaluate the checkpoints that are due.
+
+        Raises: As `Evaluations.begin`.
+        """
+        for checkpoint in self._monitor.take_due():
+            self.evaluations.begin(checkpoint.step, partial(self._read, checkpoint), is_saved=True)
+
+    def evaluate(
+        self, global_step: int, values: Callable[[], Values], is_over: Callable[[], bool] = lambda: False
+    ) -> bool:
+        """Evaluates named tensors at a global step and records the metrics, after the evaluations that still wait.
+
+        Returns:
+            Whether it is done; False once `is_over` was true before.
+
+        Raises:
+            ProgramError: The program failed.
+            BadJobError: The job watches a metric that the program does not have.
+            DeadlineError: An evaluation took longer than `deadlines.first_secs`.
+        """
+        self.begin_checkpoints()
+        if not self.evaluations.finish(is_over):
+            return False
+        self.evaluations.begin(global_step, values)
+        return self.evaluations.finish(is_over)
+
+    def evaluate_last(self, checkpoint: Checkpoint, is_over: Callable[[], bool]) -> bool:
+        """Evaluates the last checkpoint of the run; otherwise as `evaluate`."""
+        self._monitor.begin_last(checkpoint)
+        return self.evaluate(checkpoint.step, lambda: read_tensors(checkpoint), is_over)
+
+    def _read(self, checkpoint: Checkpoint) -> Values:
+        """The tensors of a checkpoint; none if it cannot be read, which does not end training."""
+        try:
+            return read_tensors(checkpoint)
+        except (OSError, NoCheckpointError) as error:
+            cause = f"step {checkpoint.step} is not evaluated: {error}"
+            self._storage.failed(f"evaluation of {checkpoint.folder}", cause, "evaluation_skipped")
+            self._monitor.skipped(checkpoint.step)
+            return {}
+
+    def _evaluate(self, global_step: int, tensors: Values) -> None:
+        """Evaluates and records; on the thread of the evaluations."""
+        if self._evaluator is None or not tensors:
+            return
+        started = time.perf_counter()
+        metrics = self._evaluator.evaluate(tensors)
+        if not metrics:
+            return
+        self.metrics = metrics
+        secs = round(time.perf_counter() - started, 2)
+        self._log(global_step, metrics, secs)
+        self._summarize(global_step, metrics, tensors)
+        generation = self._monitor.generation_of(global_step, self.generation)
+        self._monitor.evaluated(
+            Evaluation(time=time.time(), step=global_step, generation=generation, secs=secs, metrics=metrics)
+        )
+
+    def _log(self, global_step: int, metrics: dict[str, float], secs: float) -> None:
+        text = ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        extra = {"event": "evaluation", "step": global_step, "metrics": metrics, "secs": secs}
+        logger.info("evaluation at step %d: %s", global_step, text, extra=extra)
+
+    def _summarize(self, global_step: int, metrics: dict[str, float], tensors: Values) -> None:
+        specs = self._layout.parameters.specs if self._job.summaries.histograms else ()
+        # No more than is needed: it waits for the disk.
+        weights = {spec.name: tensors[spec.name] for spec in specs}
+
+        def write() -> None:
+            for name, value in metrics.items():
+                tf.summary.scalar(f"evaluate/{name}", value)
+            for name, tensor in weights.items():
+                tf.summary.histogram(name, tensor)
+
+        self._board.write(global_step, write)

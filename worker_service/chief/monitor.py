@@ -1,0 +1,163 @@
+"""What the evaluations of a run decide: which checkpoint is the best one, and when training ends early."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+from psfleet.checkpoint import evaluated
+from psfleet.checkpoint.evaluated import Evaluated
+from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.job.job import Job
+from psfleet.job.monitored import require_metrics
+from psfleet.report.schema import BestInfo, Evaluation, EvaluationLog
+from psfleet.run_folder import CHECKPOINTS
+from worker_service.chief.early_stopping import StopDecision, decide
+from worker_service.chief.storage import Storage
+
+logger = logging.getLogger("psfleet.chief")
+
+EARLY_STOP = "early_stop"
+"""Kind of the event that records the decision to end training."""
+
+
+class Monitor:
+    """Records evaluations, and knows the best checkpoint and the decision to stop; from any thread.
+
+    With `checkpoint.best` it also holds the checkpoints that are due to be evaluated. All of it is derived from files,
+    `evaluations.jsonl` and the metrics in the folders of checkpoints: a chief that replaces another, and a run that
+    resumes, have the same best checkpoint and the same count of evaluations.
+    """
+
+    def __init__(self, out: Path, job: Job, storage: Storage) -> None:
+        self._job = job
+        self._storage = storage
+        self._root = out / CHECKPOINTS
+        self._log = EvaluationLog(out / EvaluationLog.FILE_NAME)
+        self._lock = threading.Lock()
+        self._evaluations = self._log.read()
+        self._unsaved: list[Evaluation] = []
+        self._decision = decide(job, self._evaluations)
+        self._due: list[Checkpoint] = []
+        self._pending: dict[int, Checkpoint] = {}
+        self._best: Evaluated | None = None
+        if job.checkpoint.best is not None:
+            self._best = evaluated.best(evaluated.evaluated(self._root), job.checkpoint.best)
+            for checkpoint in reversed(evaluated.committed(self._root)):
+                if not evaluated.is_evaluated(checkpoint):
+                    self.committed(checkpoint)
+
+    @property
+    def decision(self) -> StopDecision | None:
+        """The decision to end training early; None: it continues."""
+        with self._lock:
+            return self._decision
+
+    @property
+    def final_step(self) -> int:
+        """The step from which on a checkpoint is the last one of the run."""
+        decision = self.decision
+        return self._job.train.steps if decision is None else decision.step
+
+    @property
+    def best(self) -> BestInfo | None:
+        """The best checkpoint, for the report."""
+        watched = self._job.checkpoint.best
+        with self._lock:
+            if self._best is None or watched is None:
+                return None
+            checkpoint, value = self._best.checkpoint, self._best.metrics[watched.metric]
+        return BestInfo(metric=watched.metric, value=value, step=checkpoint.step, path=str(checkpoint.folder))
+
+    def announce(self) -> None:
+        """Records the decision of an earlier chief or run as an event of this one."""
+        decision = self.decision
+        if decision is not None and all(event.kind != EARLY_STOP for event in self._storage.events.all()):
+            self._storage.events.add("chief", 0, EARLY_STOP, decision.reason)
+
+    def committed(self, checkpoint: Checkpoint) -> None:
+        """Stores a checkpoint for its evaluation, if one of its step is due."""
+        every = self._job.evaluate.every_steps
+        if self._job.checkpoint.best is None or every is None:
+            return
+        if 0 < checkpoint.step < self._job.train.steps and checkpoint.step % every == 0:
+            with self._lock:
+                self._due.append(checkpoint)
+                self._pending[checkpoint.step] = checkpoint
+
+    def take_due(self) -> list[Checkpoint]:
+        """The checkpoints to be evaluated, the oldest first; each once."""
+        with self._lock:
+            due, self._due = self._due, []
+            return due
+
+    def begin_last(self, checkpoint: Checkpoint) -> None:
+        """The last checkpoint of the run is going to be evaluated."""
+        with self._lock:
+            self._due = [each for each in self._due if each.step != checkpoint.step]
+            self._pending[checkpoint.step] = checkpoint
+
+    def generation_of(self, step: int, present: int) -> int:
+        """The generation of the weights that are evaluated at a step: of its checkpoint, or else the present one."""
+        with self._lock:
+            return self._pending[step].generation if step in self._pending else present
+
+    def skipped(self, step: int) -> None:
+        """The evaluation of a step is not made."""
+        with self._lock:
+            self._pending.pop(step, None)
+
+    def protected(self) -> set[Path]:
+        """Folders of the checkpoints that must not be deleted: the best one, and those that are yet to be evaluated."""
+        with self._lock:
+            kept = [*self._pending.values(), *([self._best.checkpoint] if self._best else [])]
+            return {checkpoint.folder for checkpoint in kept}
+
+    def evaluated(self, evaluation: Evaluation) -> None:
+        """Records an evaluation, and decides.
+
+        Raises:
+            BadJobError: A metric that the job watches is not among its metrics.
+        """
+        require_metrics(self._job, evaluation.metrics)
+        with self._lock:
+            before = self._decision
+            self._evaluations.append(evaluation)
+            self._unsaved.append(evaluation)
+            decision = self._decision = before or decide(self._job, self._evaluations)
+            checkpoint = self._pending.get(evaluation.step)
+        with self._storage.writing(EvaluationLog.FILE_NAME):
+            self._save()
+        if checkpoint is not None:
+            self._compare(Evaluated(checkpoint, evaluation.metrics))
+        if decision is not None and before is None:
+            self._storage.events.add("chief", 0, EARLY_STOP, decision.reason)
+
+    def _save(self) -> None:
+        """Appends what is not in the file yet; what the disk refuses waits for the next evaluation.
+
+        Raises:
+            OSError: The file cannot be written.
+        """
+        while self._unsaved:
+            self._log.append(self._unsaved[0])
+            del self._unsaved[0]
+
+    def _compare(self, found: Evaluated) -> None:
+        """Stores the metrics of a checkpoint, which may be the best one."""
+        watched = self._job.checkpoint.best
+        if watched is None:
+            self.skipped(found.checkpoint.step)
+            return
+        with self._storage.writing("the evaluation of a checkpoint"):
+            evaluated.write(found.checkpoint, found.metrics)
+        with self._lock:
+            before = self._best
+            self._best = evaluated.best([found, *([before] if before else [])], watched)
+            self._pending.pop(found.checkpoint.step, None)
+            is_better = self._best is found
+        if is_better:
+            value, step = found.metrics[watched.metric], found.checkpoint.step
+            extra = {"event": "best", "step": step, "metric": watched.metric, "value": value}
+            logger.info("step %d is the best so far: %s %.6g", step, watched.metric, value, extra=extra)
