@@ -6,15 +6,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from psfleet.callbacks import Callback
     from psfleet.job.program import GraphProgram, KerasProgram
     from psfleet.launch import train
     from psfleet.report.schema import Report
 
 __version__ = "0.1.0"
 
-__all__ = ["GraphProgram", "KerasProgram", "Report", "__version__", "train"]
+__all__ = ["Callback", "GraphProgram", "KerasProgram", "Report", "__version__", "train"]
 
 _MODULES = {
+    "Callback": "psfleet.callbacks",
     "GraphProgram": "psfleet.job.program",
     "KerasProgram": "psfleet.job.program",
     "Report": "psfleet.report.schema",

@@ -16,6 +16,7 @@ import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from psfleet.errors import BadJobError, UsageError
+from psfleet.job.callback import CallbackEntry
 from psfleet.job.container import Container
 from psfleet.job.fields import Section
 from psfleet.job.monitored import require_schedule
@@ -47,6 +48,9 @@ class Job(Section):
     summaries: Summaries = Field(default_factory=Summaries, description="What is written to `tensorboard/`.")
     device: Device = Field(default_factory=Device, description="Threads and accelerators.")
     deadlines: Deadlines = Field(default_factory=Deadlines, description="Timeouts.")
+    callbacks: list[CallbackEntry] = Field(
+        default_factory=list, description="What receives the progress of the run; see [callbacks.md](callbacks.md)."
+    )
     container: Container = Field(default_factory=Container, description="Images, mounts and limits in containers.")
     tls: bool = Field(
         False,
@@ -142,35 +146,6 @@ def job_from_json(text: str, source: str = "job") -> Job:
     if not isinstance(content, dict):
         raise BadJobError(f"{source}: expected a resolved job as JSON")
     return parse_job(content, source)
-
-
-def changes(before: Mapping[str, Any], job: Job) -> list[str]:
-    """The fields in which a job differs from an earlier one, as texts `train.steps 400 -> 900`.
-
-    Args:
-        before: The earlier job, as `Job.model_dump(mode="json")` gave it.
-    """
-    old, new = _flat(before), _flat(job.model_dump(mode="json"))
-    return [
-        f"{field} {_shown(old, field)} -> {_shown(new, field)}"
-        for field in dict.fromkeys([*new, *old])
-        if _shown(old, field) != _shown(new, field)
-    ]
-
-
-def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """All values of nested mappings by dotted names."""
-    found: dict[str, Any] = {}
-    for key, value in content.items():
-        if isinstance(value, Mapping) and value:
-            found |= _flat(value, f"{prefix}{key}.")
-        else:
-            found[prefix + key] = value
-    return found
-
-
-def _shown(values: Mapping[str, Any], field: str) -> str:
-    return json.dumps(values[field]).strip('"') if field in values else "nothing"
 
 
 def _override(content: dict[str, Any], override: str) -> None:

@@ -1,0 +1,94 @@
+"""Records a run in MLflow: the job as parameters, progress and evaluations as metrics, the report as artifacts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from mlflow.entities import Metric, Param
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from psfleet.callbacks.interface import Callback, RunInfo
+from psfleet.job.changes import flattened
+from psfleet.report.schema import Report
+
+RUN_ID = "mlflow_run_id"
+"""File in the callback's folder."""
+MAX_PARAM_CHARS = 500
+MAX_PARAMS = 100
+"""Of one request (mlflow/utils/validation.py)."""
+STATUS = {"done": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
+
+
+class MLflowTracker(Callback):
+    """A run in MLflow for each run folder; a resumed run continues it.
+
+    Args of the constructor:
+        tracking_uri: Of the server; default: the environment variable MLFLOW_TRACKING_URI.
+        experiment: Its name, made if it is missing; default: the job's name.
+        every_steps: Metrics of training are recorded once for as many steps.
+    """
+
+    def __init__(self, tracking_uri: str | None = None, experiment: str | None = None, every_steps: int = 10) -> None:
+        self.every_steps = every_steps
+        self._client = MlflowClient(tracking_uri)
+        self._experiment = experiment
+        self._id = ""
+        self._folder = Path()
+
+    def on_start(self, run: RunInfo) -> None:
+        """Makes the run, or finds that of the run folder, and records the job's fields."""
+        self._folder = run.folder
+        marker = run.state / RUN_ID
+        self._id = self._known(marker) or self._make(run)
+        marker.write_text(self._id)
+        self._client.update_run(self._id, status="RUNNING")
+        known = self._client.get_run(self._id).data.params
+        fields = {key: str(value)[:MAX_PARAM_CHARS] for key, value in flattened(run.job).items()}
+        new = [Param(key, value) for key, value in fields.items() if key not in known]
+        for first in range(0, len(new), MAX_PARAMS):
+            self._client.log_batch(self._id, params=new[first : first + MAX_PARAMS])
+        # A parameter cannot change; what a resumed run has changed is a tag.
+        for key, value in fields.items():
+            if known.get(key, value) != value:
+                self._client.set_tag(self._id, f"changed at step {run.step}: {key}", value)
+
+    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Records `train/loss` and the like."""
+        self._record(step, {f"train/{name}": value for name, value in metrics.items()})
+
+    def on_evaluate(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Records `evaluate/accuracy` and the like."""
+        self._record(step, {f"evaluate/{name}": value for name, value in metrics.items()})
+
+    def on_checkpoint(self, step: int, folder: Path) -> None:
+        """Records the path of the newest checkpoint."""
+        self._client.set_tag(self._id, "checkpoint", str(folder))
+
+    def on_end(self, report: Report) -> None:
+        """Stores the report, and ends the run with its status."""
+        for name in (Report.FILE_NAME, "report.html"):
+            if (self._folder / name).exists():
+                self._client.log_artifact(self._id, str(self._folder / name))
+        self._client.set_terminated(self._id, STATUS[report.status])
+
+    def _record(self, step: int, metrics: Mapping[str, float]) -> None:
+        now = int(time.time() * 1000)
+        self._client.log_batch(self._id, [Metric(name, float(value), now, step) for name, value in metrics.items()])
+
+    def _known(self, marker: Path) -> str:
+        """The run of the run folder; empty if there is none, or if the server has lost it."""
+        if not marker.exists():
+            return ""
+        try:
+            return str(self._client.get_run(marker.read_text()).info.run_id)
+        except MlflowException:
+            return ""
+
+    def _make(self, run: RunInfo) -> str:
+        name = self._experiment or run.name
+        found = self._client.get_experiment_by_name(name)
+        experiment = found.experiment_id if found is not None else self._client.create_experiment(name)
+        return str(self._client.create_run(experiment, run_name=run.run).info.run_id)

@@ -1,0 +1,28 @@
+"""The job file's `callbacks` section."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from psfleet.job.fields import Section
+
+MLFLOW = "mlflow"
+
+
+class CallbackSpec(Section):
+    """One callback; a text is its `use`."""
+
+    use: str = Field(
+        pattern=rf"^({MLFLOW}|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$",
+        description="`mlflow` (needs `psfleet[mlflow]`), or `module:callable` that returns a `psfleet.Callback`.",
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments.")
+
+
+def _spec(value: object) -> object:
+    return {"use": value} if isinstance(value, str) else value
+
+
+CallbackEntry = Annotated[CallbackSpec, BeforeValidator(_spec)]

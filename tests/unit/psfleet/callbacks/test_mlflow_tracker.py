@@ -1,0 +1,76 @@
+"""A run in MLflow, with its file store: what is recorded, and how a resumed run continues it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+from support.report_samples import DONE
+
+from psfleet.callbacks.interface import RunInfo
+from psfleet.callbacks.mlflow_tracker import MLflowTracker
+
+JOB = {"name": "digits", "train": {"steps": 100, "batch_size": 8}, "options": {}, "tls": False}
+
+
+@pytest.fixture
+def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    return (tmp_path / "mlruns").as_uri()
+
+
+def info(tmp_path: Path, job: Mapping[str, Any] = JOB, step: int = 0) -> RunInfo:
+    (tmp_path / "state").mkdir(exist_ok=True)
+    return RunInfo("digits", "digits-1", job, tmp_path, tmp_path / "state", step)
+
+
+def runs(uri: str, experiment: str = "digits") -> list[Any]:
+    client = MlflowClient(uri)
+    found = client.get_experiment_by_name(experiment)
+    assert found is not None
+    return list(client.search_runs([found.experiment_id]))
+
+
+def test_the_job_its_progress_and_its_report_are_recorded(tmp_path: Path, uri: str) -> None:
+    tracker = MLflowTracker(tracking_uri=uri)
+    tracker.on_start(info(tmp_path))
+    tracker.on_step(10, {"loss": 0.5, "step_secs": 0.1})
+    tracker.on_step(20, {"loss": 0.25, "step_secs": 0.1})
+    tracker.on_evaluate(20, {"accuracy": 0.9})
+    tracker.on_checkpoint(20, tmp_path / "checkpoints" / "00000020-g1")
+    DONE.write(tmp_path)
+    tracker.on_end(DONE)
+    [run] = runs(uri)
+    assert run.info.status == "FINISHED"
+    assert run.data.params == {
+        "name": "digits", "train.steps": "100", "train.batch_size": "8", "options": "{}", "tls": "False"
+    }  # fmt: skip
+    assert run.data.metrics == {"train/loss": 0.25, "train/step_secs": 0.1, "evaluate/accuracy": 0.9}
+    history = MlflowClient(uri).get_metric_history(run.info.run_id, "train/loss")
+    assert [(point.step, point.value) for point in history] == [(10, 0.5), (20, 0.25)]
+    assert run.data.tags["checkpoint"].endswith("00000020-g1")
+    assert [file.path for file in MlflowClient(uri).list_artifacts(run.info.run_id)] == ["report.json"]
+
+
+def test_a_resumed_run_continues_the_same_one_and_names_what_has_changed(tmp_path: Path, uri: str) -> None:
+    first = MLflowTracker(tracking_uri=uri)
+    first.on_start(info(tmp_path))
+    first.on_end(DONE.model_copy(update={"status": "stopped", "exit_code": 130, "error": "stopped by SIGINT"}))
+    assert [run.info.status for run in runs(uri)] == ["KILLED"]
+    longer = {**JOB, "train": {"steps": 200, "batch_size": 8}}
+    second = MLflowTracker(tracking_uri=uri)
+    second.on_start(info(tmp_path, longer, step=100))
+    [run] = runs(uri)
+    assert run.info.status == "RUNNING"
+    assert run.data.params["train.steps"] == "100"
+    assert run.data.tags["changed at step 100: train.steps"] == "200"
+
+
+def test_a_run_that_the_server_has_lost_is_made_again(tmp_path: Path, uri: str) -> None:
+    MLflowTracker(tracking_uri=uri).on_start(info(tmp_path))
+    other = (tmp_path / "other").as_uri()
+    MLflowTracker(tracking_uri=other, experiment="mine").on_start(info(tmp_path))
+    assert len(runs(other, "mine")) == 1

@@ -1,0 +1,145 @@
+"""Callbacks of the chief: called in order beside training, which waits for none of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from support.chief_samples import sample_job
+from support.report_samples import DONE
+
+from psfleet.callbacks import Callback, RunInfo
+from psfleet.polling import wait_until
+from psfleet.report.schema import Report
+from worker_service.chief import callbacks as module
+from worker_service.chief.callbacks import MAX_WAITING, Callbacks
+from worker_service.chief.events import Events
+
+WAIT_SECS = 20.0
+
+
+class Recording(Callback):
+    """Writes down its calls; waits at each step while `go` is not set."""
+
+    def __init__(self, every_steps: int = 1) -> None:
+        self.every_steps = every_steps
+        self.calls: list[str] = []
+        self.go = threading.Event()
+        self.go.set()
+        self.state = Path()
+
+    def on_start(self, run: RunInfo) -> None:
+        self.state = run.state
+        self.calls.append(f"start {run.name} at {run.step}")
+
+    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        assert self.go.wait(WAIT_SECS)
+        self.calls.append(f"step {step} loss {metrics['loss']}")
+
+    def on_evaluate(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.calls.append(f"evaluated {step} {dict(metrics)}")
+
+    def on_checkpoint(self, step: int, folder: Path) -> None:
+        self.calls.append(f"saved {step} {folder}")
+
+    def on_end(self, report: Report) -> None:
+        self.calls.append(f"end {report.status}")
+
+
+class Failing(Callback):
+    """Fails at each step; may leave with `sys.exit`."""
+
+    every_steps = 1
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        raise self._error
+
+
+@pytest.fixture
+def events(tmp_path: Path) -> Events:
+    return Events(tmp_path, sample_job())
+
+
+def run_info(tmp_path: Path, step: int = 0) -> RunInfo:
+    return RunInfo("sample", "sample-1", {}, tmp_path, tmp_path / "callbacks", step)
+
+
+def test_every_callback_is_called_in_the_order_of_what_happened(tmp_path: Path, events: Events) -> None:
+    often, seldom = Recording(), Recording(every_steps=3)
+    callbacks = Callbacks([often, seldom], events)
+    callbacks.start(run_info(tmp_path))
+    for step in range(1, 5):
+        callbacks.step(step, {"loss": 1.0 / step})
+    callbacks.evaluated(4, {"accuracy": 0.5})
+    callbacks.saved(4, Path("there"))
+    callbacks.end(DONE)
+    assert often.calls == [
+        "start sample at 0", "step 1 loss 1.0", "step 2 loss 0.5", f"step 3 loss {1 / 3}", "step 4 loss 0.25",
+        "evaluated 4 {'accuracy': 0.5}", "saved 4 there", "end done",
+    ]  # fmt: skip
+    assert [call for call in seldom.calls if call.startswith("step")] == ["step 1 loss 1.0", f"step 3 loss {1 / 3}"]
+    assert often.state != seldom.state
+    assert often.state.is_dir()
+    assert events.all() == []
+
+
+@pytest.mark.parametrize("error", [ValueError("no server"), SystemExit(0)])
+def test_a_callback_that_fails_is_an_event_once_and_the_others_are_called(
+    tmp_path: Path, events: Events, error: BaseException
+) -> None:
+    other = Recording()
+    callbacks = Callbacks([Failing(error), other], events)
+    callbacks.start(run_info(tmp_path, step=7))
+    for step in range(8, 11):
+        callbacks.step(step, {"loss": 1.0})
+    callbacks.end(DONE)
+    assert len([call for call in other.calls if call.startswith("step")]) == 3
+    [event] = events.all()
+    assert event.kind == "callback_failed"
+    assert event.cause.startswith(f"Failing.on_step() raised {type(error).__name__}: {error}")
+
+
+def test_training_waits_for_no_callback_and_only_steps_are_dropped(tmp_path: Path, events: Events) -> None:
+    slow = Recording()
+    slow.go.clear()
+    callbacks = Callbacks([slow], events)
+    callbacks.start(run_info(tmp_path))
+    for step in range(1, 3 * MAX_WAITING):
+        callbacks.step(step, {"loss": 1.0})
+        callbacks.evaluated(step, {})
+    slow.go.set()
+    callbacks.end(DONE)
+    assert len([call for call in slow.calls if call.startswith("evaluated")]) == 3 * MAX_WAITING - 1
+    assert 0 < len([call for call in slow.calls if call.startswith("step")]) <= MAX_WAITING
+    assert slow.calls[-1] == "end done"
+    assert [event.cause for event in events.all()] == ["callbacks are slower than training: steps are dropped"]
+
+
+def test_the_end_of_a_run_does_not_wait_for_a_callback_that_hangs(
+    tmp_path: Path, events: Events, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "END_SECS", 0.01)
+    hanging = Recording()
+    hanging.go.clear()
+    callbacks = Callbacks([hanging], events)
+    callbacks.start(run_info(tmp_path))
+    callbacks.step(1, {"loss": 1.0})
+    callbacks.end(DONE)
+    assert "the callbacks did not return in 0.01 s, and are abandoned" in caplog.messages
+    hanging.go.set()
+    wait_until(lambda: "end done" in hanging.calls, WAIT_SECS, "the abandoned thread")
+
+
+def test_without_callbacks_nothing_is_started(tmp_path: Path, events: Events) -> None:
+    before = threading.active_count()
+    callbacks = Callbacks([], events)
+    callbacks.start(run_info(tmp_path))
+    callbacks.step(1, {"loss": 1.0})
+    callbacks.end(DONE)
+    assert threading.active_count() == before
+    assert not (tmp_path / "callbacks").exists()

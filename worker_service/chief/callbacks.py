@@ -1,0 +1,127 @@
+"""Calls the job's callbacks on a thread beside training."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from psfleet.callbacks import Callback, RunInfo
+from psfleet.report.schema import Report
+from worker_service.chief.events import Events
+
+logger = logging.getLogger("psfleet.chief")
+
+FOLDER = "callbacks"
+"""In the run folder: a folder for the own files of each callback, by its position in the job."""
+MAX_WAITING = 100
+"""While so many calls wait, steps are dropped."""
+END_SECS = 5.0
+"""How long the end of the run may take all callbacks together; a stop must be quick."""
+
+Call = Callable[[Callback], object]
+
+
+class Callbacks:
+    """The callbacks of a run; its methods return at once, and may be called from any thread.
+
+    An exception of a callback is an event, once for each of its methods; the calls after it are made.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback], events: Events) -> None:
+        self._callbacks = callbacks
+        self._events = events
+        self._waiting: deque[tuple[str, Call]] = deque()
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._num_dropped = 0
+        self._failed: set[tuple[int, str]] = set()
+        self._next_steps = [0] * len(callbacks)
+        self._thread = threading.Thread(target=self._run, name="callbacks", daemon=True)
+        if callbacks:
+            self._thread.start()
+
+    def start(self, run: RunInfo) -> None:
+        """Training starts from a step; each callback gets a folder of its own."""
+        self._next_steps = [run.step + 1] * len(self._callbacks)
+        folders = {id(each): run.state / str(index) for index, each in enumerate(self._callbacks)}
+
+        def call(callback: Callback) -> None:
+            state = folders[id(callback)]
+            state.mkdir(parents=True, exist_ok=True)
+            callback.on_start(RunInfo(run.name, run.run, run.job, run.folder, state, run.step))
+
+        self._add("on_start", call)
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """A step was made; most callbacks want only some of them."""
+        due = [index for index, at in enumerate(self._next_steps) if step >= at]
+        if not due:
+            return
+        for index in due:
+            every = max(1, self._callbacks[index].every_steps)
+            self._next_steps[index] = (step // every + 1) * every
+        wanted = {id(self._callbacks[index]) for index in due}
+
+        def call(callback: Callback) -> None:
+            if id(callback) in wanted:
+                callback.on_step(step, metrics)
+
+        self._add("on_step", call)
+
+    def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
+        """The weights of a step were evaluated."""
+        self._add("on_evaluate", lambda each: each.on_evaluate(step, metrics))
+
+    def saved(self, step: int, folder: Path) -> None:
+        """A checkpoint is complete."""
+        self._add("on_checkpoint", lambda each: each.on_checkpoint(step, folder))
+
+    def end(self, report: Report) -> None:
+        """The report is written; waits for the calls so far, at most `END_SECS`."""
+        if not self._callbacks:
+            return
+        self._add("on_end", lambda each: each.on_end(report))
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+        self._thread.join(END_SECS)
+        if self._thread.is_alive():
+            logger.warning("the callbacks did not return in %g s, and are abandoned", END_SECS)
+
+    def _add(self, method: str, call: Call) -> None:
+        with self._changed:
+            if not self._callbacks or self._is_closed:
+                return
+            if method == "on_step" and len(self._waiting) >= MAX_WAITING:
+                self._num_dropped += 1
+                is_first = self._num_dropped == 1
+            else:
+                is_first = False
+                self._waiting.append((method, call))
+                self._changed.notify_all()
+        if is_first:
+            self._events.add("chief", 0, "callback_failed", "callbacks are slower than training: steps are dropped")
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_closed)
+                if not self._waiting:
+                    return
+                method, call = self._waiting.popleft()
+            for index, callback in enumerate(self._callbacks):
+                self._call(index, callback, method, call)
+
+    def _call(self, index: int, callback: Callback, method: str, call: Call) -> None:
+        try:
+            call(callback)
+        except (Exception, SystemExit) as error:
+            if (index, method) in self._failed:
+                return
+            self._failed.add((index, method))
+            cause = f"{type(callback).__name__}.{method}() raised {type(error).__name__}: {error}; training continues"
+            logger.warning("%s", cause, exc_info=True)
+            self._events.add("chief", 0, "callback_failed", cause)
