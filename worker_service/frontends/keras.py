@@ -18,11 +18,12 @@ from psfleet.job.program import KerasProgram
 from psfleet.job.user_code import user_code
 from psfleet.layout import Layout, TensorSpec, state_order
 from psfleet.tf.global_seed import trace_seed
-from psfleet.tf.program_data import PSFLEET_BATCHES, batches_explained, built_model, training_data
-from worker_service.frontends import finite, flat
+from psfleet.tf.program_data import batches_explained, built_model, training_data
+from worker_service.frontends import finite, flat, keras_checks
 from worker_service.frontends.graph_import import split, transplant
 from worker_service.frontends.interface import TrainingGraph
 from worker_service.frontends.random_state import RandomState
+from worker_service.frontends.sample_weights import SampleWeights
 from worker_service.input_pipeline import batch_spec, evaluation_batches
 
 
@@ -40,18 +41,23 @@ class KerasFrontEnd:
         self._batch_spec = batch_spec(
             training_data(program, job, index % num_shards, num_shards), job, job.train.batch_size
         )
-        if not isinstance(self._batch_spec, tuple) or len(self._batch_spec) != 2:
-            raise self._error(f"training examples are {self._batch_spec}, expected (x, y)")
+        keras_checks.check_examples(job.program, self._batch_spec)
+        self._weights = SampleWeights(job.program, program.class_weight, self._batch_spec)
         self._model = built_model(program, job)
-        self._check_ranks()
+        keras_checks.check_ranks(job.program, self._model, self._batch_spec)
         trained, others = list(self._model.trainable_variables), list(self._model.non_trainable_variables)
-        self._check(trained)
+        keras_checks.check_model(job.program, self._model, trained)
         self._specs = {
             id(variable): TensorSpec(name, tuple(variable.shape), variable.dtype)
             for variable, name in zip(trained + others, keras_names(trained + others), strict=True)
         }
         with user_code(job, "compile()"):
-            self._model.compile(loss=program.loss, metrics=program.metrics, jit_compile=False)
+            self._model.compile(
+                loss=program.loss,
+                metrics=program.metrics,
+                weighted_metrics=program.weighted_metrics,
+                jit_compile=False,
+            )
         self._trained = trained
         self._draws: Counter[int] = Counter()
         changed, self._frozen = self._split(others)
@@ -106,42 +112,6 @@ class KerasFrontEnd:
                 metrics = self._model.evaluate(self._evaluation, return_dict=True, verbose=0)
         return {name: float(value) for name, value in metrics.items()}
 
-    def _check_ranks(self) -> None:
-        """Refuses batches of batches, which most layers would accept; examples of unknown rank are left to Keras."""
-        expected = [len(tensor.shape) for tensor in getattr(self._model, "inputs", None) or ()]
-        specs = tf.nest.flatten(self._batch_spec[0])
-        found = [spec.shape.rank for spec in specs]
-        if None in found:
-            return
-        # Keras removes a last dimension of 1 itself.
-        if expected and sorted(found) == sorted(rank + 1 for rank in expected) and specs[0].shape[-1] != 1:
-            examples = [list(spec.shape[1:]) for spec in specs]
-            inputs = [list(tensor.shape[1:]) for tensor in self._model.inputs]
-            raise self._error(f"examples have x of shape {examples}, expected {inputs}; {PSFLEET_BATCHES}")
-
-    def _check(self, trained: Sequence[Any]) -> None:
-        if not trained:
-            raise self._error("the model has no trainable parameters, expected at least one")
-        if type(self._model).train_step is not keras.Model.train_step:
-            raise self._error("the model overrides train_step, which a worker never calls; expected compute_loss")
-        stateful = [layer.name for layer in self._model._flatten_layers() if getattr(layer, "stateful", False)]
-        if stateful:
-            raise self._error(
-                f"layer {stateful[0]} is stateful: its state is not among the model's variables, which the ps hold; "
-                "expected stateful=False"
-            )
-        halves = [layer.name for layer in self._model._flatten_layers() if layer.compute_dtype == "float16"]
-        if halves:
-            raise self._error(
-                f"layer {halves[0]} computes in float16, for which psfleet does not scale the loss; expected the dtype "
-                "policy float32 or mixed_bfloat16"
-            )
-        for variable in trained:
-            if variable.dtype != "float32":
-                raise self._error(f"trainable variable {variable.path} is {variable.dtype}, expected float32")
-            if variable.constraint is not None:
-                raise self._error(f"trainable variable {variable.path} has a constraint, which no ps applies")
-
     def _split(self, others: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Variables that the forward pass changes, and those that it does not change."""
         changed: list[Any] = []
@@ -195,14 +165,16 @@ class KerasFrontEnd:
         Returns:
             The scope, which has each variable's new value; the loss, `[]` float32; each variable's old value by id.
         """
-        model, (x, y) = self._model, batch
+        model, (x, y, weight) = self._model, self._weights.unpacked(batch)
+        # A model's own compute_loss need not take sample weights.
+        weighted = {} if weight is None else {"sample_weight": weight}
         mapping = list(zip(variables, values, strict=True))
         mapping += [(metric, tf.zeros(metric.shape, metric.dtype)) for metric in model.metrics_variables]
         with _Scope(mapping, collect_losses=True) as scope:
             before = {id(variable): scope.get_current_value(variable) for variable in variables}
             takes_training = "training" in model.call_signature_parameters
             y_pred = model(x, training=True) if takes_training else model(x)
-            loss = model.compute_loss(x=x, y=y, y_pred=y_pred)
+            loss = model.compute_loss(x=x, y=y, y_pred=y_pred, **weighted)
         if loss.shape.rank != 0:
             raise self._error(f"the loss has shape {list(loss.shape)}, expected a scalar")
         return scope, tf.cast(loss, tf.float32), before
