@@ -28,7 +28,7 @@ def _not_finite(layout: Layout, shard: int, content: ShardContent) -> Iterator[s
         for piece in layouts[prefix].pieces(shard):
             values = vector[piece.at : piece.at + piece.stop - piece.start]
             # Pieces begin and end at multiples of 64 bytes, except at the ends of their tensor.
-            if piece.spec.is_float and not np.isfinite(values.view(piece.spec.dtype)).all():
+            if piece.spec.is_saved and piece.spec.is_float and not np.isfinite(values.view(piece.spec.dtype)).all():
                 yield f"{_kind(prefix)} {piece.spec.name}"
     yield from (f"optimizer scalar {name}" for name, value in content.scalars.items() if not np.isfinite(value).all())
 

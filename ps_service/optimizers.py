@@ -12,6 +12,7 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from ps_service.lamb import Lamb, TensorRange
 from psfleet.job import optimizer as schema
 
 
@@ -43,22 +44,25 @@ class Momentum(v1.train.Optimizer):
         )
 
 
-class AdamW(v1.train.AdamOptimizer):
-    """Adam with decoupled weight decay: each weight first loses `rate * weight_decay` of itself.
+class Lion(v1.train.Optimizer):
+    """Lion of `keras.optimizers`: each weight moves by the rate, in the direction of a moving average's sign."""
 
-    Loshchilov and Hutter 2019, algorithm 2, with the scheduled rate as the multiplier of the decay, as Keras has it.
-    """
+    def __init__(self, rate: tf.Tensor, beta1: float, beta2: float) -> None:
+        super().__init__(use_locking=False, name="Lion")
+        self._rate = rate
+        self._betas = beta1, beta2
 
-    def __init__(self, rate: tf.Tensor, weight_decay: float, **options: float) -> None:
-        super().__init__(rate, **options)
-        self._lost = rate * weight_decay
+    def _create_slots(self, var_list: Sequence[tf.Variable]) -> None:
+        for variable in var_list:
+            self._zeros_slot(variable, "momentum", self._name)
 
-    def _resource_apply_dense(self, grad: tf.Tensor, var: tf.Variable) -> tf.Operation:
-        with tf.control_dependencies([grad]):
-            # 1 - rate * weight_decay would be rounded to a multiple of 6e-8.
-            decayed = var.assign_sub(var.read_value() * self._lost, read_value=False)
-        with tf.control_dependencies([decayed]):
-            return super()._resource_apply_dense(grad, var)
+    def _resource_apply_dense(self, grad: tf.Tensor, handle: tf.Variable) -> tf.Operation:
+        slot, (beta1, beta2) = self.get_slot(handle, "momentum"), self._betas
+        momentum = slot.read_value()
+        step = self._rate * tf.sign(momentum * beta1 + grad * (1.0 - beta1))
+        after = momentum * beta2 + grad * (1.0 - beta2)
+        # Both from the momentum before: it is read once.
+        return tf.group(slot.assign(after, read_value=False), handle.assign_sub(step, read_value=False))
 
 
 class RmsProp(v1.train.RMSPropOptimizer):
@@ -114,9 +118,40 @@ def learning_rate(optimizer: schema.OptimizerBase, step: tf.Tensor) -> tf.Tensor
     return rate
 
 
-def build(optimizer: schema.OptimizerBase, rate: tf.Tensor) -> v1.train.Optimizer:
-    """The optimizer of a job at a learning rate (float32 scalar)."""
-    return _BUILDERS[type(optimizer)](optimizer, rate)
+def build(
+    optimizer: schema.OptimizerBase, rate: tf.Tensor, tensors: Sequence[TensorRange] | None = None
+) -> v1.train.Optimizer:
+    """The optimizer of a job at a learning rate (float32 scalar).
+
+    Args:
+        tensors: The parameters in the vector of all variables that are trained; None: each variable is one. Only Lamb
+            distinguishes tensors.
+    """
+    if isinstance(optimizer, schema.Lamb):
+        built: v1.train.Optimizer = Lamb(rate, optimizer.beta1, optimizer.beta2, optimizer.epsilon, tensors)
+    else:
+        built = _BUILDERS[type(optimizer)](optimizer, rate)
+    if optimizer.weight_decay:
+        _decay(built, rate * optimizer.weight_decay)
+    return built
+
+
+def _decay(optimizer: v1.train.Optimizer, lost: tf.Tensor) -> None:
+    """Makes an optimizer subtract a fraction (float32 scalar) of each weight from it before each update.
+
+    This is weight decay as all optimizers of Keras have it: decoupled (Loshchilov and Hutter 2019, algorithm 2), with
+    the scheduled rate as its multiplier.
+    """
+    update = optimizer._resource_apply_dense
+
+    def decayed_update(grad: tf.Tensor, var: tf.Variable) -> tf.Operation:
+        with tf.control_dependencies([grad]):
+            # 1 - rate * weight_decay would be rounded to a multiple of 6e-8.
+            decayed = var.assign_sub(var.read_value() * lost, read_value=False)
+        with tf.control_dependencies([decayed]):
+            return update(grad, var)
+
+    optimizer._resource_apply_dense = decayed_update
 
 
 def _adagrad(options: schema.Adagrad, rate: tf.Tensor) -> v1.train.Optimizer:
@@ -128,7 +163,8 @@ _BUILDERS: dict[type[schema.OptimizerBase], Callable[[Any, tf.Tensor], v1.train.
     schema.Sgd: lambda _, rate: v1.train.GradientDescentOptimizer(rate),
     schema.Momentum: lambda o, rate: Momentum(rate, o.momentum, o.nesterov),
     schema.Adam: lambda o, rate: v1.train.AdamOptimizer(rate, o.beta1, o.beta2, o.epsilon),
-    schema.AdamW: lambda o, rate: AdamW(rate, o.weight_decay, beta1=o.beta1, beta2=o.beta2, epsilon=o.epsilon),
+    schema.AdamW: lambda o, rate: v1.train.AdamOptimizer(rate, o.beta1, o.beta2, o.epsilon),
+    schema.Lion: lambda o, rate: Lion(rate, o.beta1, o.beta2),
     schema.Adagrad: _adagrad,
     schema.RmsProp: lambda o, rate: RmsProp(rate, o.decay, o.momentum, o.epsilon, centered=o.centered),
     schema.Ftrl: lambda o, rate: v1.train.FtrlOptimizer(

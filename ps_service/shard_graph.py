@@ -11,6 +11,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from ps_service import optimizer_state, optimizers
+from ps_service.lamb import TensorRange
 from ps_service.snapshot import Snapshot
 from ps_service.updates import AsyncUpdates, SyncUpdates, Updates
 from ps_service.updates.interface import slot_values
@@ -71,7 +72,7 @@ class ShardGraph:
                 plan.layout, plan.shard, job.fleet.worker_limit, container, "", keeps_previous(job)
             )
             self._variables = variables
-            self.updates = _updates(job, variables)
+            self.updates = _updates(plan, variables)
             with v1.container(container):
                 self._slots = slot_values(self.updates.optimizer, variables.buckets)
                 self._scalars = _scalars(self.updates.optimizer, self._slots)
@@ -201,12 +202,15 @@ class ShardGraph:
         self._session.run(self._assigns[variable.name], {self._feeds[variable.name]: value})
 
 
-def _updates(job: Job, variables: ShardVariables) -> Updates:
+def _updates(plan: ShardPlan, variables: ShardVariables) -> Updates:
     """The update loop of the job's mode."""
+    job = plan.job
+    pieces = list(plan.layout.parameters.pieces(plan.shard))
+    tensors = [TensorRange(piece.at, piece.at + piece.stop - piece.start) for piece in pieces]
 
     def optimizer(rate_factor: tf.Tensor | float) -> v1.train.Optimizer:
         rate = optimizers.learning_rate(job.optimizer, variables.global_step.read_value())
-        return optimizers.build(job.optimizer, rate * rate_factor)
+        return optimizers.build(job.optimizer, rate * rate_factor, tensors)
 
     if job.update.mode == "async":
         return AsyncUpdates(variables, optimizer, job.update.stale, state_share(job))

@@ -8,7 +8,7 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,15 @@ ALIGNMENT_BYTES = 64
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A named tensor: its shape and its NumPy dtype by name."""
+    """A named tensor: its shape and its NumPy dtype by name.
+
+    `is_saved` is false for state that is no part of the model and of no checkpoint: it is zeros after a restore.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str = "float32"
+    is_saved: bool = True
 
     @property
     def size(self) -> int:
@@ -189,6 +193,12 @@ class Layout:
         """Number of shards."""
         return self.parameters.num_shards
 
+    @property
+    def saved(self) -> Layout:
+        """The layout of what checkpoints hold."""
+        specs = tuple(spec for spec in self.state.specs if spec.is_saved)
+        return replace(self, state=replace(self.state, specs=specs)) if specs != self.state.specs else self
+
     def state_ranges(self, shard: int) -> tuple[StateRange, ...]:
         """Divides a shard's state by the type of its elements; empty if no tensor of state is in the shard.
 
@@ -208,7 +218,10 @@ class Layout:
             "num_ps": self.num_ps,
             "buckets_per_ps": self.parameters.buckets_per_shard,
             **{
-                part: [[spec.name, list(spec.shape), spec.dtype] for spec in getattr(self, part).specs]
+                part: [
+                    [spec.name, list(spec.shape), spec.dtype, *([] if spec.is_saved else [False])]
+                    for spec in getattr(self, part).specs
+                ]
                 for part in ("parameters", "state", "frozen")
             },
         }
@@ -218,7 +231,7 @@ class Layout:
         """The inverse of `to_dict`."""
 
         def specs(part: str) -> tuple[TensorSpec, ...]:
-            return tuple(TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in content[part])
+            return tuple(TensorSpec(name, tuple(shape), *others) for name, shape, *others in content[part])
 
         num_ps = content["num_ps"]
         return cls(

@@ -43,6 +43,10 @@ class Evaluator:
 
         return self._front_end.evaluate(values, run_loss)
 
+    def training_metrics(self, values: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """See `FrontEnd`."""
+        return self._front_end.training_metrics(values)
+
     def _values(self, values: Mapping[str, np.ndarray]) -> dict[tf.Tensor, np.ndarray]:
         layout = self._layout
         tensors = [values[spec.name] for spec in (*layout.state.specs, *layout.frozen.specs)]

@@ -118,6 +118,7 @@ def write_manifest(
         OSError: The manifest cannot be written.
         TypeError, ValueError: `extra` cannot be represented as JSON.
     """
+    layout = layout.saved
     order = {part_name(shard, layout.num_ps): shard for shard in range(layout.num_ps)}
     records = tuple(sorted(parts, key=lambda part: order.get(part.file, layout.num_ps)))
     checkpoint = Checkpoint(folder, run, step, generation, layout, optimizer, tuple(slots), records, extra)

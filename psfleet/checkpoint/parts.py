@@ -130,7 +130,8 @@ def _named_pieces(layout: Layout, shard: int, content: ShardContent) -> dict[str
             found, expected = f"{vector.dtype} {list(vector.shape)}", f"{flat.unit_dtype} {[flat.shard_size]}"
             raise ValueError(f"{prefix} of shard {shard} is {found}, expected {expected}")
         for piece in flat.pieces(shard):
-            named[piece_key(prefix, piece)] = vector[piece.at : piece.at + piece.stop - piece.start]
+            if piece.spec.is_saved:
+                named[piece_key(prefix, piece)] = vector[piece.at : piece.at + piece.stop - piece.start]
     return named
 
 

@@ -86,6 +86,8 @@ class _Parts:
         """Reads a vector of ps `shard` of a new layout: `[layout.shard_size]` of `layout.unit_dtype`."""
         vector = np.zeros(layout.shard_size, layout.unit_dtype)
         for wanted in layout.pieces(shard):
+            if not wanted.spec.is_saved:
+                continue
             found = prefix if (prefix, wanted.spec.name) in self._stored else OTHER_PREFIX[prefix]
             for piece in self._stored[found, wanted.spec.name]:
                 start, stop = max(wanted.start, piece.start), min(wanted.stop, piece.stop)
@@ -123,7 +125,7 @@ def check_tensors(checkpoint: Checkpoint, layout: Layout) -> None:
         BadJobError: A tensor is missing, is one too many, or has another shape or dtype.
     """
     for what, kinds in (("parameter", ("parameters",)), ("non-trainable", ("state", "frozen"))):
-        old, new = _specs(checkpoint.layout, kinds), _specs(layout, kinds)
+        old, new = _specs(checkpoint.layout, kinds), _specs(layout.saved, kinds)
         for name in sorted({*old, *new}):
             if old.get(name) != new.get(name):
                 raise BadJobError(

@@ -84,6 +84,11 @@ class Job(Section):
             if self.update.stale != Stale():
                 raise ValueError("update.stale is set, expected only in mode async")
         require_schedule(self)
+        if self.optimizer.name == "lamb" and self.fleet.ps > 1:
+            raise ValueError(
+                f"fleet.ps is {self.fleet.ps}, expected 1 with optimizer lamb: it needs the norm of each tensor, and "
+                "a tensor may lie on several ps"
+            )
         return self
 
 

@@ -77,6 +77,11 @@ class OptimizerBase(Section):
         description="Global norm, over all tensors, to which a worker clips its gradient before pushing it "
         "(`global_clipnorm` in Keras); null: no clipping.",
     )
+    weight_decay: NonNegative | None = Field(
+        None,
+        description="Fraction of each weight that is subtracted from it before an update with learning rate 1, in "
+        "proportion to the scheduled learning rate, as in Keras; all parameters decay. null: none.",
+    )
 
 
 class Sgd(OptimizerBase):
@@ -112,8 +117,8 @@ class AdamW(OptimizerBase):
     beta1: Fraction = Field(0.9, description="Decay rate of the first moment.")
     beta2: Fraction = Field(0.999, description="Decay rate of the second moment.")
     epsilon: Positive = Field(1e-7, description="Added to the square root of the second moment.")
-    weight_decay: NonNegative = Field(
-        0.004, description="Fraction of each weight that is subtracted in a step with learning rate 1."
+    weight_decay: NonNegative | None = Field(
+        0.004, description="Fraction of each weight that is subtracted in a step with learning rate 1; null: none."
     )
 
 
@@ -154,4 +159,29 @@ class Ftrl(OptimizerBase):
     l2: NonNegative = Field(0.0, description="L2 regularization strength.")
 
 
-Optimizer = Annotated[Sgd | Momentum | Adam | AdamW | Adagrad | RmsProp | Ftrl, Field(discriminator="name")]
+class Lion(OptimizerBase):
+    """keras.optimizers.Lion: w -= lr * sign(beta1 * m + (1 - beta1) * g); m = beta2 * m + (1 - beta2) * g.
+
+    Chen et al. 2023. A suitable learning rate is 3 to 10 times smaller than that of adamw.
+    """
+
+    name: Literal["lion"]
+    beta1: Annotated[Real, Field(gt=0, le=1)] = Field(0.9, description="Share of m in the direction of the update.")
+    beta2: Fraction = Field(0.99, description="Decay rate of the moving average m of gradients.")
+
+
+class Lamb(OptimizerBase):
+    """keras.optimizers.Lamb: Adam, whose update u of each tensor w becomes lr * norm(w) / norm(u) * u.
+
+    You et al. 2020. `fleet.ps` must be 1: tensors are cut anywhere between ps, none of which then knows their norms.
+    """
+
+    name: Literal["lamb"]
+    beta1: Fraction = Field(0.9, description="Decay rate of the first moment.")
+    beta2: Fraction = Field(0.999, description="Decay rate of the second moment.")
+    epsilon: Positive = Field(1e-7, description="Added to the square root of the second moment.")
+
+
+Optimizer = Annotated[
+    Sgd | Momentum | Adam | AdamW | Adagrad | RmsProp | Ftrl | Lion | Lamb, Field(discriminator="name")
+]

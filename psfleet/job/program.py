@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
+import numbers
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -34,27 +36,34 @@ class KerasProgram:
     Attributes:
         model: Returns the model; it need not be built.
         loss: As in `keras.Model.compile`: an object, a name, a function, or a list or dict of them by output.
-        train: Maps `(shard_index, num_shards)` to a `tf.data.Dataset` of unbatched `(x, y)` examples, whose content
-            and order are the same at each iteration. psfleet shuffles, batches, repeats and prefetches. It is called
-            on a thread other than the main one; with spares, in each worker for one shard after the other.
+        train: Maps `(shard_index, num_shards)` to a `tf.data.Dataset` of unbatched `(x, y)` or `(x, y, sample_weight)`
+            examples, whose content and order are the same at each iteration. psfleet shuffles, batches, repeats and
+            prefetches. It is called on a thread other than the main one; with spares, in each worker for one shard
+            after the other.
 
             If the data set shuffles or has random operations, it is called again for each epoch and each new start
             within one: files are loaded again and what `cache()` holds is lost. To avoid it, use `train.shuffle` of
             the job file, `shuffle(..., reshuffle_each_iteration=False)`, or stateless random operations. If
             TensorFlow knows how many examples there are, each epoch must have as many batches.
         metrics: As in `keras.Model.compile`.
-        evaluate: Returns a finite `tf.data.Dataset` of unbatched `(x, y)` examples; None: no evaluation.
+        weighted_metrics: As in `keras.Model.compile`: with sample weights or class weights.
+        class_weight: As in `keras.Model.fit`: the weight of a training example by the class of its label. A class
+            that is not there has weight 1. Evaluation ignores it, as in Keras.
+        evaluate: Returns a finite `tf.data.Dataset` of unbatched examples like those of `train`; None: no evaluation.
     """
 
     model: Callable[[], keras.Model]
     loss: Any
     train: Callable[[int, int], tf.data.Dataset]
     metrics: Any = None
+    weighted_metrics: Any = None
+    class_weight: Mapping[int, float] | None = None
     evaluate: Callable[[], tf.data.Dataset] | None = None
 
     def __post_init__(self) -> None:
-        """Raises ProgramError if a field that must be callable is not."""
+        """Raises ProgramError if a field that must be callable is not, or class weights are not numbers by class."""
         _check_callables(self, ("model", "train", "evaluate"))
+        _check_class_weight(self.class_weight)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,6 +130,21 @@ def _check_callables(program: KerasProgram | GraphProgram, fields: tuple[str, ..
         value = getattr(program, field)
         if not callable(value) and not (field == "evaluate" and value is None):
             raise ProgramError(f"{type(program).__name__}.{field} is {value!r}, expected a function")
+
+
+def _check_class_weight(weights: Any) -> None:
+    if weights is None:
+        return
+    if not isinstance(weights, Mapping) or not all(
+        isinstance(number, numbers.Integral)
+        and int(number) >= 0
+        and isinstance(weight, numbers.Real)
+        and 0 <= float(weight) < math.inf
+        for number, weight in weights.items()
+    ):
+        raise ProgramError(
+            f"KerasProgram.class_weight is {weights!r}, expected a dict of class numbers from 0 to weights >= 0"
+        )
 
 
 def _search_first(folder: str, module_name: str) -> None:

@@ -142,7 +142,9 @@ class Checkpoint(Section):
 class Summaries(Section):
     """What is written to `tensorboard/`."""
 
-    every_steps: PositiveInt = Field(20, description="Steps between scalar summaries.")
+    every_steps: PositiveInt = Field(
+        20, description="Steps between scalar summaries; training metrics are over the steps since the one before."
+    )
     histograms: bool = Field(False, description="Whether histograms of the weights are written at each evaluation.")
 
 

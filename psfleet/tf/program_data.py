@@ -125,7 +125,10 @@ def _first_batch(program: KerasProgram, job: Job) -> Any:
     batch = read_within_deadline(job, "reading the first training batch", lambda: next(iter(batches), None))
     if batch is None:
         raise ProgramError(f"program {job.program!r}: the training data of shard 0 is empty, expected examples")
-    if not isinstance(batch, tuple) or len(batch) != 2:
+    if not isinstance(batch, tuple) or len(batch) not in (2, 3):
         got = tf.nest.map_structure(lambda tensor: list(tensor.shape), batch)
-        raise ProgramError(f"program {job.program!r}: training examples have the structure {got}, expected (x, y)")
+        raise ProgramError(
+            f"program {job.program!r}: training examples have the structure {got}, expected (x, y) or "
+            "(x, y, sample_weight)"
+        )
     return batch

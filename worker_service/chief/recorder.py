@@ -170,15 +170,25 @@ class Recorder:
 
     def _summarize(self, session: WorkerSession, batch: Batch, global_step: int, loss: float) -> None:
         own = session.summaries(batch)
+        metrics = self._training_metrics(session)
 
         def write() -> None:
             tf.summary.scalar("train/loss", loss)
+            for name, value in metrics.items():
+                tf.summary.scalar(f"train/{name}", value)
             if self.step_secs:
                 tf.summary.scalar("train/step_secs", self.step_secs[-1])
             if own is not None:
                 tf.summary.experimental.write_raw_pb(own, global_step)
 
         self._board.write(global_step, write)
+
+    def _training_metrics(self, session: WorkerSession) -> dict[str, float]:
+        """See `FrontEnd.training_metrics`."""
+        if self._evaluator is None or self._layout.saved == self._layout:
+            return {}
+        state, _ = session.state()
+        return self._evaluator.training_metrics(self._layout.state.unpack(state))
 
     def _is_due(self, what: str, global_step: int, every: int | None) -> bool:
         if global_step < self._due[what]:

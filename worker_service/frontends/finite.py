@@ -58,7 +58,7 @@ def checked_values(program: str, values: Mapping[str, np.ndarray]) -> dict[str, 
 
 def _checked(what: str, specs: Sequence[TensorSpec], tensors: Sequence[tf.Tensor]) -> tuple[tf.Tensor, ...]:
     return tuple(
-        _finite(f"psfleet: {what}{spec.name}", tensor) if tensor.dtype.is_floating else tensor
+        _finite(f"psfleet: {what}{spec.name}", tensor) if tensor.dtype.is_floating and spec.is_saved else tensor
         for spec, tensor in zip(specs, tensors, strict=True)
     )
 

@@ -106,6 +106,11 @@ class GraphFrontEnd:
                 num_examples += len(batch[0])
         return {"loss": total / num_examples}
 
+    def training_metrics(self, values: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """See `FrontEnd`: a graph program has none."""
+        del values
+        return {}
+
     def _placeholders(self) -> list[tf.Tensor]:
         return [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in tf.nest.flatten(self._batch_spec)]
 

@@ -90,3 +90,13 @@ class FrontEnd(Protocol):
             ProgramError: The program raised, or its evaluation data are empty or endless.
         """
         ...
+
+    def training_metrics(self, values: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Metrics over the training batches of all workers; empty if the program has none, or in async mode.
+
+        They begin anew at each multiple of `summaries.every_steps`, and where a checkpoint is restored.
+
+        Args:
+            values: Every tensor of `state` after a step, as the ps hold it.
+        """
+        ...

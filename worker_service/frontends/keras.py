@@ -17,12 +17,14 @@ from psfleet.job.job import Job
 from psfleet.job.program import KerasProgram
 from psfleet.job.user_code import user_code
 from psfleet.layout import Layout, TensorSpec, state_order
-from psfleet.tf.global_seed import trace_seed
-from psfleet.tf.program_data import PSFLEET_BATCHES, batches_explained, built_model, training_data
-from worker_service.frontends import finite, flat
+from psfleet.tf.program_data import built_model, training_data
+from worker_service.frontends import finite, flat, keras_checks
 from worker_service.frontends.graph_import import split, transplant
 from worker_service.frontends.interface import TrainingGraph
 from worker_service.frontends.random_state import RandomState
+from worker_service.frontends.sample_weights import SampleWeights
+from worker_service.frontends.tracing import Scope, traced
+from worker_service.frontends.training_metrics import TrainingMetrics
 from worker_service.input_pipeline import batch_spec, evaluation_batches
 
 
@@ -40,22 +42,34 @@ class KerasFrontEnd:
         self._batch_spec = batch_spec(
             training_data(program, job, index % num_shards, num_shards), job, job.train.batch_size
         )
-        if not isinstance(self._batch_spec, tuple) or len(self._batch_spec) != 2:
-            raise self._error(f"training examples are {self._batch_spec}, expected (x, y)")
+        keras_checks.check_examples(job.program, self._batch_spec)
+        self._weights = SampleWeights(job.program, program.class_weight, self._batch_spec)
         self._model = built_model(program, job)
-        self._check_ranks()
+        keras_checks.check_ranks(job.program, self._model, self._batch_spec)
         trained, others = list(self._model.trainable_variables), list(self._model.non_trainable_variables)
-        self._check(trained)
+        keras_checks.check_model(job.program, self._model, trained)
         self._specs = {
             id(variable): TensorSpec(name, tuple(variable.shape), variable.dtype)
             for variable, name in zip(trained + others, keras_names(trained + others), strict=True)
         }
         with user_code(job, "compile()"):
-            self._model.compile(loss=program.loss, metrics=program.metrics, jit_compile=False)
+            self._model.compile(
+                loss=program.loss,
+                metrics=program.metrics,
+                weighted_metrics=program.weighted_metrics,
+                jit_compile=False,
+            )
         self._trained = trained
         self._draws: Counter[int] = Counter()
+        self._metrics = TrainingMetrics(self._model, program, job)
         changed, self._frozen = self._split(others)
-        self._state = sorted(changed, key=lambda variable: state_order(self._specs[id(variable)]))
+        self._measured = self._metrics.variables(index)
+        names = keras_names(trained + others + self._measured)[-len(self._measured) :] if self._measured else []
+        self._specs |= {
+            id(variable): TensorSpec(name, tuple(variable.shape), variable.dtype, is_saved=False)
+            for variable, name in zip(self._measured, names, strict=True)
+        }
+        self._state = sorted(changed + self._measured, key=lambda variable: state_order(self._specs[id(variable)]))
         self._random = RandomState(self._state, self._draws, index)
         self._step: Any = None
         self._evaluation = evaluation_batches(program, job) if index == 0 else None
@@ -65,9 +79,11 @@ class KerasFrontEnd:
 
     def initial_values(self) -> dict[str, np.ndarray]:
         """See `FrontEnd`."""
-        named = {self._specs[id(variable)].name: variable.numpy() for variable in self._trained + self._state}
-        constants = {self._specs[id(variable)].name: variable.numpy() for variable in self._frozen}
-        return finite.checked_values(self._job.program, named) | constants
+        named = {spec.name: variable.numpy() for spec, variable in self._model_variables(self._trained + self._state)}
+        constants = {spec.name: variable.numpy() for spec, variable in self._model_variables(self._frozen)}
+        specs = [self._specs[id(variable)] for variable in self._measured]
+        zeros = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in specs}
+        return finite.checked_values(self._job.program, named) | constants | zeros
 
     def build(
         self,
@@ -100,47 +116,23 @@ class KerasFrontEnd:
         if self._evaluation is None:
             return {}
         with eager_mode():
-            for variable in self._trained + self._state + self._frozen:
-                variable.assign(values[self._specs[id(variable)].name])
+            for spec, variable in self._model_variables(self._trained + self._state + self._frozen):
+                variable.assign(values[spec.name])
             with user_code(self._job, "evaluating the model"):
                 metrics = self._model.evaluate(self._evaluation, return_dict=True, verbose=0)
         return {name: float(value) for name, value in metrics.items()}
 
-    def _check_ranks(self) -> None:
-        """Refuses batches of batches, which most layers would accept; examples of unknown rank are left to Keras."""
-        expected = [len(tensor.shape) for tensor in getattr(self._model, "inputs", None) or ()]
-        specs = tf.nest.flatten(self._batch_spec[0])
-        found = [spec.shape.rank for spec in specs]
-        if None in found:
-            return
-        # Keras removes a last dimension of 1 itself.
-        if expected and sorted(found) == sorted(rank + 1 for rank in expected) and specs[0].shape[-1] != 1:
-            examples = [list(spec.shape[1:]) for spec in specs]
-            inputs = [list(tensor.shape[1:]) for tensor in self._model.inputs]
-            raise self._error(f"examples have x of shape {examples}, expected {inputs}; {PSFLEET_BATCHES}")
+    def training_metrics(self, values: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """See `FrontEnd`."""
+        if not self._measured:
+            return {}
+        means = [values[self._specs[id(variable)].name] for variable in self._measured]
+        return self._metrics.results(self._measured, means)
 
-    def _check(self, trained: Sequence[Any]) -> None:
-        if not trained:
-            raise self._error("the model has no trainable parameters, expected at least one")
-        if type(self._model).train_step is not keras.Model.train_step:
-            raise self._error("the model overrides train_step, which a worker never calls; expected compute_loss")
-        stateful = [layer.name for layer in self._model._flatten_layers() if getattr(layer, "stateful", False)]
-        if stateful:
-            raise self._error(
-                f"layer {stateful[0]} is stateful: its state is not among the model's variables, which the ps hold; "
-                "expected stateful=False"
-            )
-        halves = [layer.name for layer in self._model._flatten_layers() if layer.compute_dtype == "float16"]
-        if halves:
-            raise self._error(
-                f"layer {halves[0]} computes in float16, for which psfleet does not scale the loss; expected the dtype "
-                "policy float32 or mixed_bfloat16"
-            )
-        for variable in trained:
-            if variable.dtype != "float32":
-                raise self._error(f"trainable variable {variable.path} is {variable.dtype}, expected float32")
-            if variable.constraint is not None:
-                raise self._error(f"trainable variable {variable.path} has a constraint, which no ps applies")
+    def _model_variables(self, variables: Sequence[Any]) -> list[tuple[TensorSpec, Any]]:
+        """Those of the variables that are the model's, and not a metric's, with their specs."""
+        pairs = [(self._specs[id(variable)], variable) for variable in variables]
+        return [(spec, variable) for spec, variable in pairs if spec.is_saved]
 
     def _split(self, others: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Variables that the forward pass changes, and those that it does not change."""
@@ -177,7 +169,7 @@ class KerasFrontEnd:
             parameters = flat.slices(layout.parameters, vector)
             with tf.GradientTape() as tape:
                 tape.watch(parameters)
-                values = [*parameters, *self._random.of_step(state, number), *frozen]
+                values = [*parameters, *self._at_start(state, number), *frozen]
                 scope, loss, _ = self._forward(self._trained + self._state + self._frozen, values, batch)
             gradients = flat.dense(layout.parameters, tape.gradient(loss, parameters))
             new_state = [scope.get_current_value(variable) for variable in self._state]
@@ -187,63 +179,41 @@ class KerasFrontEnd:
         specs += [tf.TensorSpec(variable.shape, variable.dtype) for variable in self._state + self._frozen]
         return self._concrete(step, specs)
 
+    def _at_start(self, state: Sequence[tf.Tensor], number: tf.Tensor) -> list[tf.Tensor]:
+        """The state with which this worker's step begins, from that of the ps."""
+        return [
+            value if self._specs[id(variable)].is_saved else self._metrics.at_start(value, number)
+            for variable, value in zip(self._state, self._random.of_step(state, number), strict=True)
+        ]
+
     def _forward(
         self, variables: Sequence[Any], values: Sequence[tf.Tensor], batch: Any
-    ) -> tuple[_Scope, tf.Tensor, dict[int, tf.Tensor]]:
+    ) -> tuple[Scope, tf.Tensor, dict[int, tf.Tensor]]:
         """Runs the model and its loss as Keras' train_step does, with `values` in place of `variables`.
 
         Returns:
             The scope, which has each variable's new value; the loss, `[]` float32; each variable's old value by id.
         """
-        model, (x, y) = self._model, batch
+        model, (x, y, weight) = self._model, self._weights.unpacked(batch)
+        # A model's own compute_loss need not take sample weights.
+        weighted = {} if weight is None else {"sample_weight": weight}
         mapping = list(zip(variables, values, strict=True))
-        mapping += [(metric, tf.zeros(metric.shape, metric.dtype)) for metric in model.metrics_variables]
-        with _Scope(mapping, collect_losses=True) as scope:
+        given = set(map(id, variables))
+        unused = [variable for variable in model.metrics_variables if id(variable) not in given]
+        mapping += [(variable, tf.zeros(variable.shape, variable.dtype)) for variable in unused]
+        with Scope(mapping, collect_losses=True) as scope:
             before = {id(variable): scope.get_current_value(variable) for variable in variables}
             takes_training = "training" in model.call_signature_parameters
             y_pred = model(x, training=True) if takes_training else model(x)
-            loss = model.compute_loss(x=x, y=y, y_pred=y_pred)
+            loss = model.compute_loss(x=x, y=y, y_pred=y_pred, **weighted)
+            self._metrics.update(scope, x, y, y_pred, weight, loss)
         if loss.shape.rank != 0:
             raise self._error(f"the loss has shape {list(loss.shape)}, expected a scalar")
         return scope, tf.cast(loss, tf.float32), before
 
     def _concrete(self, function: Callable[[Any, Any], Any], specs: Sequence[tf.TensorSpec]) -> Any:
-        """Traces a function of tensors and a batch.
-
-        Raises:
-            ProgramError: The program raised, or the function captures a resource.
-        """
-        seed = trace_seed(self._job.train.seed + self._index, self._job.deadlines.slow_secs)
-        shapes = tf.nest.map_structure(lambda spec: spec.shape, self._batch_spec)
-        with seed, batches_explained(shapes), user_code(self._job, "the model's forward pass or loss"):
-            concrete = tf.function(function, autograph=False).get_concrete_function(list(specs), self._batch_spec)
-        for outer, inner in concrete.graph.captures:
-            if outer.dtype in (tf.resource, tf.variant):
-                names = [variable.name for variable in concrete.graph.variables if variable.handle is outer]
-                what = f"variable {names[0]}" if names else f"a resource in {inner.consumers()[0].name}"
-                raise self._error(
-                    f"the forward pass uses {what}, which is not a variable of the model; expected lookup tables "
-                    "in the data set, and random layers with a keras.random.SeedGenerator of their own"
-                )
-        return concrete
+        """Traces a function of tensors and a batch; see `traced`."""
+        return traced(function, specs, self._batch_spec, self._job, self._index)
 
     def _error(self, message: str) -> ProgramError:
         return ProgramError(f"program {self._job.program!r}: {message}")
-
-
-class _Scope(keras.StatelessScope):
-    """A scope in which no gradient flows through a value that was assigned to a variable, as in an eager model.
-
-    Attributes:
-        num_updates: How often each variable was assigned, by id.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.num_updates: Counter[int] = Counter()
-
-    def add_update(self, update: tuple[Any, tf.Tensor]) -> None:
-        """Is called by `keras.Variable.assign`."""
-        variable, value = update
-        self.num_updates[id(variable)] += 1
-        super().add_update((variable, tf.stop_gradient(value)))

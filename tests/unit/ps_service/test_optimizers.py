@@ -56,6 +56,26 @@ CASES: list[tuple[dict[str, Any], Build]] = [
     ({"name": "ftrl", "initial_accumulator": 0.5}, lambda rate: ko.Ftrl(rate, initial_accumulator_value=0.5)),
     ({"name": "ftrl", "l1": 0.3}, lambda rate: ko.Ftrl(rate, l1_regularization_strength=0.3)),
     ({"name": "ftrl", "l2": 0.2}, lambda rate: ko.Ftrl(rate, l2_regularization_strength=0.2)),
+    ({"name": "lion"}, ko.Lion),
+    ({"name": "lion", "beta1": 0.5, "beta2": 0.75}, lambda rate: ko.Lion(rate, beta_1=0.5, beta_2=0.75)),
+    ({"name": "lamb"}, ko.Lamb),
+    (
+        {"name": "lamb", "beta1": 0.5, "beta2": 0.75, "epsilon": 0.1},
+        lambda rate: ko.Lamb(rate, beta_1=0.5, beta_2=0.75, epsilon=0.1),
+    ),
+    ({"name": "sgd", "weight_decay": 0.3}, lambda rate: ko.SGD(rate, weight_decay=0.3)),
+    ({"name": "momentum", "weight_decay": 0.3}, lambda rate: ko.SGD(rate, momentum=0.9, weight_decay=0.3)),
+    ({"name": "adam", "weight_decay": 0.3}, lambda rate: ko.Adam(rate, weight_decay=0.3)),
+    ({"name": "adamw", "weight_decay": None}, ko.Adam),
+    ({"name": "adagrad", "weight_decay": 0.3}, lambda rate: ko.Adagrad(rate, weight_decay=0.3)),
+    ({"name": "rmsprop", "weight_decay": 0.3}, lambda rate: ko.RMSprop(rate, weight_decay=0.3)),
+    (
+        {"name": "rmsprop", "centered": True, "weight_decay": 0.3},
+        lambda rate: ko.RMSprop(rate, centered=True, weight_decay=0.3),
+    ),
+    ({"name": "ftrl", "weight_decay": 0.3}, lambda rate: ko.Ftrl(rate, weight_decay=0.3)),
+    ({"name": "lion", "weight_decay": 0.3}, lambda rate: ko.Lion(rate, weight_decay=0.3)),
+    ({"name": "lamb", "weight_decay": 0.3}, lambda rate: ko.Lamb(rate, weight_decay=0.3)),
 ]
 WITH_SCHEDULE = [case for case in CASES if len(case[0]) == 1 or "nesterov" in case[0]]
 FALLING = {"kind": "exponential", "decay_steps": 5, "decay_rate": 0.7}

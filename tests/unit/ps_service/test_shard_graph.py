@@ -64,6 +64,8 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
         ({"name": "rmsprop"}, ("rms", "momentum"), ()),
         ({"name": "rmsprop", "centered": True}, ("rms", "mg", "momentum"), ()),
         ({"name": "ftrl"}, ("accum", "linear"), ()),
+        ({"name": "lion"}, ("momentum",), ()),
+        ({"name": "lamb"}, ("momentum", "velocity"), ("beta1_power", "beta2_power")),
     ],
     ids=lambda value: "-".join(map(str, value.values())) if isinstance(value, dict) else "",
 )

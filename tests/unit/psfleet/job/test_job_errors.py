@@ -57,7 +57,7 @@ BAD = [
     ({"update": {"stale": {"policy": "drop"}}}, "update.stale is set, expected only in mode async"),
     ({"update": {"stale": {"policy": "scale", "bound": 0}}}, "update.stale: bound is 0, expected at least 1"),
     ({"update": {"wire": "float16"}}, "update.wire is 'float16': Input should be 'float32' or 'bfloat16'"),
-    ({"optimizer": {"name": "lion", "learning_rate": 1}}, "'lion' found using 'name' does not match any"),
+    ({"optimizer": {"name": "nadam", "learning_rate": 1}}, "'nadam' found using 'name' does not match any"),
     ({"optimizer": {"learning_rate": 1}}, "optimizer is {'learning_rate': 1}: Unable to extract tag"),
     ({"optimizer": {"name": "sgd"}}, "optimizer.learning_rate: missing, expected a value"),
     ({"optimizer": sgd(beta1=0.9)}, "optimizer.beta1: unknown key"),

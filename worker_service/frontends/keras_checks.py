@@ -1,0 +1,67 @@
+"""What psfleet cannot train of a Keras program: found before the first step, each with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from psfleet.errors import ProgramError
+from psfleet.tf.program_data import PSFLEET_BATCHES
+
+
+def check_examples(program: str, batch_spec: Any) -> None:
+    """Raises ProgramError if the examples are not `(x, y)` or `(x, y, sample_weight)`."""
+    if not isinstance(batch_spec, tuple) or len(batch_spec) not in (2, 3):
+        raise _error(program, f"training examples are {batch_spec}, expected (x, y) or (x, y, sample_weight)")
+
+
+def check_ranks(program: str, model: keras.Model, batch_spec: Any) -> None:
+    """Refuses batches of batches, which most layers would accept; examples of unknown rank are left to Keras.
+
+    Raises:
+        ProgramError: The examples have one dimension more than the model's inputs.
+    """
+    expected = [len(tensor.shape) for tensor in getattr(model, "inputs", None) or ()]
+    specs = tf.nest.flatten(batch_spec[0])
+    found = [spec.shape.rank for spec in specs]
+    if None in found:
+        return
+    # Keras removes a last dimension of 1 itself.
+    if expected and sorted(found) == sorted(rank + 1 for rank in expected) and specs[0].shape[-1] != 1:
+        examples = [list(spec.shape[1:]) for spec in specs]
+        inputs = [list(tensor.shape[1:]) for tensor in model.inputs]
+        raise _error(program, f"examples have x of shape {examples}, expected {inputs}; {PSFLEET_BATCHES}")
+
+
+def check_model(program: str, model: keras.Model, trained: Sequence[Any]) -> None:
+    """Raises ProgramError if the model cannot be trained by a worker; `trained` are its trainable variables."""
+    if not trained:
+        raise _error(program, "the model has no trainable parameters, expected at least one")
+    if type(model).train_step is not keras.Model.train_step:
+        raise _error(program, "the model overrides train_step, which a worker never calls; expected compute_loss")
+    stateful = [layer.name for layer in model._flatten_layers() if getattr(layer, "stateful", False)]
+    if stateful:
+        raise _error(
+            program,
+            f"layer {stateful[0]} is stateful: its state is not among the model's variables, which the ps hold; "
+            "expected stateful=False",
+        )
+    halves = [layer.name for layer in model._flatten_layers() if layer.compute_dtype == "float16"]
+    if halves:
+        raise _error(
+            program,
+            f"layer {halves[0]} computes in float16, for which psfleet does not scale the loss; expected the dtype "
+            "policy float32 or mixed_bfloat16",
+        )
+    for variable in trained:
+        if variable.dtype != "float32":
+            raise _error(program, f"trainable variable {variable.path} is {variable.dtype}, expected float32")
+        if variable.constraint is not None:
+            raise _error(program, f"trainable variable {variable.path} has a constraint, which no ps applies")
+
+
+def _error(program: str, message: str) -> ProgramError:
+    return ProgramError(f"program {program!r}: {message}")

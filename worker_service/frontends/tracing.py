@@ -1,0 +1,67 @@
+"""Traces functions of a Keras model as graphs without variables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from psfleet.errors import ProgramError
+from psfleet.job.job import Job
+from psfleet.job.user_code import user_code
+from psfleet.tf.global_seed import trace_seed
+from psfleet.tf.program_data import batches_explained
+
+
+class Scope(keras.StatelessScope):
+    """A scope in which no gradient flows through a value that was assigned to a variable, as in an eager model.
+
+    Attributes:
+        num_updates: How often each variable was assigned, by id.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.num_updates: Counter[int] = Counter()
+
+    def set_zeros(self, variables: Sequence[Any]) -> None:
+        """Gives variables that were made in the scope the value zero."""
+        self.state_mapping |= {id(variable): tf.zeros(variable.shape, variable.dtype) for variable in variables}
+
+    def add_update(self, update: tuple[Any, tf.Tensor]) -> None:
+        """Is called by `keras.Variable.assign`."""
+        variable, value = update
+        self.num_updates[id(variable)] += 1
+        super().add_update((variable, tf.stop_gradient(value)))
+
+
+def traced(
+    function: Callable[[Any, Any], Any], specs: Sequence[tf.TensorSpec], batch_spec: Any, job: Job, index: int
+) -> Any:
+    """The concrete function of a function of tensors and a batch.
+
+    Args:
+        specs: Of the tensors.
+        batch_spec: The structure of the batch.
+        index: Of the worker, for the seed of random operations that have none.
+
+    Raises:
+        ProgramError: The program raised, or the function captures a resource.
+    """
+    seed = trace_seed(job.train.seed + index, job.deadlines.slow_secs)
+    shapes = tf.nest.map_structure(lambda spec: spec.shape, batch_spec)
+    with seed, batches_explained(shapes), user_code(job, "the model's forward pass or loss"):
+        concrete = tf.function(function, autograph=False).get_concrete_function(list(specs), batch_spec)
+    for outer, inner in concrete.graph.captures:
+        if outer.dtype in (tf.resource, tf.variant):
+            names = [variable.name for variable in concrete.graph.variables if variable.handle is outer]
+            what = f"variable {names[0]}" if names else f"a resource in {inner.consumers()[0].name}"
+            raise ProgramError(
+                f"program {job.program!r}: the forward pass uses {what}, which is not a variable of the model; "
+                "expected lookup tables in the data set, and random layers with a keras.random.SeedGenerator of "
+                "their own"
+            )
+    return concrete
