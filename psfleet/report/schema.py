@@ -60,9 +60,7 @@ class Gradients(Record):
     per_worker: dict[str, WorkerGradients] = Field(
         default_factory=dict, description="The same for each worker, by index."
     )
-    per_ps: list[PsGradients] = Field(
-        default_factory=list, description="The same for each ps, in the order of indices."
-    )
+    per_ps: list[PsGradients] = Field(default_factory=list, description="The same for each ps, by index.")
 
 
 class Placement(Record):

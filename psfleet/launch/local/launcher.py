@@ -14,10 +14,9 @@ from psfleet.errors import UsageError
 from psfleet.job.job import Job, load_job, parse_job
 from psfleet.launch import watcher
 from psfleet.launch.local.platform import Local
-from psfleet.launch.platform import Listener
 from psfleet.launch.results import unreported, with_failure
 from psfleet.report import html
-from psfleet.report.progress import starting_entry
+from psfleet.report.progress import Listener, starting_entry
 from psfleet.report.schema import Report
 from psfleet.run_folder import RunFolder, claimed, default_folder
 from psfleet.service import settings
@@ -66,10 +65,10 @@ def train(
 
 
 def _run(job: Job, folder: RunFolder, program_folder: Path, listener: Listener) -> Report:
-    """One run from its first process to its last; no process is left behind.
+    """Runs a fleet to its end; no process outlives the call.
 
     Returns:
-        The chief's report; one of psfleet's own if the chief could not write any.
+        The chief's report; if it wrote none, or failed because of another process, one by the launcher.
     """
     signals: list[int] = []
     platform = Local(job, folder, program_folder, signals)
@@ -78,7 +77,7 @@ def _run(job: Job, folder: RunFolder, program_folder: Path, listener: Listener) 
             listener(starting_entry(job))
             platform.start()
             gone = watcher.FleetWatcher(platform, job, listener).run()
-            # Before the rest is killed, which would look like a failure of its own.
+            # Before the remaining processes are killed: that would look like a failure of theirs.
             members = platform.members(job.name)
         finally:
             platform.remove(job.name, results=False)
