@@ -29,13 +29,15 @@ from psfleet.service import settings
 Object = dict[str, Any]
 
 PROBE_SECS = 20
-"""Between two looks at a container's health; with TLS each starts a Python: a fifth of a second of one core."""
+"""Interval of the liveness probe; with TLS each probe starts a Python process, which takes 0.2 s of one core."""
 START_PROBE_SECS = 5
+"""Interval of the startup probe."""
 PROBE_LIMIT_SECS = 15
+"""Timeout of each probe."""
 PROBE_FAILURES = 3
 TMP = "/tmp"
 READER_SECS = 3600
-"""After which a reader ends by itself, even if psfleet was killed."""
+"""Lifetime of a reader pod: it ends even if psfleet was killed before it deleted the pod."""
 
 
 def template(job: Job, role: str, files: Files | None) -> Object:
@@ -62,7 +64,7 @@ def template(job: Job, role: str, files: Files | None) -> Object:
 
 
 def pod_security() -> Object:
-    """A pod's part of the security standard "restricted". The group owns what is written to volumes."""
+    """The pod's settings for the security standard "restricted". The group owns what is written to volumes."""
     return {
         "runAsNonRoot": True,
         "runAsUser": container.USER,
@@ -74,7 +76,7 @@ def pod_security() -> Object:
 
 
 def container_security() -> Object:
-    """A container's part of it."""
+    """The container's settings for the security standard "restricted"."""
     return {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -89,13 +91,13 @@ def same_node_affinity(name: str) -> Object:
 
 
 def ports(job: Job) -> dict[str, int]:
-    """The ports on which pods of a fleet find each other, by name."""
+    """The ports on which the pods of a fleet connect to each other, by name."""
     data = {"tunnel": container.TUNNEL_PORT} if job.tls else {"tensorflow": DATA_PORT}
     return {**data, "control": container.CONTROL_PORT}
 
 
 def reader(job: Job, name: str) -> Object:
-    """A pod that reads the volume of a fleet, whose NetworkPolicy lets nothing in or out of it."""
+    """A pod from which `psfleet up` copies the results on a fleet's volume; the fleet's NetworkPolicy isolates it."""
     spec: Object = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -134,7 +136,7 @@ def _container(job: Job, role: str, files: Files | None) -> Object:
         "ports": [{"name": name, "containerPort": port} for name, port in open_ports.items()],
         "resources": resources(limits),
         "securityContext": container_security(),
-        # Until it passes, no liveness is asked for; once it has, the pod is ready.
+        # The liveness probe begins once this one has passed. There is no readiness probe, so the pod is ready then.
         "startupProbe": {
             **health,
             "periodSeconds": START_PROBE_SECS,
@@ -142,7 +144,7 @@ def _container(job: Job, role: str, files: Files | None) -> Object:
             "initialDelaySeconds": START_PROBE_SECS,
         },
         "livenessProbe": {**health, "periodSeconds": PROBE_SECS, "failureThreshold": PROBE_FAILURES},
-        # The services write why they failed; where they cannot, the end of the log says it.
+        # A service writes why it failed; if it could not (it was killed), Kubernetes takes the end of its log.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": _mounts(job, role, files),
     }
@@ -160,7 +162,8 @@ def _environment(job: Job, role: str) -> list[Object]:
     index = {"fieldRef": {"fieldPath": f"metadata.labels['{COMPLETION_INDEX}']"}}
     address = f"{member(job.name, role)}-$({settings.INDEX}).{job.name}:{DATA_PORT}"
     start = {"fieldRef": {"fieldPath": f"metadata.labels['{CONTROLLER_UID}']"}}
-    # Whoever deletes a pod, evicts it or drains its node: the Job makes it again. A ps never does anything but leave.
+    # The Job replaces a pod that is deleted or evicted, or whose node is drained: SIGTERM must not make the chief end
+    # the run. A ps leaves in any case.
     leave = {"name": settings.ON_SIGTERM, "value": settings.LEAVE}
     of_workers: list[Object] = [leave, {"name": settings.START, "valueFrom": start}]
     return [
@@ -172,7 +175,7 @@ def _environment(job: Job, role: str) -> list[Object]:
 
 
 def resources(limits: Limits) -> Object:
-    """Requests equal limits: a container that lacks memory on its node would be killed in the middle of a run."""
+    """Requests equal to the limits: with lower requests, a container can be killed because its node lacks memory."""
     found = {"memory": limits.memory}
     if limits.cpus is not None:
         found["cpu"] = f"{math.ceil(limits.cpus * 1000)}m"
@@ -213,6 +216,6 @@ def _volumes(job: Job, role: str, files: Files | None) -> list[Object]:
 
 
 def _data(job: Job) -> list[tuple[str, str]]:
-    """The job's own mounts: claims, and where they are mounted."""
+    """The job's `container.mounts` as pairs: name of a PersistentVolumeClaim, path in the container."""
     pairs = (mount.partition(":") for mount in job.container.mounts)
     return [(source, target) for source, _, target in pairs]
