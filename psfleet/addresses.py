@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from psfleet.errors import BadJobError, UsageError
+from psfleet.job.fields import split_address
 from psfleet.job.job import Job
 
 DATA_PORT = 2222
@@ -34,10 +35,10 @@ class Address:
         Raises:
             BadJobError: The text is not `host:port` with a port below 65535.
         """
-        host, _, port = text.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65535:
+        parts = split_address(text)
+        if parts is None:
             raise BadJobError(f"address {text!r}: expected host:port with port below 65535")
-        return cls(host, int(port))
+        return cls(*parts)
 
     @property
     def is_loopback(self) -> bool:

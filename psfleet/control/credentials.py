@@ -77,6 +77,7 @@ def add_port(server: grpc.Server, target: str, identity: Identity | None) -> Non
         server.add_insecure_port(target)
         return
     first = identity.current()
+    # The bundle of the present configuration; a list, so that `renewed` can replace it.
     served: list[CertificateBundle] = [first]
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:

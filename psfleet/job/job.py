@@ -20,12 +20,15 @@ from psfleet.job.fields import Section
 from psfleet.job.optimizer import Optimizer
 from psfleet.job.sections import Checkpoint, Deadlines, Device, Evaluate, Fleet, Stale, Summaries, Train, Update
 
+NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
+"""Names of jobs: they are part of host names, and of names in Docker and Kubernetes."""
+
 
 class Job(Section):
     """One training run."""
 
     name: str = Field(
-        pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
+        pattern=NAME_PATTERN,
         max_length=40,
         description="Name of the job: lower-case letters, digits and dashes.",
     )
@@ -151,13 +154,13 @@ def changes(before: Mapping[str, Any], job: Job) -> list[str]:
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """All values of nested mappings by dotted names."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in content.items():
         if isinstance(value, Mapping) and value:
-            found |= _flat(value, f"{prefix}{key}.")
+            values |= _flat(value, f"{prefix}{key}.")
         else:
-            found[prefix + key] = value
-    return found
+            values[prefix + key] = value
+    return values
 
 
 def _shown(values: Mapping[str, Any], field: str) -> str:
