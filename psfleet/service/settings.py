@@ -31,15 +31,20 @@ ON_SIGTERM = "PSFLEET_ON_SIGTERM"
 START = "PSFLEET_START"
 FORK_SERVER = "PSFLEET_FORK_SERVER"
 NO_FORK_SERVER = "none"
+"""Value of FORK_SERVER: each process starts in a new interpreter."""
 LEAVE = "leave"
+"""Value of ON_SIGTERM: see `Settings.leaves_on_sigterm`."""
 
 RECONNECT = (
     ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.dns_min_time_between_resolutions_ms", 500),
 )
-"""Options of all gRPC channels: a restarted peer, also at another address, is found within two seconds. By default gRPC
-waits 20 s for a connection, and 30 s before it resolves a name again."""
+"""Options of all gRPC channels: a restarted peer, also at another address, is found within two seconds.
+
+By default gRPC waits 20 s for a connection, which is what `min_reconnect_backoff_ms` sets, and resolves a name again
+after 30 s at the earliest.
+"""
 
 _CHANNEL_OPTIONS = ",".join(
     (
@@ -147,7 +152,7 @@ def for_child(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def require_tensorflow() -> None:
-    """Looks for TensorFlow without importing it, which takes seconds.
+    """Checks that TensorFlow is installed, without importing it, which takes seconds.
 
     Raises:
         UsageError: TensorFlow is not installed.
@@ -169,10 +174,11 @@ def replace_environment(environment: Mapping[str, str]) -> None:
 
 
 def fork_server() -> str:
-    """Where the local launcher has its processes forked.
+    """Which fork server the local launcher uses.
 
-    Empty: by a fork server of its own. `none`: each process starts alone. A path: by the standing fork server at this
-    Unix socket, which runs code for whoever can open it, and so is its owner's alone (mode 0600); the tests have one.
+    Empty: the launcher starts one. `none`: no fork server, each process starts in a new interpreter. A path: the fork
+    server that listens at this Unix socket. It runs code for everyone who can open the socket, whose mode must
+    therefore be 0600; the tests share such a server.
     """
     return os.environ.get(FORK_SERVER, "")
 

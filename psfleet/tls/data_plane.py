@@ -38,7 +38,11 @@ class DataPlane(Protocol):
         """
 
     def meet(self, worker: int, address: str) -> None:
-        """Makes a worker reachable for TensorFlow of this ps; called with each heartbeat.
+        """Makes a worker reachable for this ps's TensorFlow; called with each heartbeat of the worker.
+
+        Args:
+            worker: Index of the worker.
+            address: `host:port` of its TensorFlow server, as other machines reach it.
 
         Raises:
             BadJobError: The address is invalid.
