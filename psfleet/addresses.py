@@ -126,11 +126,11 @@ def tf_config(job: Job, task: str | None) -> dict[str, Any]:
     return {"cluster": cluster, "task": {"type": role, "index": int(index)}}
 
 
-def parse_tf_config(text: str) -> tuple[list[Address], str | None, int | None]:
-    """Parses a TF_CONFIG; workers' addresses in it are ignored.
+def parse_tf_config(text: str) -> tuple[list[Address], int | None]:
+    """Parses a TF_CONFIG; the workers' addresses in it are ignored.
 
     Returns:
-        The ps addresses, and the role and index of this task, each None if it is missing.
+        The ps addresses, and the index of this task, None if it is missing.
 
     Raises:
         BadJobError: The text is not a TF_CONFIG with `cluster.ps`.
@@ -139,7 +139,7 @@ def parse_tf_config(text: str) -> tuple[list[Address], str | None, int | None]:
         content = json.loads(text)
         ps: Sequence[str] = content["cluster"]["ps"]
         task = content.get("task", {})
-        return [Address.parse(at) for at in ps], task.get("type"), task.get("index")
+        return [Address.parse(at) for at in ps], task.get("index")
     except BadJobError as error:
         raise BadJobError(f"TF_CONFIG: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -76,7 +76,8 @@ def default_folder(name: str, platform: str = LOCAL) -> Path:
     own = folder.with_name(f"{name}-{platform}")
     owner = _owner(folder)
     is_elsewhere = owner is not None and owner.platform not in ("", platform) and (folder / CHECKPOINTS).is_dir()
-    return own if is_elsewhere or (_owner(own) == Owner(name, platform) and (own / CHECKPOINTS).is_dir()) else folder
+    has_own = _owner(own) == Owner(name, platform) and (own / CHECKPOINTS).is_dir()
+    return own if is_elsewhere or has_own else folder
 
 
 @contextmanager

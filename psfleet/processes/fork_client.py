@@ -55,7 +55,10 @@ class Forked:
         return self.returncode
 
     def wait(self) -> int:
-        """Waits for its end; its exit code."""
+        """Waits for its end; its exit code.
+
+        A process that was sent SIGKILL must end in `KILL_SECS`: otherwise the server does not respond, and is killed.
+        """
         deadline = time.monotonic() + KILL_SECS
         while (code := self.poll()) is None:
             if self._alone is not None:

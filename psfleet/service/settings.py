@@ -121,18 +121,16 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
     """
     env = os.environ if environ is None else environ
     ps: list[Address] = []
-    index = None
+    tf_config_index = None
     if env.get("TF_CONFIG"):
-        ps, _, index = parse_tf_config(env["TF_CONFIG"])
+        ps, tf_config_index = parse_tf_config(env["TF_CONFIG"])
     if env.get(PS):
         ps = [_address(PS, text) for text in env[PS].split(",")]
-    index_name = next((name for name in (INDEX, COMPLETION_INDEX) if env.get(name)), "TF_CONFIG")
-    index_text = env.get(index_name) if index_name != "TF_CONFIG" else str(-1 if index is None else index)
     return Settings(
         job=_job(env[JOB]) if env.get(JOB) else None,
         program_folder=Path(env.get(PROGRAM_FOLDER) or "."),
         run=_run(env.get(RUN, "")),
-        index=_integer(index_name, index_text or ""),
+        index=_index(env, tf_config_index),
         ps=tuple(ps),
         address=_address(ADDRESS, env.get(ADDRESS) or f"{os.uname().nodename}:{DATA_PORT}"),
         out=Path(env.get(OUT) or "."),
@@ -223,6 +221,14 @@ def _run(text: str) -> str:
     if text and not re.fullmatch(r"[A-Za-z0-9.][A-Za-z0-9.-]*", text):
         raise BadJobError(f"{RUN} is {text!r}, expected letters, digits, dots and dashes")
     return text
+
+
+def _index(env: Mapping[str, str], tf_config_index: int | None) -> int:
+    """The index of this process: of psfleet's own variable, or of an Indexed Job, or of TF_CONFIG; -1 without any."""
+    for name in (INDEX, COMPLETION_INDEX):
+        if env.get(name):
+            return _integer(name, env[name])
+    return _integer("TF_CONFIG", str(-1 if tf_config_index is None else tf_config_index))
 
 
 def _leaves(text: str) -> bool:

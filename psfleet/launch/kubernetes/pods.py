@@ -130,46 +130,56 @@ def _place(job: Any) -> tuple[str, str]:
 
 def _member(job: Any, index: int, all_pods: Sequence[Pod]) -> Member:
     """The member of one index of a V1Job, from the Job and, if there is one, from the newest pod of that index."""
-    name, component = _place(job)
-    pods = [pod for pod in all_pods if (pod.fleet, pod.component, pod.index) == (name, component, index)]
-    role = PS if component == PS else "chief" if index == 0 else WORKER
-    pod = pods[-1] if pods else None
+    pods = [pod for pod in all_pods if (pod.fleet, pod.component, pod.index) == (*_place(job), index)]
+    found = _of_job(job, index)
+    if pods:
+        found = _of_pods(found, job, pods)
+    if job.spec.suspend and (not pods or pods[-1].is_over):
+        found = replace(found, state="suspended")
     ended = verdict(job)
-    found = Member(
+    if found.role == "chief" and ended is None:
+        # Until its Job has ended, a chief is over only if its index failed: after a success the Job still removes the
+        # other pods, and after a failure it makes a new pod, or ends.
+        return replace(found, is_over=index in failed_indexes(job))
+    return _with_verdict(found, ended)
+
+
+def _of_job(job: Any, index: int) -> Member:
+    """What a V1Job alone says of the member of an index."""
+    name, component = _place(job)
+    has_ended = verdict(job) is not None
+    return Member(
         fleet=name,
-        role=role,
+        role=PS if component == PS else "chief" if index == 0 else WORKER,
         index=index,
         name=member(name, component),
         # After the success of the chief, its Job removes the pods of the workers that still run.
-        state="waiting" if ended is None else "removed",
+        state="removed" if has_ended else "waiting",
         created=float(job.metadata.creation_timestamp.timestamp()),
-        is_over=ended is not None or index in failed_indexes(job),
+        is_over=has_ended or index in failed_indexes(job),
         problem=SUSPENDED if job.spec.suspend else "",
     )
-    if pod is not None:
-        found = replace(
-            found,
-            name=pod.name,
-            state=pod.state(),
-            started=pod.started,
-            # The status of an evicted pod may lack its process.
-            exit_code=LOST_PEERS if pod.exit_code is None and pod.cause() else pod.exit_code,
-            cause=pod.cause(),
-            restarts=pod.failures_before,
-            is_over=found.is_over or pod.exit_code == DONE or pod.exit_code in PERMANENT_CODES,
-            health=pod.health(),
-            problem=found.problem or ("" if pod.is_over else pod.problem()),
-            needs_user=not job.spec.suspend and pod.problem().partition(":")[0] in NEEDS_USER,
-            # The newest of the earlier pods that are still there.
-            note=next((each.cause() for each in reversed(pods[:-1]) if each.is_out_of_memory), ""),
-        )
-    if job.spec.suspend and (pod is None or pod.is_over):
-        found = replace(found, state="suspended")
-    if role == "chief" and ended is None:
-        # Until the Job has ended, a chief is over only if its index failed: after a success the Job still removes the
-        # other pods, and after most failures it makes a new pod.
-        return replace(found, is_over=index in failed_indexes(job))
-    return _with_verdict(found, ended)
+
+
+def _of_pods(found: Member, job: Any, pods: Sequence[Pod]) -> Member:
+    """A member of a V1Job, completed from the pods of its index, older ones first."""
+    pod = pods[-1]
+    return replace(
+        found,
+        name=pod.name,
+        state=pod.state(),
+        started=pod.started,
+        # The status of an evicted pod may lack its process.
+        exit_code=LOST_PEERS if pod.exit_code is None and pod.cause() else pod.exit_code,
+        cause=pod.cause(),
+        restarts=pod.failures_before,
+        is_over=found.is_over or pod.exit_code == DONE or pod.exit_code in PERMANENT_CODES,
+        health=pod.health(),
+        problem=found.problem or ("" if pod.is_over else pod.problem()),
+        needs_user=not job.spec.suspend and pod.problem().partition(":")[0] in NEEDS_USER,
+        # The newest of the earlier pods that are still there.
+        note=next((each.cause() for each in reversed(pods[:-1]) if each.is_out_of_memory), ""),
+    )
 
 
 def _with_verdict(found: Member, ended: Any) -> Member:
