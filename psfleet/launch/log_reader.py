@@ -79,14 +79,14 @@ class Tail:
 
     def lines(self) -> list[tuple[float, str]]:
         """The new lines since the last call, each with the time of its arrival (monotonic, in seconds)."""
-        found, self._left = self._left, []
+        new, self._left = self._left, []
         # Not until the queue is empty: a process may log faster than its lines are read.
         for _ in range(self._arrived.qsize()):
             when, line = self._arrived.get()
             self.is_over = line is None
             if line is not None and self._is_new(line):
-                found.append((when, line))
-        return found
+                new.append((when, line))
+        return new
 
     def _is_late(self, process: Process) -> bool:
         """Whether the log of the old process is still open `OLD_LOG_SECS` after the new process was first seen."""

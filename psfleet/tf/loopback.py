@@ -153,7 +153,7 @@ def _slot_offsets(library: Path, function: bytes) -> list[int]:
     def entries(section: np.void, kind: np.dtype[np.void]) -> np.ndarray:
         return np.frombuffer(content, kind, int(section["size"]) // kind.itemsize, int(section["offset"]))
 
-    found: list[int] = []
+    offsets: list[int] = []
     for section in sections[sections["type"] == SHT_RELA]:
         symbols = sections[section["link"]]
         if symbols["type"] != SHT_DYNSYM:
@@ -162,8 +162,8 @@ def _slot_offsets(library: Path, function: bytes) -> list[int]:
         wanted = np.flatnonzero(np.isin(entries(symbols, SYMBOL)["name"], names)) if names else ()
         relocations = entries(section, RELOCATION)
         is_slot = np.isin(relocations["type"], SLOT_TYPES.get(machine, ())) & np.isin(relocations["symbol"], wanted)
-        found += relocations["offset"][is_slot].tolist()
-    return found
+        offsets += relocations["offset"][is_slot].tolist()
+    return offsets
 
 
 def _occurrences(content: mmap.mmap, section: np.void, text: bytes) -> Iterator[int]:

@@ -88,9 +88,9 @@ class Compose:
     @translate_errors()
     def restart(self, member: Member) -> None:
         """See `Platform`."""
-        found = self._client.containers.get(member.name)
-        self._starts[found.id] += 1
-        found.start()
+        docker_container = self._client.containers.get(member.name)
+        self._starts[docker_container.id] += 1
+        docker_container.start()
 
     @translate_errors()
     def end_restarts(self, members: Sequence[Member]) -> None:
@@ -107,10 +107,12 @@ class Compose:
     def log(self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """See `Platform`."""
         with translate_errors():
-            found = self._client.containers.get(member.name)
+            docker_container = self._client.containers.get(member.name)
             # The engine refuses 0 as a time.
             yield from lines_of(
-                found.logs(stream=True, follow=follow, since=since or None, tail="all" if tail is None else tail)
+                docker_container.logs(
+                    stream=True, follow=follow, since=since or None, tail="all" if tail is None else tail
+                )
             )
 
     @contextmanager
@@ -162,8 +164,8 @@ class Compose:
     def _containers(self, name: str | None) -> list[Container]:
         """The containers of a fleet, or of all fleets."""
         label = ROLE if name is None else f"{PROJECT}={project(name)}"
-        found = self._client.containers.list(all=True, filters={"label": label}, ignore_removed=True)
-        return [each for each in found if ROLE in each.labels]
+        containers = self._client.containers.list(all=True, filters={"label": label}, ignore_removed=True)
+        return [each for each in containers if ROLE in each.labels]
 
     def _chief(self, name: str) -> Container:
         chief = next((each for each in self._containers(name) if each.labels[ROLE] == "chief"), None)

@@ -102,16 +102,16 @@ class Cluster:
 
     def _require_version(self) -> None:
         try:
-            found = client.VersionApi(self.api).get_code()
+            server = client.VersionApi(self.api).get_code()
         except API_ERRORS as error:
             reason = _reason(error) if isinstance(error, ApiException) else innermost(error)
             raise UsageError(
                 f"no Kubernetes cluster can be reached ({reason}): look at KUBECONFIG; {WITHOUT}"
             ) from error
-        version = (int(found.major), int(re.sub(r"\D.*", "", found.minor)))
+        version = (int(server.major), int(re.sub(r"\D.*", "", server.minor)))
         if version < OLDEST_VERSION:
             major, minor = OLDEST_VERSION
-            raise UsageError(f"the cluster is Kubernetes {found.git_version}, expected {major}.{minor} or later")
+            raise UsageError(f"the cluster is Kubernetes {server.git_version}, expected {major}.{minor} or later")
 
     def jobs(self, name: str | None) -> list[Any]:
         """V1Jobs of a fleet, or of all."""
@@ -154,9 +154,9 @@ class Cluster:
         for version, kind in kinds:
             with translate_errors(f"delete {kind} of fleet {name}"), suppress(ResourceNotFoundError):
                 resource = self._dynamic.resources.get(api_version=version, kind=kind)
-                for found in resource.get(**where, label_selector=_label_selector(name)).items:
+                for item in resource.get(**where, label_selector=_label_selector(name)).items:
                     with suppress_missing():
-                        resource.delete(name=found.metadata.name, **where, body={"propagationPolicy": "Background"})
+                        resource.delete(name=item.metadata.name, **where, body={"propagationPolicy": "Background"})
 
     @cached_property
     def _dynamic(self) -> DynamicClient:

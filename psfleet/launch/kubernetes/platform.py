@@ -18,7 +18,7 @@ from psfleet.launch.kubernetes.exec import execute
 from psfleet.launch.kubernetes.pods import Pod, beyond, members_of, pods_of
 from psfleet.launch.platform import Member, Request
 from psfleet.manifests import container
-from psfleet.manifests.kubernetes.names import JOB_KEY, PS, RESULTS, WORKER, member
+from psfleet.manifests.kubernetes.names import JOB_KEY, PS, RESULTS, WORKER, component_name
 from psfleet.manifests.kubernetes.pod_template import reader
 from psfleet.manifests.kubernetes.render import manifests_text, render, tls_secrets
 from psfleet.polling import wait_until
@@ -68,7 +68,7 @@ class Kubernetes:
         job = request.job
         objects = render(job, request.job_file) + tls_secrets(job)
         self.remove(job.name, results=request.fresh)
-        last = ("Job", member(job.name, WORKER))
+        last = ("Job", component_name(job.name, WORKER))
         workers = next(each for each in objects if (each["kind"], each["metadata"]["name"]) == last)
         # The workers' Job is created last, because its pods need the other objects.
         others = [each for each in objects if each is not workers]
@@ -86,13 +86,13 @@ class Kubernetes:
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
         """See `Platform`. After a first success, a refusal may be temporary: an expired token, a restarting server."""
         try:
-            found = members_of(self._cluster.jobs(name), pods_of(self._cluster.pods(name)))
+            members = members_of(self._cluster.jobs(name), pods_of(self._cluster.pods(name)))
         except UsageError as error:
             if self._has_listed:
                 raise LostPeerError(str(error)) from error
             raise
         self._has_listed = True
-        return found
+        return members
 
     def scaled_away(self, name: str) -> list[Member]:
         """See `Platform`."""
@@ -131,7 +131,7 @@ class Kubernetes:
 
     def scale(self, job: Job, workers: int) -> None:
         """See `Platform`."""
-        name = member(job.name, WORKER)
+        name = component_name(job.name, WORKER)
         patch = {"spec": {"completions": workers, "parallelism": workers}}
         with translate_errors(f"scale Job {name}"):
             self._cluster.batch.patch_namespaced_job(name, self._cluster.namespace, patch)
@@ -150,10 +150,10 @@ class Kubernetes:
             _wait_until_gone(name, [self._cluster.claims], REMOVAL_SECS, f"the volume of fleet {name} to go")
         return bool(jobs or claims)
 
-    def _log_of_index(self, found: Member) -> Iterator[str]:
+    def _log_of_index(self, member: Member) -> Iterator[str]:
         """The logs of all pods of an index, older ones first; pods that failed are kept until their Job is deleted."""
-        place = PS if found.role == PS else WORKER, found.index
-        for pod in pods_of(self._cluster.pods(found.fleet)):
+        place = PS if member.role == PS else WORKER, member.index
+        for pod in pods_of(self._cluster.pods(member.fleet)):
             if (pod.component, pod.index) == place:
                 yield from self._cluster.log(pod.name)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from psfleet.errors import DONE, LOST_PEERS, PERMANENT_CODES, cause_of_end
 from psfleet.launch.platform import Member, out_of_memory
-from psfleet.manifests.kubernetes.names import COMPLETION_INDEX, COMPONENT, INSTANCE, PS, WORKER, member
+from psfleet.manifests.kubernetes.names import COMPLETION_INDEX, COMPONENT, INSTANCE, PS, WORKER, component_name
 from psfleet.service.logs import parse_line
 
 FAILURE_COUNTS = ("batch.kubernetes.io/job-index-failure-count", "batch.kubernetes.io/job-index-ignored-failure-count")
@@ -104,8 +104,8 @@ class Pod:
 
 def pods_of(contents: Iterable[Any]) -> list[Pod]:
     """The pods of ps and workers among V1Pods: by fleet, role and index, older ones first."""
-    found = [pod for pod in map(Pod, contents) if pod.component in (PS, WORKER) and pod.index >= 0]
-    return sorted(found, key=lambda pod: (pod.fleet, pod.component, pod.index, pod.created, pod.name))
+    pods = [pod for pod in map(Pod, contents) if pod.component in (PS, WORKER) and pod.index >= 0]
+    return sorted(pods, key=lambda pod: (pod.fleet, pod.component, pod.index, pod.created, pod.name))
 
 
 def members_of(jobs: Iterable[Any], pods: Sequence[Pod]) -> list[Member]:
@@ -131,17 +131,17 @@ def _place(job: Any) -> tuple[str, str]:
 def _member(job: Any, index: int, all_pods: Sequence[Pod]) -> Member:
     """The member of one index of a V1Job, from the Job and, if there is one, from the newest pod of that index."""
     pods = [pod for pod in all_pods if (pod.fleet, pod.component, pod.index) == (*_place(job), index)]
-    found = _of_job(job, index)
+    member = _of_job(job, index)
     if pods:
-        found = _of_pods(found, job, pods)
+        member = _of_pods(member, job, pods)
     if job.spec.suspend and (not pods or pods[-1].is_over):
-        found = replace(found, state="suspended")
+        member = replace(member, state="suspended")
     ended = verdict(job)
-    if found.role == "chief" and ended is None:
+    if member.role == "chief" and ended is None:
         # Until its Job has ended, a chief is over only if its index failed: after a success the Job still removes the
         # other pods, and after a failure it makes a new pod, or ends.
-        return replace(found, is_over=index in failed_indexes(job))
-    return _with_verdict(found, ended)
+        return replace(member, is_over=index in failed_indexes(job))
+    return _with_verdict(member, ended)
 
 
 def _of_job(job: Any, index: int) -> Member:
@@ -152,7 +152,7 @@ def _of_job(job: Any, index: int) -> Member:
         fleet=name,
         role=PS if component == PS else "chief" if index == 0 else WORKER,
         index=index,
-        name=member(name, component),
+        name=component_name(name, component),
         # After the success of the chief, its Job removes the pods of the workers that still run.
         state="removed" if has_ended else "waiting",
         created=float(job.metadata.creation_timestamp.timestamp()),
@@ -161,11 +161,11 @@ def _of_job(job: Any, index: int) -> Member:
     )
 
 
-def _of_pods(found: Member, job: Any, pods: Sequence[Pod]) -> Member:
+def _of_pods(member: Member, job: Any, pods: Sequence[Pod]) -> Member:
     """A member of a V1Job, completed from the pods of its index, older ones first."""
     pod = pods[-1]
     return replace(
-        found,
+        member,
         name=pod.name,
         state=pod.state(),
         started=pod.started,
@@ -173,24 +173,24 @@ def _of_pods(found: Member, job: Any, pods: Sequence[Pod]) -> Member:
         exit_code=LOST_PEERS if pod.exit_code is None and pod.cause() else pod.exit_code,
         cause=pod.cause(),
         restarts=pod.failures_before,
-        is_over=found.is_over or pod.exit_code == DONE or pod.exit_code in PERMANENT_CODES,
+        is_over=member.is_over or pod.exit_code == DONE or pod.exit_code in PERMANENT_CODES,
         health=pod.health(),
-        problem=found.problem or ("" if pod.is_over else pod.problem()),
+        problem=member.problem or ("" if pod.is_over else pod.problem()),
         needs_user=not job.spec.suspend and pod.problem().partition(":")[0] in NEEDS_USER,
         # The newest of the earlier pods that are still there.
         note=next((each.cause() for each in reversed(pods[:-1]) if each.is_out_of_memory), ""),
     )
 
 
-def _with_verdict(found: Member, ended: Any) -> Member:
+def _with_verdict(member: Member, ended: Any) -> Member:
     """Completes a member whose Job has ended: without a failure of its own, it ended as the Job did."""
     if ended is None:
-        return found
+        return member
     if ended.type == "Complete":
-        return found if found.exit_code is not None else replace(found, exit_code=DONE)
-    if found.has_failed:
-        return found
-    return replace(found, exit_code=LOST_PEERS, cause=f"Job failed: {ended.reason}: {_one_line(ended.message or '')}")
+        return member if member.exit_code is not None else replace(member, exit_code=DONE)
+    if member.has_failed:
+        return member
+    return replace(member, exit_code=LOST_PEERS, cause=f"Job failed: {ended.reason}: {_one_line(ended.message or '')}")
 
 
 def failed_indexes(job: Any) -> set[int]:

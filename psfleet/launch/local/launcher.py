@@ -81,14 +81,14 @@ def _run(job: Job, folder: RunFolder, program_folder: Path, listener: Listener) 
             members = platform.members(job.name)
         finally:
             platform.remove(job.name, results=False)
-    found = Report.read(folder.path) if (folder.path / Report.FILE_NAME).exists() else None
-    report = found or unreported(job, folder, members, gone, platform.run)
+    chief_report = Report.read(folder.path) if (folder.path / Report.FILE_NAME).exists() else None
+    report = chief_report or unreported(job, folder, members, gone, platform.run)
     if not signals:
         report = with_failure(report, gone)
-    elif found is None:
+    elif chief_report is None:
         code, error = errors.SIGNAL_BASE + signals[0], f"stopped by {signal.Signals(signals[0]).name}"
         report = report.model_copy(update={"status": "stopped", "exit_code": code, "error": error})
-    if report is not found:
+    if report is not chief_report:
         html.publish(report, folder.path)
     return report
 

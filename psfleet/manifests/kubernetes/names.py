@@ -22,14 +22,14 @@ JOB_KEY = "job.json"
 
 def labels(name: str, component: str | None = None) -> dict[str, str]:
     """The labels of an object of a fleet, or of one of its components."""
-    found = {**OF_PSFLEET, INSTANCE: name}
-    return found if component is None else {**found, COMPONENT: component}
+    all_labels = {**OF_PSFLEET, INSTANCE: name}
+    return all_labels if component is None else {**all_labels, COMPONENT: component}
 
 
 def selector(name: str, component: str | None = None) -> dict[str, str]:
     """The labels that select the pods of a fleet, or of one of its components."""
-    found = {INSTANCE: name, PART_OF: "psfleet"}
-    return found if component is None else {**found, COMPONENT: component}
+    selected = {INSTANCE: name, PART_OF: "psfleet"}
+    return selected if component is None else {**selected, COMPONENT: component}
 
 
 def selector_text(selected: dict[str, str]) -> str:
@@ -37,7 +37,7 @@ def selector_text(selected: dict[str, str]) -> str:
     return ",".join(f"{key}={value}" for key, value in selected.items())
 
 
-def member(name: str, component: str) -> str:
+def component_name(name: str, component: str) -> str:
     """Name of the Job and of the ServiceAccount of a component."""
     return f"{name}-{component}"
 
@@ -54,5 +54,5 @@ def tls_secret(name: str, component: str) -> str:
 
 def addresses(job: Job) -> list[Address]:
     """The addresses of all ps within their namespace: the pods of an Indexed Job have host names with their index."""
-    hosts = (f"{member(job.name, PS)}-{index}.{job.name}" for index in range(num_own_ps(job)))
+    hosts = (f"{component_name(job.name, PS)}-{index}.{job.name}" for index in range(num_own_ps(job)))
     return ps_addresses(job, [Address(host, DATA_PORT) for host in hosts])

@@ -17,8 +17,8 @@ from psfleet.manifests.kubernetes.names import (
     RESULTS,
     WORKER,
     addresses,
+    component_name,
     labels,
-    member,
     program_map,
     selector,
     tls_secret,
@@ -47,7 +47,7 @@ def template(job: Job, role: str, files: Files | None) -> Object:
         files: Of the training program, which only workers read; None: it is in the image.
     """
     spec: Object = {
-        "serviceAccountName": member(job.name, role),
+        "serviceAccountName": component_name(job.name, role),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         # With the headless Service of this name, DNS knows each pod by its Job and index.
@@ -160,7 +160,7 @@ def _probe(job: Job) -> Object:
 def _environment(job: Job, role: str) -> list[Object]:
     values = {settings.JOB: container.JOB, **container.environment(job, job.name, addresses(job))}
     index = {"fieldRef": {"fieldPath": f"metadata.labels['{COMPLETION_INDEX}']"}}
-    address = f"{member(job.name, role)}-$({settings.INDEX}).{job.name}:{DATA_PORT}"
+    address = f"{component_name(job.name, role)}-$({settings.INDEX}).{job.name}:{DATA_PORT}"
     start = {"fieldRef": {"fieldPath": f"metadata.labels['{CONTROLLER_UID}']"}}
     # The Job replaces a pod that is deleted or evicted, or whose node is drained: SIGTERM must not make the chief end
     # the run. A ps leaves in any case.
@@ -176,43 +176,43 @@ def _environment(job: Job, role: str) -> list[Object]:
 
 def resources(limits: Limits) -> Object:
     """Requests equal to the limits: with lower requests, a container can be killed because its node lacks memory."""
-    found = {"memory": limits.memory}
+    amounts = {"memory": limits.memory}
     if limits.cpus is not None:
-        found["cpu"] = f"{math.ceil(limits.cpus * 1000)}m"
-    return {"requests": dict(found), "limits": dict(found)}
+        amounts["cpu"] = f"{math.ceil(limits.cpus * 1000)}m"
+    return {"requests": dict(amounts), "limits": dict(amounts)}
 
 
 def _mounts(job: Job, role: str, files: Files | None) -> list[Object]:
-    found: list[Object] = [
+    mounts: list[Object] = [
         {"name": "tmp", "mountPath": TMP},
         {"name": "results", "mountPath": container.OUT},
         {"name": "job", "mountPath": container.JOB.rpartition("/")[0], "readOnly": True},
     ]
     if job.tls:
-        found.append({"name": "tls", "mountPath": container.TLS, "readOnly": True})
+        mounts.append({"name": "tls", "mountPath": container.TLS, "readOnly": True})
     if role == WORKER:
         if files is not None:
-            found.append({"name": "program", "mountPath": container.PROGRAM, "readOnly": True})
+            mounts.append({"name": "program", "mountPath": container.PROGRAM, "readOnly": True})
         for number, (_, target) in enumerate(_data(job)):
-            found.append({"name": f"data-{number}", "mountPath": target, "readOnly": True})
-    return found
+            mounts.append({"name": f"data-{number}", "mountPath": target, "readOnly": True})
+    return mounts
 
 
 def _volumes(job: Job, role: str, files: Files | None) -> list[Object]:
-    found: list[Object] = [
+    volumes: list[Object] = [
         {"name": "tmp", "emptyDir": {}},
         {"name": "results", "persistentVolumeClaim": {"claimName": job.name}},
         {"name": "job", "configMap": {"name": job.name, "items": [{"key": JOB_KEY, "path": JOB_KEY}]}},
     ]
     if job.tls:
-        found.append({"name": "tls", "secret": {"secretName": tls_secret(job.name, role)}})
+        volumes.append({"name": "tls", "secret": {"secretName": tls_secret(job.name, role)}})
     if role == WORKER:
         if files is not None:
-            found.append({"name": "program", "configMap": {"name": program_map(job.name), "items": files.items()}})
+            volumes.append({"name": "program", "configMap": {"name": program_map(job.name), "items": files.items()}})
         for number, (source, _) in enumerate(_data(job)):
             claim = {"claimName": source, "readOnly": True}
-            found.append({"name": f"data-{number}", "persistentVolumeClaim": claim})
-    return found
+            volumes.append({"name": f"data-{number}", "persistentVolumeClaim": claim})
+    return volumes
 
 
 def _data(job: Job) -> list[tuple[str, str]]:

@@ -36,7 +36,7 @@ class Files:
         Raises:
             UsageError: It is too large for a ConfigMap, or cannot be read.
         """
-        found: dict[str, bytes] = {}
+        contents: dict[str, bytes] = {}
         size = 0
         for path in sorted(folder.rglob("*")):
             name = path.relative_to(folder).as_posix()
@@ -49,10 +49,10 @@ class Files:
                     "the program into an image (container.program: image) and its data on a volume (container.mounts)"
                 )
             try:
-                found[name] = path.read_bytes()
+                contents[name] = path.read_bytes()
             except OSError as error:
                 raise UsageError(f"program folder {folder}: {name}: {error.strerror or error}") from error
-        return cls(found)
+        return cls(contents)
 
     def items(self) -> list[dict[str, str]]:
         """The `items` of a volume of the ConfigMap: keys and the files' paths, which keys, without slashes, are not."""
@@ -68,12 +68,12 @@ class Files:
             except UnicodeDecodeError:
                 others[key] = base64.b64encode(self.content[path]).decode()
         meta = {"name": program_map(name), "labels": labels(name)}
-        found: dict[str, Any] = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
+        config_map: dict[str, Any] = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
         if texts:
-            found["data"] = texts
+            config_map["data"] = texts
         if others:
-            found["binaryData"] = others
-        return found
+            config_map["binaryData"] = others
+        return config_map
 
     def _keys(self) -> dict[str, str]:
         """A valid and unique key of the ConfigMap for each path."""

@@ -9,7 +9,16 @@ from psfleet.addresses import Address, num_own_ps
 from psfleet.errors import PERMANENT_CODES, STOPPED, UsageError
 from psfleet.job.job import Job
 from psfleet.manifests.certificates_folder import certificates_folder
-from psfleet.manifests.kubernetes.names import COMPONENT, JOB_KEY, PS, WORKER, labels, member, selector, tls_secret
+from psfleet.manifests.kubernetes.names import (
+    COMPONENT,
+    JOB_KEY,
+    PS,
+    WORKER,
+    component_name,
+    labels,
+    selector,
+    tls_secret,
+)
 from psfleet.manifests.kubernetes.pod_template import Object, ports, template
 from psfleet.manifests.kubernetes.program_configmap import Files
 from psfleet.manifests.yaml_text import dump, job_text
@@ -41,17 +50,17 @@ def render(job: Job, job_file: Path) -> list[Object]:
     """All objects of a fleet; see `manifests_text`."""
     files = Files.of(job_file.resolve().parent) if job.container.program == "mount" else None
     roles = [PS, WORKER] if num_own_ps(job) else [WORKER]
-    found = [_object("v1", "ServiceAccount", job, role, automountServiceAccountToken=False) for role in roles]
-    found += [_config(job), _claim(job), _service(job), _policy(job)]
+    objects = [_object("v1", "ServiceAccount", job, role, automountServiceAccountToken=False) for role in roles]
+    objects += [_config(job), _claim(job), _service(job), _policy(job)]
     if PS in roles:
-        found += [_disruption_budget(job), _ps(job)]
-    found.append(_workers(job, files))
+        objects += [_disruption_budget(job), _ps(job)]
+    objects.append(_workers(job, files))
     # The program's files come last in the text, because they may be long.
-    return [*found, files.config_map(job.name)] if files is not None else found
+    return [*objects, files.config_map(job.name)] if files is not None else objects
 
 
 def _object(version: str, kind: str, job: Job, component: str | None = None, **rest: Any) -> Object:
-    name = job.name if component is None else member(job.name, component)
+    name = job.name if component is None else component_name(job.name, component)
     meta = {"name": name, "labels": labels(job.name, component)}
     return {"apiVersion": version, "kind": kind, "metadata": meta, **rest}
 
@@ -148,15 +157,15 @@ def tls_secrets(job: Job) -> list[dict[str, Any]]:
         return []
     folder = certificates_folder(job.name)
     certificates.ensure(folder)
-    found = []
+    secrets = []
     for role in (PS, WORKER):
         try:
             data = {name: (folder / role / name).read_text() for name in (AUTHORITY, CERTIFICATE, KEY)}
         except OSError as error:
             raise UsageError(f"certificates in {folder}: {error.strerror or error}") from error
         meta = {"name": tls_secret(job.name, role), "labels": labels(job.name, role)}
-        found.append({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data})
-    return found
+        secrets.append({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data})
+    return secrets
 
 
 def _job_spec(job: Job, pods: int) -> Object:
