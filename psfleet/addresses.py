@@ -8,38 +8,41 @@ from dataclasses import dataclass
 from typing import Any
 
 from psfleet.errors import BadJobError, UsageError
+from psfleet.job.fields import split_address
 from psfleet.job.job import Job
 
 DATA_PORT = 2222
-"""TensorFlow's port in a container. The control plane's port is always the one after."""
+"""TensorFlow's port in a container."""
+CONTROL_OFFSET, METRICS_OFFSET, TUNNEL_OFFSET = 1, 2, 3
+"""Distances of a task's other ports from TensorFlow's port."""
 LOOPBACK = "127.0.0.1"
 LOCAL_PORTS = {"ps": range(20000, 21000), "worker": range(21000, 32768)}
-"""With TLS: the port of each ps and worker by its index, the same in all containers, where only loopback reaches it.
-They end where Linux begins to give ports to outgoing connections."""
+"""With TLS: the loopback ports of each ps and worker by index, the same in all containers. They lie below 32768, where
+Linux's ports for outgoing connections begin."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a task listens: TensorFlow on `port`, control plane, metrics and TLS tunnel on the three after it."""
+    """Where a task listens: TensorFlow on `port`, its control plane, metrics and TLS tunnel on the next three ports."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Reads `host:port`.
+        """Parses `host:port`.
 
         Raises:
-            BadJobError: It is not.
+            BadJobError: The text is not `host:port` with a port below 65535.
         """
-        host, _, port = text.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65535:
+        parts = split_address(text)
+        if parts is None:
             raise BadJobError(f"address {text!r}: expected host:port with port below 65535")
-        return cls(host, int(port))
+        return cls(*parts)
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only processes of this machine are to reach it."""
+        """Whether only processes of this machine can reach it."""
         return self.host in (LOOPBACK, "localhost")
 
     @property
@@ -50,19 +53,29 @@ class Address:
     @property
     def control(self) -> str:
         """`host:port` of the control plane."""
-        return f"{self.host}:{self.port + 1}"
+        return f"{self.host}:{self.control_port}"
+
+    @property
+    def control_port(self) -> int:
+        """Port of the control plane."""
+        return self.port + CONTROL_OFFSET
 
     @property
     def tunnel(self) -> str:
         """`host:port` of the tunnel to TensorFlow."""
-        return f"{self.host}:{self.port + 3}"
+        return f"{self.host}:{self.tunnel_port}"
+
+    @property
+    def tunnel_port(self) -> int:
+        """Port of the tunnel to TensorFlow."""
+        return self.port + TUNNEL_OFFSET
 
 
 def local_address(role: str, index: int) -> Address:
-    """Where a task's TensorFlow is found in every container of a fleet with TLS: a tunnel leads there.
+    """The address of a task's TensorFlow with TLS, the same in every container: in those of other tasks, of a tunnel.
 
     Raises:
-        BadJobError: The index has no port.
+        BadJobError: `LOCAL_PORTS` has no port for the index.
     """
     ports = LOCAL_PORTS[role]
     if not 0 <= index < len(ports):
@@ -71,27 +84,27 @@ def local_address(role: str, index: int) -> Address:
 
 
 def num_own_ps(job: Job) -> int:
-    """The number of ps that a launcher starts: none if the job names ps that run already."""
+    """The number of ps that a launcher starts: 0 if the job names running ones in `fleet.ps_addresses`."""
     return job.fleet.ps if job.fleet.ps_addresses is None else 0
 
 
 def ps_addresses(job: Job, own: Sequence[Address]) -> list[Address]:
-    """The ps of a fleet: those that run already, or else the launcher's own.
+    """The addresses of a fleet's ps: `fleet.ps_addresses`, or else `own`.
 
     Args:
-        own: The addresses of as many ps as the launcher starts.
+        own: The addresses of the ps that the launcher starts (see `num_own_ps`).
 
     Raises:
-        BadJobError: An address is not one, or there are more or fewer than `fleet.ps`.
+        BadJobError: An address is invalid, or their number is not `fleet.ps`.
     """
-    found = list(own) if job.fleet.ps_addresses is None else [Address.parse(at) for at in job.fleet.ps_addresses]
-    if len(found) != job.fleet.ps:
-        raise BadJobError(f"the fleet has {len(found)} ps addresses, expected fleet.ps = {job.fleet.ps}")
-    return found
+    ps = list(own) if job.fleet.ps_addresses is None else [Address.parse(text) for text in job.fleet.ps_addresses]
+    if len(ps) != job.fleet.ps:
+        raise BadJobError(f"the fleet has {len(ps)} ps addresses, expected fleet.ps = {job.fleet.ps}")
+    return ps
 
 
 def container_addresses(job: Job) -> tuple[list[Address], list[Address]]:
-    """The ps and the workers (with spares) under their names on a container network."""
+    """The addresses of the ps, and of the workers with spares, on a container network: hosts `ps-0`, `worker-0`, …"""
     ps = ps_addresses(job, [Address(f"ps-{index}", DATA_PORT) for index in range(num_own_ps(job))])
     return ps, [Address(f"worker-{index}", DATA_PORT) for index in range(job.fleet.replicas)]
 
@@ -113,17 +126,20 @@ def tf_config(job: Job, task: str | None) -> dict[str, Any]:
     return {"cluster": cluster, "task": {"type": role, "index": int(index)}}
 
 
-def parse_tf_config(text: str) -> tuple[list[Address], str | None, int | None]:
-    """The ps addresses, and the role and index of this task, out of a TF_CONFIG.
+def parse_tf_config(text: str) -> tuple[list[Address], int | None]:
+    """Parses a TF_CONFIG; the workers' addresses in it are ignored.
+
+    Returns:
+        The ps addresses, and the index of this task, None if it is missing.
 
     Raises:
-        BadJobError: The text is no TF_CONFIG.
+        BadJobError: The text is not a TF_CONFIG with `cluster.ps`.
     """
     try:
         content = json.loads(text)
         ps: Sequence[str] = content["cluster"]["ps"]
         task = content.get("task", {})
-        return [Address.parse(at) for at in ps], task.get("type"), task.get("index")
+        return [Address.parse(at) for at in ps], task.get("index")
     except BadJobError as error:
         raise BadJobError(f"TF_CONFIG: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -30,8 +30,8 @@ def innermost(error: BaseException) -> str:
 
 
 def cause_of_end(exit_code: int) -> str:
-    """Why a process failed, from its exit code, 128 + n for signal n; empty if it ended well."""
-    # Not every code above 128 is of a signal: a container that its engine lost has 255.
+    """Why a process failed, from its exit code (128 + n for signal n); empty for exit code 0."""
+    # Not every code above 128 stands for a signal: a container that its engine lost has 255.
     if exit_code - SIGNAL_BASE in list(signal.Signals):
         return f"killed by {signal.Signals(exit_code - SIGNAL_BASE).name}"
     return f"exit code {exit_code}" if exit_code != DONE else ""
@@ -90,9 +90,9 @@ class LostPeerError(TemporaryError):
 
 
 class ReplacedError(TemporaryError):
-    """Another process has this worker's index: the fleet admits this one no more.
+    """Another process has this worker's index: the ps refuse the calls of this one.
 
-    It ends without a report and without ending the run. A process that its platform starts in its place joins again.
+    This process ends without a report and without ending the run. If its platform restarts it, it joins as a new one.
     """
 
     exit_code = LOST_PEERS
@@ -124,10 +124,10 @@ class DeadlineError(TemporaryError):
 
 
 class DataStallError(DeadlineError):
-    """A function of the training program that makes or reads a data set gave nothing in time.
+    """A function of the training program that makes or reads a data set did not return in time.
 
     Attributes:
-        ends_run: Whether the fleet cannot train without it.
+        ends_run: Whether the fleet cannot train without this process.
     """
 
     ends_run = True
@@ -143,7 +143,7 @@ class StoppedError(PsfleetError):
 
 
 def _name(signal_number: int) -> str:
-    """As users know a signal: SIGINT."""
+    """The name of a signal: SIGINT."""
     try:
         return signal.Signals(signal_number).name
     except ValueError:

@@ -1,4 +1,4 @@
-"""The position of each named tensor in the flat vectors, which the ps hold in equal shards."""
+"""The position of each named tensor in the flat vectors, which are divided into equal shards, one on each ps."""
 
 from __future__ import annotations
 

@@ -44,11 +44,11 @@ def wait_until(
 
 
 def run_within(timeout_secs: float, call: Callable[[], T]) -> T:
-    """Calls a function on a thread of its own, and returns what it returns.
+    """Calls a function on a new thread, and returns its result.
 
     Raises:
-        TimeoutError: It did not return in time; its thread is abandoned, and ends with the process.
-        Exception: What it raised.
+        TimeoutError: The function did not return in time; its thread is abandoned, and ends with the process.
+        Exception: The function raised it.
     """
     result: Future[T] = Future()
 

@@ -17,9 +17,11 @@ from psfleet.job.job import Job
 from psfleet.report.schema import EvaluationLog, EventLog, History, Report
 
 LOCAL = "local"
-"""The platform of runs on this machine's processes."""
-OWNER = ".run"
+"""The platform of `psfleet train`."""
+OWNER_FILE = ".run"
 """Marker of a run folder: the job's name and the platform, as JSON."""
+JOB_FILE = "job.json"
+"""The resolved job."""
 LOGS = "logs"
 TENSORBOARD = "tensorboard"
 PROGRAM = "program"
@@ -32,20 +34,21 @@ REPORTED = (Report.FILE_NAME, "report.html", EventLog.FILE_NAME)
 """Files that tell about all attempts of the run; each attempt adds to them, none deletes them."""
 OF_ONE_ATTEMPT = (Report.DRAFT_NAME, committed.FILE_NAME)
 """Files that the chief deletes when a new attempt starts."""
-STEP = "[0-9]" * 8 + "*-g[0-9]*"
-WRITTEN = {
+CHECKPOINT = "[0-9]" * 8 + "*-g[0-9]*"
+"""Pattern of the names of checkpoints."""
+PATTERNS = {
     LOGS: ("*.log",),
-    CHECKPOINTS: (STEP, f".{STEP}.tmp"),
+    CHECKPOINTS: (CHECKPOINT, f".{CHECKPOINT}.tmp"),
     TENSORBOARD: ("events.out.tfevents.*",),
     PROGRAM: FILES,
 }
-"""What runs write into the folders of a run folder."""
+"""By subfolder, the patterns of what runs write there; everything else is the user's, and is never deleted."""
 OF_ONE_START = (*OF_ONE_ATTEMPT, STARTED, LOGS)
-"""Files and folders that a resumed run replaces; of folders, only `WRITTEN`."""
+"""Files and subfolders whose content is deleted when a run starts or resumes."""
 OVERWRITTEN = (*REPORTED, *OF_ONE_START)
-"""Files and folders that every run writes anew or deletes."""
-OWN = (CHECKPOINTS, TENSORBOARD, PROGRAM, History.FILE_NAME, EvaluationLog.FILE_NAME, *OVERWRITTEN)
-"""All files and folders of a run that `--fresh` deletes; other files in the folder are never changed."""
+"""Files and subfolders that every run writes anew or deletes."""
+ALL_RESULTS = (CHECKPOINTS, TENSORBOARD, PROGRAM, History.FILE_NAME, EvaluationLog.FILE_NAME, *OVERWRITTEN)
+"""Files and subfolders whose content `--fresh` deletes."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class RunFolder:
     @property
     def job(self) -> Path:
         """The resolved job, as JSON."""
-        return self.path / "job.json"
+        return self.path / JOB_FILE
 
     @property
     def program(self) -> Path:
@@ -66,24 +69,28 @@ class RunFolder:
 
     def log(self, role: str, index: int) -> Path:
         """The log of a process."""
-        return self.path / "logs" / f"{role}-{index}.log"
+        return self.path / LOGS / f"{role}-{index}.log"
 
 
 @dataclass(frozen=True)
 class Owner:
-    """The run that a folder belongs to: the job's name, and the platform; empty if it is not known."""
+    """The run that a folder belongs to: the job's name, and the platform, empty if it is not known."""
 
     name: str
     platform: str
 
 
 def default_folder(name: str, platform: str = LOCAL) -> Path:
-    """`runs/NAME`; `runs/NAME-PLATFORM` if that has a run, or the former one on another platform."""
+    """The folder of a run without `--out`: `runs/NAME`, or `runs/NAME-PLATFORM`.
+
+    The second one if the first one has checkpoints of another platform, or the second one has those of this run.
+    """
     folder = Path("runs") / name
     own = folder.with_name(f"{name}-{platform}")
     owner = _owner(folder)
     is_elsewhere = owner is not None and owner.platform not in ("", platform) and (folder / CHECKPOINTS).is_dir()
-    return own if is_elsewhere or (_owner(own) == Owner(name, platform) and (own / CHECKPOINTS).is_dir()) else folder
+    has_own = _owner(own) == Owner(name, platform) and (own / CHECKPOINTS).is_dir()
+    return own if is_elsewhere or has_own else folder
 
 
 @contextmanager
@@ -94,7 +101,7 @@ def claimed(path: Path, job: Job, fresh: bool, platform: str = LOCAL) -> Iterato
         path: The folder; created if it is missing.
         job: The resolved job.
         fresh: Whether checkpoints, history and reports of earlier runs are deleted too.
-        platform: Where the run is: `local`, or the name of a platform.
+        platform: Name of the platform of the run.
 
     Raises:
         UsageError: The folder cannot be written, another run has locked it, or `check_owner` refuses it.
@@ -112,10 +119,12 @@ def claimed(path: Path, job: Job, fresh: bool, platform: str = LOCAL) -> Iterato
             raise UsageError(f"--out {path}: another run is using it, expected another folder") from error
         check_owner(path, job, fresh, platform)
         try:
-            clear(folder.path, OWN if fresh else OF_ONE_START)
+            clear(folder.path, ALL_RESULTS if fresh else OF_ONE_START)
             (folder.path / LOGS).mkdir(exist_ok=True)
             folder.job.write_text(job.model_dump_json(indent=2), encoding="utf-8")
-            (folder.path / OWNER).write_text(json.dumps({"name": job.name, "platform": platform}), encoding="utf-8")
+            (folder.path / OWNER_FILE).write_text(
+                json.dumps({"name": job.name, "platform": platform}), encoding="utf-8"
+            )
         except OSError as error:
             raise UsageError(
                 f"--out {path}: {error.strerror or error}, expected a folder that can be written"
@@ -124,19 +133,19 @@ def claimed(path: Path, job: Job, fresh: bool, platform: str = LOCAL) -> Iterato
 
 
 def check_owner(path: Path, job: Job, fresh: bool, platform: str) -> None:
-    """Refuses a folder whose files are not those of this run.
+    """Refuses a folder in which a run would delete or continue what is not its own.
 
     Raises:
-        UsageError: The folder has files of the user's that a run would delete, or it has a run of another job, or of
-            this one on another platform, and `fresh` is false.
+        UsageError: No run has written the folder, but it has files that this one would delete; or `fresh` is false and
+            it has a run of another job, or checkpoints of this job on another platform.
     """
     owner = _owner(path)
     if owner is None:
-        theirs = [name for name in (OWN if fresh else OVERWRITTEN) if _exists(path / name)]
-        if theirs:
+        in_the_way = [name for name in (ALL_RESULTS if fresh else OVERWRITTEN) if _exists(path / name)]
+        if in_the_way:
             raise UsageError(
-                f"--out {path}: has {', '.join(theirs)}, which no run has written (there is no {OWNER}); expected a "
-                "new folder or that of a run"
+                f"--out {path}: has {', '.join(in_the_way)}, which no run has written (there is no {OWNER_FILE}); "
+                "expected a new folder or that of a run"
             )
         return
     if fresh:
@@ -156,7 +165,7 @@ def check_owner(path: Path, job: Job, fresh: bool, platform: str) -> None:
 
 def _owner(path: Path) -> Owner | None:
     """The owner of a run folder; None if no run has written it."""
-    for name in (OWNER, "job.json"):
+    for name in (OWNER_FILE, JOB_FILE):
         try:
             content = json.loads((path / name).read_bytes())
             return Owner(str(content["name"]), str(content.get("platform", "")))
@@ -171,17 +180,17 @@ def _exists(path: Path) -> bool:
 
 
 def clear(folder: Path, names: tuple[str, ...]) -> None:
-    """Deletes the named files and folders in a folder, if they exist; of the folders, only what runs write there."""
+    """Deletes the named files of a run folder, and in the named subfolders what matches `PATTERNS`."""
     for name in names:
         path = folder / name
         if not path.is_dir():
             path.unlink(missing_ok=True)
             continue
-        for entry in [entry for pattern in WRITTEN[name] for entry in path.glob(pattern)]:
+        for entry in [entry for pattern in PATTERNS[name] for entry in path.glob(pattern)]:
             if entry.is_dir():
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
+        # Fails if the user's files are in it.
         with suppress(OSError):
-            # The user's own files keep it.
             path.rmdir()

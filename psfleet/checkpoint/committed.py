@@ -16,7 +16,7 @@ FILE_NAME = ".committed"
 
 
 def write(out: Path, checkpoint: Checkpoint) -> None:
-    """Records a checkpoint that was committed. A record that cannot be written is only missing later."""
+    """Records a checkpoint that was committed. Errors are ignored: the record only serves `require_nothing_deleted`."""
     temporary = out / f"{FILE_NAME}.tmp"
     with suppress(OSError):
         temporary.write_text(json.dumps({"step": checkpoint.step, "generation": checkpoint.generation}))
@@ -24,16 +24,16 @@ def write(out: Path, checkpoint: Checkpoint) -> None:
 
 
 def require_nothing_deleted(out: Path, root: Path, found: Checkpoint | None, trained: int) -> None:
-    """Refuses to train steps again because a checkpoint was deleted. A damaged one is replaced by an older one.
+    """Refuses to train steps again whose checkpoint was deleted. After damage to one, an older one may be restored.
 
     Args:
         out: The run folder.
         root: The folder of its checkpoints.
-        found: The newest valid checkpoint.
+        found: The newest valid checkpoint; None: there is none.
         trained: The highest step that is known to have been applied.
 
     Raises:
-        NoCheckpointError: A committed checkpoint is not there any more.
+        NoCheckpointError: The newest committed checkpoint was deleted, or steps were trained and there is none at all.
     """
     if found is None and trained > 0:
         raise NoCheckpointError(

@@ -83,7 +83,12 @@ def export(source: Path, out: Path, best: bool = False) -> int:
 
 
 def find(source: Path) -> Checkpoint:
-    """Resolves and verifies the checkpoint for `source` of `export`."""
+    """Finds and verifies the checkpoint that `source` of `export` names.
+
+    Raises:
+        UsageError: There is no checkpoint.
+        NoCheckpointError: There are checkpoints, but none is valid.
+    """
     if (source / MANIFEST).is_file() or (is_checkpoint_name(source.resolve().name) and source.is_dir()):
         checkpoint = read_manifest(source)
         verify(checkpoint)

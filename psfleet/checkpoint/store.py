@@ -152,10 +152,7 @@ def write_initial(
     building = root / f".{folder.name}.tmp"
     if building.exists():
         shutil.rmtree(building)
-    vectors = {
-        kind: flat.pack(values).reshape(flat.num_shards, -1)
-        for kind, flat in {kind: getattr(layout, kind) for kind in KINDS}.items()
-    }
+    vectors = {kind: getattr(layout, kind).pack(values).reshape(layout.num_ps, -1) for kind in KINDS}
     parts = []
     for shard in range(layout.num_ps):
         content = ShardContent(slots={}, scalars={}, **{kind: vector[shard] for kind, vector in vectors.items()})

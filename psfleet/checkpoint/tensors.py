@@ -13,9 +13,12 @@ from psfleet.errors import BadJobError, NoCheckpointError
 from psfleet.layout import FlatLayout, Layout, TensorSpec
 
 KINDS = {"parameters": "parameter", "state": "state", "frozen": "frozen"}
-"""The fields of a layout, and their key prefixes."""
+"""The vectors of a layout (fields of `Layout`), and the prefixes of their keys in a part."""
 OTHER_PREFIX = {"state": "frozen", "frozen": "state"}
-"""Where a moved tensor is: a program begins or ceases to assign it, and older psfleets had every one in state."""
+"""The prefix of a tensor that a checkpoint lacks under its own one.
+
+A program that was changed can begin or cease to assign a variable, and older versions stored all of them as state.
+"""
 
 
 def read_shard(checkpoint: Checkpoint, layout: Layout, shard: int) -> ShardContent:
@@ -88,8 +91,8 @@ class _Parts:
         for wanted in layout.pieces(shard):
             if not wanted.spec.is_saved:
                 continue
-            found = prefix if (prefix, wanted.spec.name) in self._stored else OTHER_PREFIX[prefix]
-            for piece in self._stored[found, wanted.spec.name]:
+            stored_prefix = prefix if (prefix, wanted.spec.name) in self._stored else OTHER_PREFIX[prefix]
+            for piece in self._stored[stored_prefix, wanted.spec.name]:
                 start, stop = max(wanted.start, piece.start), min(wanted.stop, piece.stop)
                 if start < stop:
                     at = wanted.at + start - wanted.start
@@ -97,10 +100,10 @@ class _Parts:
         return vector
 
     def _tiles(self, prefix: str, name: str, units: int) -> list[StoredPiece]:
-        """The pieces of a tensor in ascending order.
+        """The pieces of a tensor of `units` units in ascending order.
 
         Raises:
-            NoCheckpointError: They have a gap or overlap.
+            NoCheckpointError: They do not cover the tensor exactly once.
         """
         pieces = [piece for reader in self._readers for piece in reader.pieces.get((prefix, name), [])]
         pieces.sort(key=lambda piece: piece.start)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import re
 import shlex
+import signal
 import time
 from pathlib import Path
 from threading import Event
@@ -19,7 +20,7 @@ from psfleet.cli import log_lines
 from psfleet.cli.arguments import Fresh, JobFile, Out, Overrides
 from psfleet.cli.status_table import table_of
 from psfleet.errors import UsageError
-from psfleet.job.job import load_job
+from psfleet.job.job import NAME_PATTERN, load_job
 from psfleet.launch.logs import fleet_logs
 from psfleet.launch.platform import COMPOSE, Request, platform
 from psfleet.launch.results import collect
@@ -31,8 +32,10 @@ from psfleet.launch.watcher import FleetWatcher
 from psfleet.report.progress import progress, summary
 from psfleet.run_folder import check_owner, claimed, default_folder
 
+INTERRUPTED = errors.SIGNAL_BASE + signal.SIGINT
+"""Exit code after Ctrl-C."""
 WATCH_SECS = 2.0
-"""Between two tables of `status --watch`."""
+"""Interval of the tables of `status --watch`."""
 
 app = typer.Typer()
 
@@ -51,6 +54,7 @@ def up(job: JobFile, on: On = COMPOSE, overrides: Overrides = None, out: Out = N
     try:
         start(place, Request(loaded, job, fresh))
         if fresh:
+            # Deletes the results of earlier runs here, which `collect` would otherwise mix with those of this run.
             with claimed(folder, loaded, fresh=True, platform=on):
                 pass
         with progress(console, loaded) as listener:
@@ -65,7 +69,7 @@ def up(job: JobFile, on: On = COMPOSE, overrides: Overrides = None, out: Out = N
             f"`{shlex.join(['psfleet', 'down', loaded.name, '--on', on])}` saves and ends it."
         )
         console.print(text, markup=False, highlight=False)
-        raise typer.Exit(errors.SIGNAL_BASE + 2) from None
+        raise typer.Exit(INTERRUPTED) from None
     raise typer.Exit(report.exit_code)
 
 
@@ -97,7 +101,7 @@ def status(
                 console.clear()
             show()
     except KeyboardInterrupt:
-        raise typer.Exit(errors.SIGNAL_BASE + 2) from None
+        raise typer.Exit(INTERRUPTED) from None
 
 
 @app.command()
@@ -122,7 +126,7 @@ def logs(
             raw = line if task is not None else f"{each} | {line}"
             typer.echo(raw if as_json else log_lines.readable(each, line))
     except KeyboardInterrupt:
-        raise typer.Exit(errors.SIGNAL_BASE + 2) from None
+        raise typer.Exit(INTERRUPTED) from None
 
 
 @app.command()
@@ -170,23 +174,27 @@ def render(
 
 
 def _name(text: str) -> str:
-    """The name of a fleet, from itself or from its job file."""
+    """The name of a fleet, given as such or as a job file."""
     path = Path(text)
     if path.is_file():
         return load_job(path).name
-    if re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", text):
+    if re.fullmatch(NAME_PATTERN, text):
         return text
     raise UsageError(f"{text!r}: expected a job file that exists, or the name of a job")
 
 
 def _options(overrides: list[str] | None, out: Path | None) -> list[str]:
-    """The options that a command was given, to be repeated."""
-    found = [word for text in overrides or () for word in ("--set", text)]
-    return found if out is None else [*found, "--out", str(out)]
+    """The words of `--set` and `--out`, for a command line that is shown to the user."""
+    words = [word for text in overrides or () for word in ("--set", text)]
+    return words if out is None else [*words, "--out", str(out)]
 
 
 def _seconds(text: str) -> float:
-    """A duration in seconds."""
+    """Parses a duration: 30s, 5m, 2h, 1d, or a number of seconds.
+
+    Raises:
+        UsageError: The text is none of these.
+    """
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
     if found is None:
         raise UsageError(f"--since {text!r}: expected a number of seconds, or a number with s, m, h or d")

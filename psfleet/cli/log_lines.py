@@ -1,4 +1,4 @@
-"""Log lines as `psfleet logs` prints them: from a time on, and for people."""
+"""Log lines as `psfleet logs` prints them: filtered by time, and formatted for readers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from psfleet.service.logs import EntriesAfter, parse_line
 
 
 def since(lines: Iterable[tuple[str, str]], start: float) -> Iterator[tuple[str, str]]:
-    """Lines of tasks from a time on (seconds since 1970)."""
+    """The pairs of task and line from the first entry of each task at or after `start` (seconds since 1970) on."""
+    # `EntriesAfter` leaves out entries of exactly its time.
     is_new: defaultdict[str, EntriesAfter] = defaultdict(lambda: EntriesAfter(math.nextafter(start, 0.0)))
     return ((task, line) for task, line in lines if is_new[task](line))
 
 
 def readable(task: str, line: str) -> str:
-    """A log line for people: time, level, task, message; a line that is no entry as it is."""
+    """Formats a log entry as time, level, task, message; any other line is only preceded by its task."""
     entry = parse_line(line)
     if entry is None or "message" not in entry:
         return f"{task} | {line}"

@@ -16,7 +16,7 @@ NOTHING = "-"
 
 
 def table_of(console: Console, tasks: Sequence[TaskStatus]) -> RenderableType:
-    """One row for each member."""
+    """A table with one row for each member; a text of plain columns if the console is not a terminal."""
     if not tasks:
         return Text("no fleet is there")
     rows = [_cells(task) for task in tasks]

@@ -34,7 +34,7 @@ REFUSALS = (
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.PERMISSION_DENIED,
 )
-"""Status codes of a ps that would fail again: not retried."""
+"""Status codes of calls that are not retried: the ps would refuse them again."""
 
 
 class PsClient:
@@ -131,6 +131,7 @@ class PsClient:
             self._renew()
             raise LostPeerError(f"{details} ({error.code().name.lower()})") from error
         except ValueError as error:
+            # gRPC's error for a closed channel: another thread has closed this client.
             raise LostPeerError(f"ps at {self.address.control}: the connection is closed") from error
 
     def _renew(self) -> None:
@@ -178,14 +179,14 @@ class FleetClient:
 def finish_each(ps: Sequence[PsClient], end: Callable[[PsClient], object]) -> int:
     """Ends the run on each ps, with retries for `FINISH_SECS`; returns the number of ps that have the outcome.
 
-    A ps that refuses is left out, and keeps the outcome from no other.
+    A ps that refuses is not retried; the others still receive the outcome.
 
     Args:
         end: Ends the run on one ps; called again after a `LostPeerError`.
 
     Raises:
-        ReplacedError: Another process has this worker's index. If no ps had the outcome by then, none receives it: the
-            run goes on with that process.
+        ReplacedError: Another process has this worker's index. If no ps has the outcome yet, none receives it, because
+            the run continues with that process.
     """
     pending = list(ps)
     refusals: list[PsfleetError] = []
@@ -198,7 +199,8 @@ def finish_each(ps: Sequence[PsClient], end: Callable[[PsClient], object]) -> in
                 logger.debug("Finish failed, will be retried: %s", error)
                 continue
             except ReplacedError as error:
-                if len(pending) + len(refusals) == len(ps):
+                has_reached_none = len(pending) + len(refusals) == len(ps)
+                if has_reached_none:
                     raise
                 refusals.append(error)
             except BadJobError as error:

@@ -76,19 +76,19 @@ def add_port(server: grpc.Server, target: str, identity: Identity | None) -> Non
     if identity is None:
         server.add_insecure_port(target)
         return
-    first = identity.current()
-    served: list[CertificateBundle] = [first]
+    served = identity.current()
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:
         """Called before each handshake; None: the configuration is unchanged."""
+        nonlocal served
         bundle = identity.current()
-        if bundle is served[0]:
+        if bundle is served:
             return None
-        served[0] = bundle
+        served = bundle
         return _configuration(bundle)
 
     credentials = grpc.dynamic_ssl_server_credentials(
-        _configuration(first), renewed, require_client_authentication=True
+        _configuration(served), renewed, require_client_authentication=True
     )
     server.add_secure_port(target, credentials)
 

@@ -47,10 +47,10 @@ def serving(
         control_pb2_grpc.add_ShardControlServicer_to_server(servicer, server)
     listen_host = "127.0.0.1" if address.is_loopback else "[::]"
     try:
-        add_port(server, f"{listen_host}:{address.port + 1}", identity)
+        add_port(server, f"{listen_host}:{address.control_port}", identity)
     except RuntimeError as error:
         raise LostPeerError(
-            f"control port {address.port + 1} of {address.host} is in use, expected a free one"
+            f"control port {address.control_port} of {address.host} is in use, expected a free one"
         ) from error
     server.start()
     if stopping is not None:
@@ -63,6 +63,6 @@ def serving(
 
 
 def _end_health(checks: health.HealthServicer, stopping: threading.Event) -> None:
-    """Reports NOT_SERVING from the signal on: clients choose another process while this one saves."""
+    """Reports NOT_SERVING once the process was asked to stop: clients choose another one while this one saves."""
     stopping.wait()
     checks.enter_graceful_shutdown()

@@ -22,6 +22,12 @@ PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 
 
+def split_address(text: str) -> tuple[str, int] | None:
+    """Host and port of `host:port`; None if the text is not that, or if no port follows for the control plane."""
+    host, _, port = text.rpartition(":")
+    return (host, int(port)) if host and port.isdecimal() and 0 < int(port) < 65535 else None
+
+
 class Section(BaseModel):
     """Base class of the job file's sections: immutable; unknown keys are errors."""
 

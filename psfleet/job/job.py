@@ -23,12 +23,15 @@ from psfleet.job.monitored import require_schedule
 from psfleet.job.optimizer import Optimizer
 from psfleet.job.sections import Checkpoint, Deadlines, Device, Evaluate, Fleet, Stale, Summaries, Train, Update
 
+NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
+"""Names of jobs: they are part of host names, and of names in Docker and Kubernetes."""
+
 
 class Job(Section):
     """One training run."""
 
     name: str = Field(
-        pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$",
+        pattern=NAME_PATTERN,
         max_length=40,
         description="Name of the job: lower-case letters, digits and dashes.",
     )

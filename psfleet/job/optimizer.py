@@ -8,14 +8,16 @@ from pydantic import Field, model_validator
 
 from psfleet.job.fields import Fraction, NonNegative, NonNegativeInt, Positive, PositiveInt, Real, Section
 
+WarmupSteps = Annotated[
+    NonNegativeInt, Field(description="Steps in which the learning rate increases linearly to its full value.")
+]
+
 
 class Constant(Section):
     """A constant learning rate."""
 
     kind: Literal["constant"] = "constant"
-    warmup_steps: NonNegativeInt = Field(
-        0, description="Steps in which the learning rate increases linearly to its full value."
-    )
+    warmup_steps: WarmupSteps = 0
 
 
 class Exponential(Section):
@@ -27,9 +29,7 @@ class Exponential(Section):
     )
     decay_rate: Positive = Field(description="Decay factor.")
     staircase: bool = Field(False, description="Whether the exponent is rounded down to an integer.")
-    warmup_steps: NonNegativeInt = Field(
-        0, description="Steps in which the learning rate increases linearly to its full value."
-    )
+    warmup_steps: WarmupSteps = 0
 
 
 class Piecewise(Section):
@@ -40,9 +40,7 @@ class Piecewise(Section):
         min_length=1, description="Last step of each factor but the last one, in ascending order."
     )
     factors: list[Positive] = Field(description="Factors of the learning rate; one more than `boundaries`.")
-    warmup_steps: NonNegativeInt = Field(
-        0, description="Steps in which the learning rate increases linearly to its full value."
-    )
+    warmup_steps: WarmupSteps = 0
 
     @model_validator(mode="after")
     def _check_boundaries(self) -> Piecewise:
@@ -59,9 +57,7 @@ class Cosine(Section):
     kind: Literal["cosine"]
     decay_steps: PositiveInt = Field(description="Steps until the final learning rate is reached.")
     final_factor: NonNegative = Field(0.0, description="Final learning rate as a fraction of `learning_rate`.")
-    warmup_steps: NonNegativeInt = Field(
-        0, description="Steps in which the learning rate increases linearly to its full value."
-    )
+    warmup_steps: WarmupSteps = 0
 
 
 Schedule = Annotated[Constant | Exponential | Piecewise | Cosine, Field(discriminator="kind")]

@@ -1,10 +1,10 @@
 """The Python files of a training program and their digest, which is the same in all processes of a run.
 
-A program's files are its module and all that this imports from the same folder, found by reading `import` statements:
-an edit of another file beside it must not end a run. Of a program that is installed elsewhere on Python's path, only
-its top-level package or module counts: the packages beside it may differ between images. Files that are imported by a
-computed name, and files that are not Python, are not found. Nothing is imported here, and links are followed:
-Kubernetes mounts a ConfigMap as links to a folder `..data`, whose name never appears.
+A program's files are its module and the modules of the same folder that it imports, directly or not. They are found in
+the `import` statements, without importing anything, because an edit of an unrelated file must not end a run. Of a
+program that is installed on Python's path, only its top-level package or module counts: the packages beside it may
+differ between images. Not found are modules that are imported by a computed name, and files that are not Python.
+Symbolic links are followed: Kubernetes mounts the files of a ConfigMap as links.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def program_files(program: str, folder: Path) -> dict[str, str]:
     """The files of a program and the digests of their contents, by path relative to the folder that has its module.
 
     Args:
-        program: As in the job file, `module:callable`.
-        folder: Searched first; else the module is looked for on Python's path, as `load_program` does.
+        program: `module:callable`, as in the job file.
+        folder: The folder that is searched before Python's path, as by `load_program`.
 
     Returns:
         Empty if there is no such module in a folder.
@@ -97,7 +97,7 @@ def _files(base: Path, name: str) -> Iterator[tuple[Path, str]]:
 def _imports(content: bytes, package: str) -> Iterator[str]:
     """The modules that a file imports, and the names that it imports from them, which may be modules."""
     with warnings.catch_warnings():
-        # Of the parser, about the program's own text: Python shows them when it imports it.
+        # Warnings of the parser about the program's text: Python shows them when it imports the program.
         warnings.simplefilter("ignore")
         try:
             tree = ast.parse(content)
@@ -115,7 +115,7 @@ def _imports(content: bytes, package: str) -> Iterator[str]:
 
 
 def _holds(test: Callable[[Path], bool], path: Path) -> bool:
-    """Whether a path is a file or a folder; False in a folder that cannot be read, for which Python 3.11 raises."""
+    """The result of `Path.is_file` or `Path.is_dir`; False where they raise, in a folder that cannot be read."""
     try:
         return test(path)
     except OSError:

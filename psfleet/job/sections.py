@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from psfleet.job.fields import NonNegativeInt, Positive, PositiveInt, Real, Section
+from psfleet.job.fields import NonNegativeInt, Positive, PositiveInt, Real, Section, split_address
 from psfleet.job.monitored import Best, Stop
 
 
@@ -57,8 +57,7 @@ class Fleet(Section):
                     f"ps_addresses has {len(self.ps_addresses)} entries, expected as many as ps = {self.ps}"
                 )
             for address in self.ps_addresses:
-                host, _, port = address.rpartition(":")
-                if not host or not port.isdecimal() or not 0 < int(port) < 65535:
+                if split_address(address) is None:
                     raise ValueError(f"ps_addresses has {address!r}, expected host:port with port below 65535")
         return self
 
@@ -197,5 +196,5 @@ class Deadlines(Section):
 
     @property
     def first_secs(self) -> float:
-        """How long a worker's first batch may take."""
+        """Deadline of a worker's first batch: `first_batch_secs`, or `stall_secs` if that is longer."""
         return max(self.first_batch_secs, self.stall_secs)

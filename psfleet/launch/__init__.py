@@ -1,4 +1,4 @@
-"""Launchers: a job in, a run watched to its end, a report out."""
+"""Launchers: each starts a job on a platform, follows the run to its end, and returns its report."""
 
 from psfleet.launch.local.launcher import train
 

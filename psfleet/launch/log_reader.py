@@ -1,4 +1,4 @@
-"""The log of a member as a single stream: over restarts of the member and breaks of its connection."""
+"""Reads the log of a member as one stream, although the member is restarted and the connection to its log breaks."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ logger = logging.getLogger("psfleet.launch")
 
 POLL_SECS = 0.1
 OLD_LOG_SECS = 5.0
-"""How long the log of a process that another has replaced may take to end; a broken connection may never end."""
+"""How long the log of a replaced process is read before that of its successor; a broken connection may never end."""
 RESTART_SECS = 120.0
 """Longest pause of a platform before it restarts a member."""
 
 Process = tuple[str, float]
-"""The present or last process of a member: its name and start."""
+"""Identifies a process of a member: `Member.name` and `Member.started`."""
 NO_PROCESS: Process = ("", 0.0)
 
 
 class Tail:
-    """Reads the log of one process after another of a member, on a thread of its own; no line twice.
+    """Reads the logs of the successive processes of a member, each on a separate thread; returns no line twice.
 
     Args of the constructor:
-        tail: Only so many of the last lines of the first process; None: all.
+        tail: Only this many of the last lines of the first process; None: all.
 
     Attributes:
-        is_over: Whether `lines` has returned the last line of the present process.
-        is_whole: Whether that process had ended before its log was opened, so that nothing is missing.
+        is_over: Whether `lines` has returned the last line of the log that was opened last.
+        is_whole: Whether the process of that log had ended before the log was opened, so that no line is missing.
     """
 
     def __init__(self, platform: WatchedPlatform, tail: int | None = None) -> None:
@@ -50,16 +50,22 @@ class Tail:
         self.is_whole = False
 
     def follow(self, member: Member) -> None:
-        """Opens the log of a member's process, unless it is open; again where it broke off."""
-        process, has_ended = (member.name, member.started), member.is_over or member.exit_code is not None
+        """Opens the log of the member's process unless it is open; opens it again if it broke off.
+
+        The log of an earlier process is read to its end first, but not for longer than `OLD_LOG_SECS`, and not once the
+        new process has ended, too.
+        """
+        process = (member.name, member.started)
+        has_ended = member.is_over or member.exit_code is not None
         is_same = process == self._process
-        if not member.started or (is_same and (self.is_whole or not self.is_over)):
+        is_open_or_read = is_same and (self.is_whole or not self.is_over)
+        if not member.started or is_open_or_read:
             return
         if not (self.is_over or has_ended or self._is_late(process)):
             return
-        # The next call returns what has arrived meanwhile.
+        # The next call of `lines` returns what has arrived from the log so far.
         self._left = self.lines()
-        # Processes of one name may share a log: one that has not ended had lines of the new process, too.
+        # Processes of one name may share a log: then the open log has already returned lines of the new process.
         is_shared = is_same or (not self.is_over and member.name == self._process[0])
         is_first, self._process = self._process == NO_PROCESS, process
         self._is_new = EntriesAfter(self._is_new.last if is_shared else None)
@@ -67,23 +73,23 @@ class Tail:
         tail, self._first_lines = self._first_lines, None
         if tail is not None:
             self._is_new.last = time.time()
-        # Once more after its end: the log may have broken off shortly before it.
+        # A log that ends with its process is opened once more: it may have broken off shortly before the last line.
         self.is_whole, self.is_over = is_same and has_ended, False
         self._read(self._platform.log(member, since=since, follow=not self.is_whole, tail=tail))
 
     def lines(self) -> list[tuple[float, str]]:
         """The new lines since the last call, each with the time of its arrival (monotonic, in seconds)."""
-        found, self._left = self._left, []
-        # Those that arrive meanwhile wait for the next call: a process may log faster than they are read.
+        new, self._left = self._left, []
+        # Not until the queue is empty: a process may log faster than its lines are read.
         for _ in range(self._arrived.qsize()):
             when, line = self._arrived.get()
             self.is_over = line is None
             if line is not None and self._is_new(line):
-                found.append((when, line))
-        return found
+                new.append((when, line))
+        return new
 
     def _is_late(self, process: Process) -> bool:
-        """Whether the log of the old process has not ended, though a new one runs for a while."""
+        """Whether the log of the old process is still open `OLD_LOG_SECS` after the new process was first seen."""
         if process != self._next:
             self._next, self._next_since = process, time.monotonic()
         return time.monotonic() - self._next_since >= OLD_LOG_SECS
@@ -109,13 +115,16 @@ class Tail:
 def followed(
     platform: WatchedPlatform, members: Mapping[str, Member], tail: int | None = None
 ) -> Iterator[tuple[str, str]]:
-    """The logs of members over their restarts, in the order in which lines arrive, until all have ended for good.
+    """The lines of members' logs in the order of their arrival, over restarts, until all members are over.
 
-    The last line of a member that is not restarted in time, or whose platform is away for as long, says so.
+    If a member is not restarted in `RESTART_SECS`, or the platform does not answer for as long, a last line says so.
 
     Args:
         members: By the names under which their lines are returned.
-        tail: Only so many of the last lines of each present process; None: all.
+        tail: Only this many of the last lines of each present process; None: all.
+
+    Yields:
+        The member's name, and the line.
     """
     logs = {name: _over_restarts(platform, member, tail) for name, member in members.items()}
     pause = threading.Event()
@@ -133,10 +142,11 @@ def followed(
 
 
 def _over_restarts(platform: WatchedPlatform, member: Member, tail: int | None) -> Iterator[list[tuple[float, str]]]:
-    """The new lines of a member at each call, until it has ended for good.
+    """Yields the new lines of a member with the times of their arrival, often none, until the member is over.
 
     Raises:
-        DeadlineError: The member ended and was not restarted in time, or the platform was away for as long.
+        DeadlineError: The member ended and was not restarted in `RESTART_SECS`, or the platform did not answer for as
+            long.
     """
     reader = Tail(platform, tail)
     deadline = time.monotonic() + RESTART_SECS
@@ -156,7 +166,7 @@ def _over_restarts(platform: WatchedPlatform, member: Member, tail: int | None) 
 
 
 def _present(platform: WatchedPlatform, member: Member) -> Member | None:
-    """A member as it is now, over if it is gone; None while the platform is away."""
+    """A member as it is now; `is_over` if the platform no longer has it. None: the platform does not answer."""
     try:
         found = [each for each in platform.members(member.fleet) if _place(each) == _place(member)]
     except LostPeerError as error:

@@ -1,4 +1,4 @@
-"""What the logs of a fleet say: the indices of its workers, its newest table, the lines of its tasks."""
+"""Reads a fleet's logs: the chief's newest table of the fleet, the indices that workers leased, the lines of tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ TABLE_LINES = 400
 
 
 def fleet_table(platform: WatchedPlatform, members: Sequence[Member]) -> Mapping[str, Any]:
-    """The newest table of the fleet in its chief's log; empty if there is none."""
+    """The newest log entry `event: fleet` of the chief, a table of the fleet; empty if there is none.
+
+    Its lists `ps` and `workers` have one row for each process: `index`, `step`, `rate`, `alive`, `restarts` and
+    `last_event`; a worker's also `role` and `address` (see `worker_service/chief/fleet_status.py`).
+    """
     chief = chief_of(members)
     if chief is None or not chief.started:
         return {}
@@ -54,8 +58,8 @@ def fleet_logs(
 
     Args:
         task: ps-0, worker-1, chief; None: all.
-        follow: Whether to wait for more until the fleet ends.
-        tail: Only so many of the last lines of each log; None: all.
+        follow: Whether to wait for more lines until the fleet ends.
+        tail: Only this many of the last lines of each log; None: all.
 
     Raises:
         UsageError: There is no such fleet, or no such task in it.

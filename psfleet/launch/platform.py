@@ -1,18 +1,16 @@
-"""The interface of a place where fleets run, and the members of a fleet as every place shows them."""
+"""The interface of a platform, on which fleets run, and what all platforms have in common: members and their ends."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from psfleet.errors import BAD_JOB, DONE, PERMANENT_CODES, SIGNAL_BASE, STOPPED, UsageError
 from psfleet.job.job import Job
-
-Listener = Callable[[Mapping[str, Any]], None]
 
 COMPOSE, KUBERNETES = "compose", "kubernetes"
 KILLED = SIGNAL_BASE + signal.SIGKILL
@@ -47,7 +45,7 @@ class Member:
         state: In the platform's words: running, exited (70), OOMKilled, ImagePullBackOff, …
         started: When its present or last process began, in seconds since 1970; 0: there was none.
         created: When this start of the fleet was created, in seconds since 1970.
-        exit_code: Of its last process, 128 + n for signal n; None while it runs or before its first.
+        exit_code: Exit code of its last process, 128 + n for signal n; None while it runs or before its first.
         cause: Why that process failed, in one line; empty: it did not fail.
         restarts: How often it was started again.
         is_over: Whether it has ended and the platform does not start it again.
@@ -56,7 +54,7 @@ class Member:
         problem: Why its process does not start, in one line; empty: there is nothing to say.
         needs_user: Whether the problem persists until a user acts.
         note: What happened to it before, in one line.
-        host: By which the chief knows the address of a worker without an index.
+        host: Host name of a worker in the chief's table of the fleet, which has the index that the worker leased.
     """
 
     fleet: str
@@ -83,24 +81,24 @@ class Member:
         return self.exit_code is not None and self.exit_code not in (DONE, *STOPPED)
 
     @property
-    def has_failed_for_all(self) -> bool:
-        """Whether its last process ended with an error that ends the run; a worker's 78 says that it was refused."""
+    def ends_run(self) -> bool:
+        """Whether its last process ended with an error that ends the run. Not a worker's 78: only it was refused."""
         return self.exit_code in PERMANENT_CODES and (self.role, self.exit_code) != ("worker", BAD_JOB)
 
 
 class WatchedPlatform(Protocol):
-    """What is needed to follow a fleet and to show its state; also implemented by the processes of a launcher.
+    """The part of the interface that follows a fleet and shows its state; `launch.local` implements only this part.
 
     Raises (every method):
         UsageError: The platform cannot be reached or is too old, or refuses a request; says what to do.
         LostPeerError: The platform does not answer at the moment.
 
     Attributes:
-        noun: What it calls a member.
-        where: Ends the sentence "no fleet X …".
-        look_secs: Pause between two looks at the members of a fleet that is followed.
+        noun: What the platform calls a member: container, pod or process.
+        where: Completes the sentence "no fleet X …", for example "is on the Docker engine".
+        look_secs: Interval between two calls of `members` while a fleet is followed.
         restart_secs: Pause before psfleet restarts a member.
-        settle_secs: How long a chief that was asked to stop stays so before the run counts as over.
+        settle_secs: How long a chief that was asked to stop must have ended before the run counts as over.
         restarts_stopped: Whether the platform starts a chief again after `stop`.
     """
 
@@ -121,7 +119,7 @@ class WatchedPlatform(Protocol):
         """Starts a member that awaits its restart."""
 
     def end_restarts(self, members: Sequence[Member]) -> None:
-        """Keeps the platform from starting members again that have ended for good: they would end alike."""
+        """Keeps the platform from restarting members that are over: they would end with the same exit code."""
 
     def stop(self, chief: Member, timeout_secs: float) -> None:
         """Asks the chief to save and end, and waits for its end."""
@@ -201,12 +199,12 @@ def require(platform: WatchedPlatform, name: str) -> list[Member]:
 
 
 def out_of_memory(limit: str) -> str:
-    """Why a process failed that was killed because it exceeded the limit of its memory."""
+    """The cause of a process's end that exceeded its memory limit."""
     return f"OOMKilled: out of memory, the limit is {limit}"
 
 
 def lines_of(chunks: Iterable[bytes]) -> Iterator[str]:
-    """The lines of a log that comes in chunks, which may cut a line; the last line may have no end."""
+    """The lines of a log that arrives in chunks, which may divide a line; the last line may lack its newline."""
     rest = b""
     for chunk in chunks:
         *whole, rest = (rest + chunk).split(b"\n")
@@ -224,10 +222,10 @@ def gone_for_good(members: Sequence[Member], job: Job) -> Member | None:
     gone = [m for m in members if m.role in TRAINING and m.is_over and m.has_failed and not may_restart(m, job)]
     workers = [m for m in members if m.role in ("chief", "worker")]
     is_short = sum(m not in gone for m in workers) < job.least_workers
-    fatal = (m for m in gone if m.role != "worker" or m.has_failed_for_all or is_short)
+    fatal = (m for m in gone if m.role != "worker" or m.ends_run or is_short)
     return next(fatal, None)
 
 
 def may_restart(member: Member, job: Job) -> bool:
-    """Whether psfleet restarts a member, as often as the job allows."""
+    """Whether psfleet restarts a member: the platform leaves that to it, and `fleet.max_restarts` is not reached."""
     return member.awaits_restart and member.restarts < job.fleet.max_restarts

@@ -22,10 +22,10 @@ from psfleet.report import html
 from psfleet.report.attempts import earlier_report, newest_checkpoint, resumed_from, with_attempt, with_end
 from psfleet.report.evidence import first_failure, validated, with_own_checkpoints
 from psfleet.report.schema import EvaluationLog, EventLog, History, Report
-from psfleet.run_folder import CHECKPOINTS, RunFolder, claimed
+from psfleet.run_folder import CHECKPOINTS, LOGS, TENSORBOARD, RunFolder, claimed
 
-ALWAYS = ("checkpoints", "tensorboard", History.FILE_NAME, EvaluationLog.FILE_NAME)
-"""Results that are copied whatever their age."""
+ALWAYS = (CHECKPOINTS, TENSORBOARD, History.FILE_NAME, EvaluationLog.FILE_NAME)
+"""Results that are copied whatever their age: a resumed run continues them."""
 OF_THIS_START = (EventLog.FILE_NAME, Report.FILE_NAME)
 """Results of which only those of this start of the fleet replace the ones in the run folder."""
 STAGING = ".collected"
@@ -73,10 +73,10 @@ def collect(platform: Platform, name: str, folder: Path, on: str) -> Report:
     chief, gone = chief_of(members), gone_for_good(members, job)
     created = chief.created if chief is not None else 0.0
     with claimed(folder, job, fresh=False, platform=on) as run_folder:
-        # First: they say why a copy fails that needs a volume or a pod.
+        # Before the copy, which needs a volume or a pod: if it fails, the logs show why.
         _save_logs(platform, name, members, run_folder)
         copied = _copied(platform, job, run_folder.path, created)
-        if copied is not None and chief is not None and _is_last_word(copied, chief):
+        if copied is not None and chief is not None and _is_of_last_process(copied, chief):
             report = validated(copied, run_folder.path)
         else:
             ended = unreported(job, run_folder, members, gone, Start(job.name, created))
@@ -125,7 +125,7 @@ def _copy(platform: Platform, job: Job, folder: Path) -> None:
                 _extract(chunks, folder)
             except tarfile.TarError as error:
                 raise LostPeerError(f"the copy of the results broke off: {error}") from error
-            # What follows the archive: the platform's own verdict on its completeness.
+            # To the end of the stream: there the platform raises if the archive is incomplete.
             for _ in chunks:
                 continue
 
@@ -150,18 +150,18 @@ def _save_logs(platform: Platform, name: str, members: Sequence[Member], folder:
     table = fleet_table(platform, members)
     for member in [*with_indices(platform, members, table), *platform.scaled_away(name)]:
         lines = platform.log(member) if member.role in TRAINING else iter(())
-        # A member that waits for its process may have the log of an earlier one.
+        # Read even if the member has no process: a member that waits for its next one can have the log of the last.
         first = next(lines, None)
         if first is None:
             continue
         role = "ps" if member.role == "ps" else "worker"
-        path = folder.log(role, member.index) if member.index is not None else folder.path / f"logs/{member.name}.log"
+        path = folder.log(role, member.index) if member.index is not None else folder.path / LOGS / f"{member.name}.log"
         with path.open("a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in chain([first], lines))
 
 
-def _is_last_word(report: Report, chief: Member) -> bool:
-    """Whether it is the report of the chief's last process; after a permanent failure that may be restarted once."""
+def _is_of_last_process(report: Report, chief: Member) -> bool:
+    """Whether a report is that of the chief's last process, or of a permanent failure after which it was restarted."""
     if not chief.is_over:
         return report.exit_code in PERMANENT_CODES
     return report.exit_code == chief.exit_code or (report.exit_code in PERMANENT_CODES and chief.has_failed)
@@ -195,7 +195,7 @@ def unreported(job: Job, folder: RunFolder, members: Sequence[Member], gone: Mem
 
 
 def with_failure(report: Report, gone: Member | None) -> Report:
-    """The report of a run that was stopped because a member was gone for good: it failed of that."""
+    """Names the member whose loss ended the run as the cause, in the report of a chief that was stopped for it."""
     if report.exit_code not in STOPPED or gone is None:
         return report
     error = f"{gone.name}: {gone.cause}, and was not started again"
@@ -209,7 +209,7 @@ def _cause(members: Sequence[Member], folder: RunFolder, gone: Member | None) ->
     """
     training = [member for member in members if member.role in TRAINING]
     chief = chief_of(training)
-    permanent = next((m for m in training if m.has_failed_for_all), None)
+    permanent = next((m for m in training if m.ends_run), None)
     lost = gone if gone is not None and gone.role != "chief" else None
     failed = permanent or lost or (chief if chief is not None and chief.exit_code is not None else None)
     failed = failed or next((m for m in training if m.has_failed and m.is_over), None)

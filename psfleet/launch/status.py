@@ -1,4 +1,4 @@
-"""The status of fleets: a row for each member."""
+"""The status of fleets, one row for each member: what the platform shows, completed from the chief's log."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from psfleet.launch.platform import TRAINING, Member, WatchedPlatform, require
 from psfleet.service.logs import last_failure
 
 FAILURE_LINES = 50
+"""Lines at the end of a member's log in which its failure is looked for."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class TaskStatus:
     Attributes:
         fleet, index, name, state, health: As `Member` has them.
         role: ps, chief, worker or spare; tensorboard and the like for what is not part of the training.
-        step: Version of its parameters; None: not known (yet).
+        step: Global step of its parameters; None: not known (yet).
         rate: Examples per second of a worker, updates per second of a ps; None: not known.
         restarts: How often it was started again.
         last_event: What happened to it last, in one line; empty: nothing.
@@ -77,8 +78,8 @@ def _last_event(platform: WatchedPlatform, member: Member, row: Mapping[str, Any
     if member.problem:
         return member.problem
     if member.has_failed:
-        # The platform says how it failed if a signal ended it, and its log says why otherwise.
+        # A process that a signal ended, or that did not start, has not logged why.
         was_killed = (member.exit_code or 0) > SIGNAL_BASE or not member.started
-        said = None if was_killed else last_failure([*platform.log(member, tail=FAILURE_LINES)], member.exit_code)
-        return str(said["message"]) if said is not None else member.cause
+        logged = None if was_killed else last_failure([*platform.log(member, tail=FAILURE_LINES)], member.exit_code)
+        return str(logged["message"]) if logged is not None else member.cause
     return member.note or str(row.get("last_event") or "")

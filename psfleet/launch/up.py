@@ -1,4 +1,4 @@
-"""Starts, grows and ends fleets on any platform."""
+"""Starts, scales and ends fleets on any platform."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ STOP_SECS = 60.0
 
 
 def start(platform: Platform, request: Request) -> None:
-    """Starts a fleet, unless one trains this very job, or has ended for good and waits for its results to be copied.
+    """Starts a fleet, unless a fleet of the same job still trains, or has ended and its results are to be copied.
 
     Raises:
-        UsageError: One trains another version of the job, or a fresh one is requested while it trains.
+        UsageError: A fleet of this name trains another version of the job, or trains while a fresh one is requested.
     """
     name = request.job.name
     members = platform.members(name)
@@ -30,7 +30,7 @@ def start(platform: Platform, request: Request) -> None:
             if not is_same:
                 raise UsageError(f"fleet {name} runs another version of the job: `psfleet down {name}` ends it first")
             return
-        is_permanent = any(member.has_failed_for_all for member in members)
+        is_permanent = any(member.ends_run for member in members)
         if is_same and not request.fresh and (chief.exit_code == DONE or is_permanent):
             return
     platform.apply(request)
@@ -40,7 +40,7 @@ def scale(platform: Platform, name: str, workers: int) -> None:
     """Changes the number of workers and spares together of a fleet that trains.
 
     Raises:
-        UsageError: It does not train, too few workers are left for a step, or there are no slots for so many.
+        UsageError: It does not train, or `workers` is too few for a step or more than `fleet.max_workers`.
     """
     chief = chief_of(require(platform, name))
     if chief is None or chief.is_over:
@@ -61,7 +61,7 @@ def down(platform: Platform, name: str, results: bool) -> None:
     The chief is stopped first, while the others are there: it saves what was trained.
 
     Raises:
-        UsageError: There is nothing of such a fleet.
+        UsageError: There is no such fleet, nor results of one if `results` is true.
     """
     chief = chief_of(platform.members(name))
     if chief is not None and chief.state == "running":
@@ -71,7 +71,7 @@ def down(platform: Platform, name: str, results: bool) -> None:
 
 
 def _stop_secs(platform: Platform, name: str) -> float:
-    """How long the chief of a fleet may take to stop; what is left of a fleet without a job must be removable, too."""
+    """How long the chief of a fleet may take to stop; a fleet whose job cannot be read must be removable, too."""
     try:
         return platform.job(name).deadlines.stop_secs
     except (UsageError, BadJobError) as error:

@@ -15,7 +15,6 @@ from psfleet.job.job import Job
 from psfleet.launch.log_reader import Tail
 from psfleet.launch.platform import (
     TRAINING,
-    Listener,
     Member,
     WatchedPlatform,
     chief_of,
@@ -24,16 +23,17 @@ from psfleet.launch.platform import (
     require,
 )
 from psfleet.polling import wait_until
+from psfleet.report.progress import Listener
 from psfleet.service.logs import parse_line
 
 logger = logging.getLogger("psfleet.launch")
 
 POLL_SECS = 0.1
-"""Between two looks at the chief's log, or at members that should end."""
+"""Interval between two readings of the chief's log, or between two looks at members that should end."""
 LEAVE_SECS = 15.0
-"""How long the members may take to end once the chief has, or the chief once a member is gone for good."""
+"""How long the members may take to end after the chief, or the chief after the member whose loss ends the run."""
 AWAY_SECS = 120.0
-"""How long the platform may be away; a Docker engine restarts in about ten seconds."""
+"""How long the platform may not answer; a Docker engine restarts in about ten seconds."""
 
 
 class TakenDownError(StoppedError):
@@ -52,10 +52,15 @@ class FleetWatcher:
         self._job = job
         self._listener = listener
         self._tail = Tail(platform)
+        # The entry `event: failed` of the chief's log; empty: none.
         self._failure: dict[str, Any] = {}
-        self._said: set[object] = set()
+        # Keys of the messages that `_report_once` has passed on.
+        self._reported: set[object] = set()
+        # By member: when it is to be restarted.
         self._restart_at: dict[str, float] = {}
+        # By condition of `_has_lasted`: when it began to hold.
         self._since: dict[str, float] = {}
+        # The member whose loss ended the run.
         self._gone: Member | None = None
         self._chief_code: int | None = None
 
@@ -69,7 +74,7 @@ class FleetWatcher:
             UsageError: There is no such fleet.
             TakenDownError: It was removed meanwhile.
             DeadlineError: A member waits too long for a user to act.
-            LostPeerError: The platform is away for too long.
+            LostPeerError: The platform does not answer for too long.
         """
         require(self._platform, self._job.name)
         pause = threading.Event()
@@ -88,7 +93,7 @@ class FleetWatcher:
         """Looks at every member once; whether the run is over.
 
         Raises:
-            LostPeerError: No look has succeeded for too long: the platform is away, or refuses what the fleet needs.
+            LostPeerError: No look has succeeded for `AWAY_SECS`.
         """
         try:
             is_over = self._look()
@@ -101,7 +106,7 @@ class FleetWatcher:
         return False
 
     def _look(self) -> bool:
-        """Restarts members that await it; whether the run is over."""
+        """Restarts members that await it, and reports what keeps others from running; whether the run is over."""
         members = self._platform.members(self._job.name)
         chief = chief_of(members)
         if chief is None:
@@ -116,10 +121,10 @@ class FleetWatcher:
         return self._has_ended(chief) or self._is_lost(members, chief)
 
     def _has_ended(self, chief: Member) -> bool:
-        """Whether the chief has ended for good.
+        """Whether the chief has ended and will not be restarted.
 
         A Docker engine that is shut down stops its containers while it still answers, and starts them again when it
-        is back: a chief that was stopped counts as ended only after a while.
+        is back. So a chief that was stopped counts as ended only after `settle_secs` of the platform.
         """
         is_over = chief.is_over and not may_restart(chief, self._job)
         was_stopped = is_over and chief.exit_code in STOPPED
@@ -127,7 +132,7 @@ class FleetWatcher:
         return is_over and (has_settled or not was_stopped)
 
     def _restart(self, members: list[Member]) -> None:
-        """Restarts members that were killed from outside, as often as the job allows."""
+        """Restarts members that await it, each after `restart_secs` of the platform, as often as the job allows."""
         now = time.monotonic()
         for member in members:
             if member.role not in TRAINING or not may_restart(member, self._job):
@@ -142,19 +147,19 @@ class FleetWatcher:
             self._platform.restart(member)
 
     def _report_problems(self, members: list[Member]) -> None:
-        """Says once why members fail or do not start.
+        """Reports once why members fail or do not start.
 
         Raises:
-            DeadlineError: One waits longer for a user to act than the job allows for a start.
+            DeadlineError: A member has waited for a user to act for `deadlines.start_secs`.
         """
         for member in members:
             who = f"{self._platform.noun} {member.name}"
             if member.problem and not member.is_over:
-                self._say(member.problem, "waits", f"{who} does not start: {member.problem}")
+                self._report_once(member.problem, "waits", f"{who} does not start: {member.problem}")
             elif member.has_failed and member.role in TRAINING and not may_restart(member, self._job):
-                # The others end with the same code as soon as they hear of a permanent failure.
-                key = "permanent" if member.has_failed_for_all else (member.name, member.started)
-                self._say(key, "member_failed", f"{who}: {member.cause}")
+                # One message for all: after a permanent failure the other processes end with the same code.
+                key = "permanent" if member.ends_run else (member.name, member.started)
+                self._report_once(key, "member_failed", f"{who}: {member.cause}")
         waiting = next((m for m in members if m.needs_user and not m.is_over), None)
         start_secs = self._job.deadlines.start_secs
         if self._has_lasted("needs_user", waiting is not None, start_secs) and waiting is not None:
@@ -162,13 +167,13 @@ class FleetWatcher:
             raise DeadlineError(what, start_secs, f"{self._platform.noun} {waiting.name}: {waiting.problem}")
 
     def _is_lost(self, members: list[Member], chief: Member) -> bool:
-        """Whether a member is gone for good; the chief is stopped if it does not end by itself."""
+        """Whether the run has lost a member that it needs; stops the chief if it has not ended in `LEAVE_SECS`."""
         gone = gone_for_good(members, self._job)
         if not self._has_lasted("gone", gone is not None, LEAVE_SECS) or gone is None:
             return False
         self._gone = gone
         who = f"{self._platform.noun} {gone.name}"
-        self._say("gone", "gone", f"{who} is gone for good ({gone.cause}): the run is stopped")
+        self._report_once("gone", "gone", f"{who} is gone for good ({gone.cause}): the run is stopped")
         if not self._platform.restarts_stopped:
             self._platform.stop(chief, LEAVE_SECS)
         return True
@@ -181,16 +186,16 @@ class FleetWatcher:
         now = time.monotonic()
         return now - self._since.setdefault(what, now) >= secs
 
-    def _say(self, key: object, event: str, message: str) -> None:
-        """Passes on a message once."""
-        if key not in self._said:
-            self._said.add(key)
+    def _report_once(self, key: object, event: str, message: str) -> None:
+        """Passes a message to the listener, unless one with the same key was passed before."""
+        if key not in self._reported:
+            self._reported.add(key)
             self._listener({"event": event, "message": message})
 
     def _pass_entries(self) -> bool:
-        """Passes on new entries of the chief's log; whether it has ended."""
+        """Passes new entries of the chief's log to the listener; whether the log has ended."""
         for entry in filter(None, (parse_line(line) for _, line in self._tail.lines())):
-            # A process that finds that its predecessor ended for good logs the failure too, without a traceback.
+            # A container's process that finds a permanent failure of the previous one logs it again, without traceback.
             if entry.get("event") == "failed" and (entry.get("details") or not self._failure):
                 self._failure = entry
             self._listener(entry)
@@ -200,7 +205,7 @@ class FleetWatcher:
         """Passes on the rest of the chief's log, then the program's traceback if that is what ended the run."""
         _wait(self._pass_rest, "the rest of the chief's log")
         if not self._platform.restarts_stopped:
-            _wait(self._left, "every member to end", done=operator.not_)
+            _wait(self._running, "every member to end", done=operator.not_)
         code = self._failure.get("exit_code")
         # A chief that was restarted after a bug may have ended well.
         details = self._failure.get("details")
@@ -216,15 +221,15 @@ class FleetWatcher:
             self._tail.follow(chief)
         return self._tail.is_over
 
-    def _left(self) -> str:
-        """The members that have not ended, with their states."""
+    def _running(self) -> str:
+        """The members that have not ended, with their states; empty if all have."""
         members = self._platform.members(self._job.name)
-        left = [member for member in members if member.role in TRAINING and not member.is_over]
-        return ", ".join(f"{member.name} ({member.state})" for member in left)
+        running = [member for member in members if member.role in TRAINING and not member.is_over]
+        return ", ".join(f"{member.name} ({member.state})" for member in running)
 
 
 def _wait(probe: Callable[[], object], what: str, done: Callable[[object], bool] = bool) -> None:
-    """Waits for an event on which the result of the run does not depend."""
+    """Waits at most `LEAVE_SECS`. A timeout is only logged, because the result of the run does not depend on it."""
     try:
         wait_until(probe, LEAVE_SECS, what, done=done, poll_secs=POLL_SECS)
     except (DeadlineError, LostPeerError) as error:

@@ -1,4 +1,4 @@
-"""Where the certificates of a run lie on the machine that starts it."""
+"""The folder of a job's certificates on the machine that starts the fleet."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from pathlib import Path
 
 
 def certificates_folder(name: str) -> Path:
-    """Of the job of a name: in the user's own folder, since the job file's is mounted by every worker."""
+    """`~/.psfleet/certs/NAME`: not beside the job file, because workers mount that folder, and it has the CA's key."""
     return Path.home() / ".psfleet" / "certs" / name

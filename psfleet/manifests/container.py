@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from psfleet.addresses import DATA_PORT, Address
+from psfleet.addresses import CONTROL_OFFSET, DATA_PORT, METRICS_OFFSET, TUNNEL_OFFSET, Address
 from psfleet.job.job import Job
 from psfleet.service import settings
 
@@ -11,19 +11,19 @@ PROGRAM = "/program"
 OUT = "/out"
 """The run's folder: one volume that every container of the fleet mounts."""
 RECORDS = "/out/.ended"
-"""How each container ended, for the process that the engine restarts in it (docker compose)."""
+"""Exit records of containers, for the process that Docker restarts in one (see `psfleet.service.exit_records`)."""
 TLS = "/tls"
 """ca.crt, tls.crt and tls.key of the container's role; read only."""
 JOB = "/etc/psfleet/job.json"
 """The resolved job, where the environment does not hold it."""
 
-CONTROL_PORT = DATA_PORT + 1
-METRICS_PORT = 2224
-TUNNEL_PORT = 2225
+CONTROL_PORT = DATA_PORT + CONTROL_OFFSET
+METRICS_PORT = DATA_PORT + METRICS_OFFSET
+TUNNEL_PORT = DATA_PORT + TUNNEL_OFFSET
 """The only port of the data plane with `tls: true`."""
 
 USER = 10001
-"""The images' own user; any other number works too, since only /out and /tmp are written to."""
+"""User id of the images; any other works too, since only /out and /tmp are written to."""
 
 
 def environment(job: Job, run: str, ps: list[Address]) -> dict[str, str]:

@@ -1,8 +1,7 @@
-"""Writes rendered files as people write YAML: no aliases, texts of several lines as such, keys in their order."""
+"""Writes rendered files as readable YAML: no aliases, texts of several lines as blocks, keys in their given order."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import yaml
@@ -18,14 +17,14 @@ def dump(*documents: Any) -> str:
 
 
 def job_text(job: Job) -> str:
-    """The job as JSON, a section a line: what its file says, without what it leaves to psfleet."""
-    names: Sequence[str] = [name for name in type(job).model_fields if name in job.model_fields_set]
+    """The job as JSON, one line for each section, with only the fields that the job file sets."""
+    names = [name for name in type(job).model_fields if name in job.model_fields_set]
     sections = (job.model_dump_json(include={name}, exclude_unset=True)[1:-1] for name in names)
     return "{\n" + ",\n".join(sections) + "\n}"
 
 
 class _Dumper(yaml.SafeDumper):
-    """Repeats what occurs twice, and writes texts of several lines as such."""
+    """Writes an object that occurs twice in full each time, and lists with indentation."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

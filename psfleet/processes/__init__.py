@@ -1,1 +1,1 @@
-"""Starts processes: forked by a server that has imported TensorFlow once, or each on its own."""
+"""Starts local processes: forked by a server that has imported TensorFlow once, or each in a new interpreter."""

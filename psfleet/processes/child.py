@@ -1,4 +1,4 @@
-"""One local process of the fleet: started, watched, started again, ended."""
+"""A task of a local fleet: starts, restarts and ends its process, and reads from its log why the process ended."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ from psfleet.service import settings
 from psfleet.service.logs import last_failure, parse_line
 
 SAVED_EVENTS = frozenset({"progress", "checkpoint", "verified", "evaluation"})
-"""Entries of the chief's log from which there is something that a stop must save or finish."""
+"""Events in the chief's log after which a stop has something to save or to finish."""
 MODULES = {"ps": "ps_service", "worker": "worker_service"}
 
 
 @dataclass
 class Task:
-    """A place in the fleet and the process that fills it now.
+    """A task of the fleet, ps 0 or worker 1, and its present or last process.
 
     Attributes:
         role: ps or worker.
         index: Within the role.
-        environment: Variables of the process, beside the launcher's own environment.
-        log: Takes everything it prints; grows over restarts.
+        environment: Variables of the process, in addition to the launcher's own environment.
+        log: The file to which the process prints; a restarted one appends to it.
+        restarts: Number of restarts.
+        process: The present or last process; None before the first.
     """
 
     role: str
@@ -40,20 +42,20 @@ class Task:
 
     @property
     def name(self) -> str:
-        """As users know it."""
+        """The name in messages: `ps 0`."""
         return f"{self.role} {self.index}"
 
     def start(self, cause: str = "") -> None:
-        """Starts the process; with the cause if it is started again."""
+        """Starts the process; a restart has a cause."""
         self.restarts += bool(cause)
         variables = {**self.environment, settings.PARENT: str(os.getpid()), settings.CAUSE: cause}
-        # A fork server opens it later, and whoever follows the log may be earlier.
+        # A fork server creates the log later than the reader that follows it may open it.
         self.log.touch()
         command = Command(MODULES[self.role], self.name, settings.for_child(variables), self.log)
         self.process = fork_client.start(command, tuple(MODULES.values()))
 
     def exit_code(self) -> int | None:
-        """Of the process, with 128 + n for one that signal n killed; None while it runs."""
+        """Exit code of the process, 128 + n if signal n killed it; None while it runs."""
         assert self.process is not None, "start() comes first"
         code = self.process.poll()
         return errors.SIGNAL_BASE - code if code is not None and code < 0 else code
@@ -75,7 +77,7 @@ class Task:
             self.process.wait()
 
     def cause_of_end(self) -> str:
-        """Why the process ended, in a line."""
+        """Why the process ended, in one line."""
         code = self.exit_code()
         if code is None:
             return "it runs"
@@ -83,11 +85,11 @@ class Task:
         return f"{last['message']} (exit code {code})" if last else errors.cause_of_end(code)
 
     def has_begun(self) -> bool:
-        """Whether it has logged anything; a fork server may still be importing TensorFlow."""
+        """Whether a process of this task has logged anything; before, a fork server may still import TensorFlow."""
         return bool(self._entries())
 
     def has_trained(self) -> bool:
-        """Whether this process, the chief, has logged that it or the fleet has made a step."""
+        """Whether the chief has logged that it or the fleet has made a step; for the chief's task."""
         entries = self._entries()
         steps = {entry["step"] for entry in entries if entry.get("event") == "fleet"}
         return len(steps) > 1 or any(entry.get("event") in SAVED_EVENTS for entry in entries)

@@ -1,4 +1,4 @@
-"""A process that the launcher starts: what it runs, and how the launcher holds it."""
+"""A process that the launcher starts: the command, and the interface to the running process."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Command:
 
     Attributes:
         module: Run as `python -P -m module`.
-        title: What `ps` shows of a forked process.
-        environment: All of it.
-        log: Takes everything the process prints, after what it has already.
+        title: What `ps` and `top` show for a forked process.
+        environment: The complete environment.
+        log: The file to which the process's output is appended.
     """
 
     module: str
@@ -43,7 +43,7 @@ class Command:
     log: Path
 
     def start_alone(self) -> subprocess.Popen[bytes]:
-        """Starts a Python interpreter of its own."""
+        """Starts the process in a new Python interpreter."""
         # -P: the user's current folder must not shadow Python's own modules.
         with self.log.open("ab") as log:
             return subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Starts the processes of a local fleet: forked by a fork server on Linux, or else each on its own."""
+"""Starts the processes of a local fleet: forked by a fork server on Linux, or else each in a new interpreter."""
 
 from __future__ import annotations
 
@@ -25,11 +25,16 @@ logger = logging.getLogger("psfleet.launch")
 
 SERVER = "psfleet.processes.fork_server"
 KILL_SECS = 3.0
-"""How long a server may take to kill a process, or to end by itself; then it is killed, and its processes with it."""
+"""How long a server may take to kill a process, or to end by itself, before it is killed with all its processes."""
 
 
 class Forked:
-    """A process that a fork server starts; its own interpreter if the server refuses, or dies before it forked."""
+    """A process that a fork server forks; started in a new interpreter if the server refuses, or dies before the fork.
+
+    Attributes:
+        pid: Process id; 0 before the process is forked.
+        is_killed: Whether it was sent SIGKILL.
+    """
 
     def __init__(self, server: ForkServer, identity: int, command: Command) -> None:
         self.pid = 0
@@ -38,8 +43,9 @@ class Forked:
         self._identity = identity
         self._command = command
         self._alone: subprocess.Popen[bytes] | None = None
+        # Signals for a process that is yet to be forked, in case it is started alone.
         self._early_signals: list[int] = []
-        self._is_killed = False
+        self.is_killed = False
 
     def poll(self) -> int | None:
         """Its exit code, -n if signal n ended it; None while it runs."""
@@ -49,12 +55,15 @@ class Forked:
         return self.returncode
 
     def wait(self) -> int:
-        """Waits for its end; its exit code."""
+        """Waits for its end; its exit code.
+
+        A process that was sent SIGKILL must end in `KILL_SECS`: otherwise the server does not respond, and is killed.
+        """
         deadline = time.monotonic() + KILL_SECS
         while (code := self.poll()) is None:
             if self._alone is not None:
                 self._alone.wait()
-            elif not self._is_killed:
+            elif not self.is_killed:
                 self._server.read(timeout_secs=None)
             elif self._server.is_useless():
                 self._server.kill()
@@ -71,26 +80,21 @@ class Forked:
         if self._alone is not None:
             self._alone.send_signal(sig)
             return
-        self._is_killed = self._is_killed or sig == signal.SIGKILL
+        self.is_killed = self.is_killed or sig == signal.SIGKILL
         if not self.pid:
             self._early_signals.append(sig)
         self._server.send({"id": self._identity, "signal": int(sig)})
 
-    def heard(self, reply: Mapping[str, Any]) -> None:
-        """Applies a reply of the server."""
+    def apply(self, reply: Mapping[str, Any]) -> None:
+        """Applies a reply of the server; see `fork_server` for its fields."""
         if "refused" in reply:
             self._start_alone(reply["refused"])
         self.pid = reply.get("pid", self.pid)
         self.returncode = reply.get("code", self.returncode)
 
-    @property
-    def is_killed(self) -> bool:
-        """Whether it was sent SIGKILL."""
-        return self._is_killed
-
-    def lost_server(self) -> None:
-        """The server is dead, and every process that it had forked has been killed with it."""
-        if self.pid or self._is_killed:
+    def lose_server(self) -> None:
+        """Applies the server's death, which has killed every process that it had forked."""
+        if self.pid or self.is_killed:
             self.returncode = -signal.SIGKILL
         else:
             self._start_alone("it ended")
@@ -104,9 +108,9 @@ class Forked:
 
 
 class ForkServer:
-    """The launcher's end of a fork server; used by one thread, and closed when the last of its processes has ended.
+    """The launcher's connection to a fork server; closed when the last of the server's processes has ended.
 
-    By one thread, because the kernel ends the server with the thread that started it (prctl(2), PR_SET_PDEATHSIG).
+    Used by one thread only: the kernel ends the server with the thread that started it (prctl(2), PR_SET_PDEATHSIG).
     """
 
     _has_replied = False
@@ -120,7 +124,7 @@ class ForkServer:
 
     @classmethod
     def start(cls, modules: Sequence[str]) -> ForkServer:
-        """Starts a server that imports the services of these packages; requests wait until it has."""
+        """Starts a server that imports the services of these packages, and serves requests once it has."""
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(
@@ -133,10 +137,10 @@ class ForkServer:
 
     @classmethod
     def connect(cls, path: Path) -> ForkServer:
-        """Connects to a server that stands already.
+        """Connects to a running server.
 
         Raises:
-            OSError: None listens at this Unix socket.
+            OSError: No server listens at this Unix socket.
         """
         connection = Client(str(path), "AF_UNIX")
         assert isinstance(connection, Connection)
@@ -159,14 +163,14 @@ class ForkServer:
         return process
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Sends a request; the next read notices a server that is gone."""
+        """Sends a request."""
         try:
             self._connection.send_bytes(json.dumps(message).encode())
         except OSError:
             self._lose()
 
     def read(self, timeout_secs: float | None = 0.0) -> None:
-        """Reads the replies that are there, or waits for one."""
+        """Reads the replies that have arrived; without any, waits for one. None: without a timeout."""
         while self.is_open and self._connection.poll(timeout_secs):
             timeout_secs = 0.0
             try:
@@ -176,36 +180,37 @@ class ForkServer:
                 return
             self._has_replied = True
             process = self._forked[reply["id"]]
-            process.heard(reply)
+            process.apply(reply)
             if "pid" not in reply:
                 del self._forked[reply["id"]]
             if not self._forked:
                 self._close()
 
     def is_useless(self) -> bool:
-        """Whether it has forked nothing yet, because it imports TensorFlow, and all that it was to fork were killed."""
+        """Whether it has not forked yet, because it imports TensorFlow, and all requested processes were killed."""
         return not self._has_replied and all(process.is_killed for process in self._forked.values())
 
     def kill(self) -> None:
         """Kills the server, and every process that it has forked with it."""
         if self._process is None:
-            # It stands without this launcher: what it forked for this connection ends with the connection.
+            # A server that this launcher only connected to: it ends its processes for a connection with the connection.
             self._lose()
             return
         self._process.kill()
         self._process.wait()
 
     def _lose(self) -> None:
+        """Closes the connection to a server that is dead or is to be left, and applies that to its processes."""
         if not self.is_open:
             return
         self._close()
         for process in self._forked.values():
-            process.lost_server()
+            process.lose_server()
         self._forked.clear()
 
     def _close(self) -> None:
         self.is_open = False
-        # A process that the launcher forked meanwhile has a copy of this end, which closing alone would leave open.
+        # shutdown, not only close: a process that the launcher forked meanwhile has a copy of this descriptor.
         with socket.socket(fileno=os.dup(self._connection.fileno())) as end, suppress(OSError):
             end.shutdown(socket.SHUT_RDWR)
         self._connection.close()
@@ -226,15 +231,15 @@ def start(command: Command, modules: Sequence[str]) -> Process:
         command: The process.
         modules: The packages whose services the fork server imports before it forks.
     """
-    place = settings.fork_server()
-    if sys.platform != "linux" or place == settings.NO_FORK_SERVER:
+    wanted = settings.fork_server()
+    if sys.platform != "linux" or wanted == settings.NO_FORK_SERVER:
         return command.start_alone()
     server: ForkServer | None = getattr(_of_thread, "server", None)
     if server is None or not server.is_open:
         try:
-            server = ForkServer.connect(Path(place)) if place else ForkServer.start(modules)
+            server = ForkServer.connect(Path(wanted)) if wanted else ForkServer.start(modules)
         except OSError as error:
-            logger.info("cannot use a fork server (%s): %s; starting %s alone", place or "own", error, command.title)
+            logger.info("cannot use a fork server (%s): %s; starting %s alone", wanted or "own", error, command.title)
             return command.start_alone()
         _of_thread.server = server
     return server.fork(command)

@@ -38,10 +38,8 @@ from typing import Any
 import numpy as np
 
 from psfleet.service import settings
+from psfleet.service.children import PR_SET_NAME
 from psfleet.service.process import STOP_SIGNALS, die_with
-
-PR_SET_NAME = 15
-"""prctl(2): the name of this thread, in `ps -o comm` and `top`."""
 
 Request = Mapping[str, Any]
 
@@ -104,7 +102,7 @@ def become(request: Request) -> None:
 
 
 def _fork(connection: Connection, children: dict[int, int], request: dict[str, Any]) -> bool:
-    """Forks a process; whether this is it."""
+    """Forks a process for a request, or refuses it; returns whether this is the forked process."""
     environment = request["environment"]
     settings.prepare_tensorflow(environment)
     differing = sorted({name for name, _ in settings.read_at_start(environment) ^ settings.read_at_start()})
@@ -132,10 +130,10 @@ def _fork(connection: Connection, children: dict[int, int], request: dict[str, A
 
 @contextmanager
 def _signals_held() -> Iterator[None]:
-    """Delivers the signals that ask a process to stop only after the block.
+    """Context manager that delays the signals that ask a process to stop until its end.
 
     A forked Python process discards the signals that arrived before its first instruction (`_PySignal_AfterFork` in
-    CPython's signalmodule.c): a Ctrl-C in this moment would be lost.
+    CPython's signalmodule.c): a Ctrl-C at that moment would be lost.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
@@ -145,7 +143,7 @@ def _signals_held() -> Iterator[None]:
 
 
 def _signal(children: Mapping[int, int], request: Request) -> None:
-    """Sends a signal to a child; one that has ended is not waited for yet, so that its process id is still its own."""
+    """Sends a signal to a child. One that has ended keeps its process id until `_report_ended` waits for it."""
     for pid, identity in children.items():
         if identity == request["id"]:
             os.kill(pid, request["signal"])
@@ -159,7 +157,7 @@ def _report_ended(connection: Connection, children: dict[int, int]) -> None:
 
 
 def _reply(connection: Connection, request: Request, **fields: object) -> None:
-    # A launcher that is gone is noticed by the next read.
+    # If the launcher has ended, the next read of a request fails.
     with suppress(OSError):
         connection.send_bytes(json.dumps({"id": request["id"], **fields}).encode())
 
@@ -173,7 +171,10 @@ def _kill(children: Mapping[int, int]) -> None:
 
 @contextmanager
 def _ended_children() -> Iterator[socket.socket]:
-    """A socket that is readable once a child has ended; with the block, in a forked child too, all is as before."""
+    """Context manager for a socket that is readable once a child has ended.
+
+    At its end, also in a forked child, SIGCHLD and the wake-up descriptor are as before.
+    """
     reader, writer = socket.socketpair()
     writer.setblocking(False)
     with reader, writer:
@@ -186,7 +187,7 @@ def _ended_children() -> Iterator[socket.socket]:
 
 
 def _set_title(title: str) -> None:
-    """Has `ps` and `top` show what this process is, instead of the fork server's command line."""
+    """Sets what `ps` and `top` show for this process instead of the fork server's command line."""
     libc = ctypes.CDLL(None)
     libc.prctl(PR_SET_NAME, title.encode())
     # arg_start and arg_end of proc_pid_stat(5): fields 48 and 49; the second field, in brackets, may have spaces.
@@ -199,7 +200,7 @@ def _set_title(title: str) -> None:
 
 
 def run(connection: Connection) -> None:
-    """Serves a launcher to the end of this process, or of the one that a forked process becomes."""
+    """Serves a launcher, then ends; in a forked process: becomes the requested process."""
     request = serve(connection)
     if request is None:
         os._exit(0)

@@ -1,4 +1,4 @@
-"""Free ports on this machine, in pairs: TensorFlow's, and the control plane's behind it."""
+"""Finds free ports on this machine, in pairs: TensorFlow's port, and the control plane's after it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import sys
 from collections import deque
 from contextlib import ExitStack
 
-from psfleet.addresses import Address
+from psfleet.addresses import LOOPBACK, Address
 from psfleet.errors import LostPeerError
 
 LOW, HIGH = 15000, 30000
-"""Below the ports that Linux gives to outgoing connections (32768 and up), so that none takes one meanwhile."""
+"""Range of ports, below those of outgoing connections on Linux (32768 and up), which could take a port meanwhile."""
 ATTEMPTS = 1000
-RESERVED = 1024
-"""Number of pairs that this process keeps reserved, the last ones."""
+MAX_RESERVED = 1024
+"""Number of pairs that this process keeps reserved; beyond it, the oldest reservations are released."""
 
 
 def free_addresses(count: int) -> list[Address]:
@@ -32,15 +32,15 @@ def free_addresses(count: int) -> list[Address]:
         for _ in range(ATTEMPTS):
             if len(addresses) == count:
                 return addresses
-            port = random.randrange(LOW, HIGH, 2)
+            address = Address(LOOPBACK, random.randrange(LOW, HIGH, 2))
             try:
-                for taken in (port, port + 1):
+                for port in (address.port, address.control_port):
                     probe = held.enter_context(socket.socket())
-                    probe.bind(("", taken))
+                    probe.bind(("", port))
             except OSError:
                 continue
-            if _reserve(port):
-                addresses.append(Address("127.0.0.1", port))
+            if _reserve(address.port):
+                addresses.append(address)
     raise LostPeerError(f"no {count} pairs of free ports between {LOW} and {HIGH}")
 
 
@@ -48,9 +48,9 @@ _reserved: deque[socket.socket] = deque()
 
 
 def _reserve(port: int) -> bool:
-    """Reserves a port by a name that only one process of a machine can hold; whether it was free.
+    """Reserves a port by a name that only one process of a machine can have; returns whether the name was free.
 
-    Linux's abstract socket addresses (unix(7)) are no files, and free again when this process ends, however it does.
+    The name is an abstract socket address of Linux (unix(7)): not a file, and free again however this process ends.
     """
     if sys.platform != "linux":
         return True
@@ -61,12 +61,12 @@ def _reserve(port: int) -> bool:
         name.close()
         return False
     _reserved.append(name)
-    _release(RESERVED)
+    _release(keep=MAX_RESERVED)
     return True
 
 
 @atexit.register
-def _release(but: int = 0) -> None:
-    """Releases reservations, the oldest first."""
-    while len(_reserved) > but:
+def _release(keep: int = 0) -> None:
+    """Releases the oldest reservations, until `keep` are left."""
+    while len(_reserved) > keep:
         _reserved.popleft().close()

@@ -1,4 +1,4 @@
-"""Has a process of its own check that a job's program can be trained."""
+"""Checks in a separate process that a job's program can be trained."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from psfleet.errors import DeadlineError, PsfleetError
 from psfleet.job.job import Job
 from psfleet.report.verdict import Verdict
-from psfleet.service.settings import prepare_tensorflow
+from psfleet.service import settings
 
 MODULE = "worker_service.validation"
 TENSORFLOWS_OWN = re.compile(r"WARNING: All log messages before absl::InitializeLog|I\d{4} \d\d:\d\d:\d\d")
@@ -24,10 +24,10 @@ TENSORFLOWS_OWN = re.compile(r"WARNING: All log messages before absl::Initialize
 
 
 def check_program(job: Job, folder: Path) -> str:
-    """Checks the program in `folder`; what it prints goes to standard error.
+    """Has the program in `folder` built, and one batch trained and evaluated; its output goes to standard error.
 
     Returns:
-        What was found, in one line.
+        What was found, in one line: parameters, shards, and the loss of the batch.
 
     Raises:
         UsageError: TensorFlow is not installed.
@@ -50,9 +50,12 @@ def check_program(job: Job, folder: Path) -> str:
 
 
 def _run(job: Job, folder: Path, verdict: Path, printed: Path) -> int:
-    """The process's exit code. What the program has started ends with it: it may be a pool that would never end."""
-    environment = dict(os.environ)
-    prepare_tensorflow(environment)
+    """Runs the process that checks the program, and returns its exit code.
+
+    Then it kills the process group: a program may have started processes that never end, such as a pool.
+    """
+    environment = settings.for_child({})
+    settings.prepare_tensorflow(environment)
     secs = job.deadlines.start_secs + job.deadlines.first_secs
     # -P: the user's current folder must not shadow Python's own modules.
     command = [sys.executable, "-P", "-m", MODULE, str(folder), str(verdict)]

@@ -1,1 +1,1 @@
-"""What a run reports: `report.json` and its schema, the HTML page, and progress on the console."""
+"""The report of a run: the schema of `report.json`, its checks, the HTML page, and progress on the console."""

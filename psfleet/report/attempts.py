@@ -9,7 +9,8 @@ from typing import Any
 
 from psfleet.checkpoint.store import has_checkpoints, newest_committed, newest_from
 from psfleet.errors import DONE, PsfleetError
-from psfleet.job.job import Job, changes
+from psfleet.job.changes import changes
+from psfleet.job.job import Job
 from psfleet.report.records import Attempt, Status
 from psfleet.report.schema import CheckpointInfo, Event, Report
 

@@ -1,4 +1,4 @@
-"""What the files of a run folder prove of its report: the checkpoint of its success, the cause of its failure."""
+"""Checks a report against the files of its run folder: the checkpoint that proves a success, the cause of a failure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from psfleet.service.logs import parse_line
 
 
 def validated(report: Report, folder: Path) -> Report:
-    """A report whose checkpoints are the copies in the folder; failed unless the last one proves its success."""
+    """The report of a run whose results were copied to `folder`, with the paths of the copied checkpoints.
+
+    A success becomes a failure (65) if the last checkpoint is missing, damaged, or not of the last step.
+    """
     report = with_own_checkpoints(report, folder)
     if report.checkpoint is None:
         return report if report.exit_code else _failed(report, "the report names no checkpoint")
@@ -48,8 +51,8 @@ def with_own_checkpoints(report: Report, folder: Path) -> Report:
 def first_failure(folder: Path, code: int) -> str | None:
     """Which process failed first with an exit code, and why, by the logs in the folder.
 
-    The others end with the same code once they hear of it. A temporary failure counts only if its process logged no
-    later one, since it may have been restarted after it.
+    The other processes end with the same code once they know of it. Of temporary failures, only the last one of each
+    process counts: the process was restarted after the others.
     """
     found = []
     for path in sorted((folder / "logs").glob("*.log")):

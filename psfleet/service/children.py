@@ -1,8 +1,9 @@
 """Ends the processes that a training program has started together with its service, however the service ends.
 
 `os._exit`, a crash and SIGKILL skip every clean-up of Python, and PR_SET_PDEATHSIG of prctl(2) is not inherited by
-children. So a process of its own waits for the end of the service, and then kills its process group. A process that
-has left the group (`start_new_session`) is not found. A container needs none of this: its processes end with process 1.
+children. So a separate process waits for the end of the service, and then kills the service's process group. A process
+that has left the group (`start_new_session`) is not ended. In a container this is not needed: all its processes end
+with process 1.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ NUM_STANDARD_FILES = 3
 
 
 def end_group_with_this_process() -> None:
-    """Has the kernel's SIGKILL follow for every process of this group, if this process leads it, once it has ended.
+    """Starts a process that waits for the end of this one and then kills its process group, if this process leads it.
 
-    The process that sends it is no child of this one: a program may wait for all children of its own.
+    It is a grandchild, not a child, because a training program may wait for all children of its process.
     """
     if not sys.platform.startswith("linux") or os.getpgrp() != os.getpid():
         return
@@ -47,7 +48,7 @@ def end_group_with_this_process() -> None:
 
 
 def _await_end(leader: int) -> None:
-    """Kills the process group, and with it this process, once the process of a descriptor has ended."""
+    """Kills this process group, this process included, once the process of a pidfd has ended."""
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     ctypes.CDLL(None).prctl(PR_SET_NAME, NAME)
     nothing = os.open(os.devnull, os.O_RDWR)

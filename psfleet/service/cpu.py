@@ -43,15 +43,15 @@ def num_threads(cgroup: Path = CGROUP) -> int:
 
 
 def share_cores(job: Job, num_cores: float, num_processes: int) -> Job:
-    """The job with threads for processes that compute at the same time on the same cores.
+    """Sets the job's numbers of threads for processes that compute at the same time on the same cores.
 
     TensorFlow gives each process threads for all cores. Three processes on two cores then pass work to each other's
     threads more than they compute: one thread each made a step of 118 thousand parameters 7 % shorter.
 
     Args:
-        job: What it says about threads stays.
-        num_cores: That there are.
-        num_processes: Workers and spares on them; a ps computes while they wait for it.
+        job: Numbers of threads that it sets itself are kept.
+        num_cores: Number of available cores.
+        num_processes: Number of workers and spares on them. Ps do not count: they compute while workers wait.
     """
     num_threads = max(1, int(num_cores / num_processes))
     device = job.device

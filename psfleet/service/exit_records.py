@@ -1,4 +1,4 @@
-"""Exit record of a container, so that a permanent error stays one although Docker restarts whatever the exit code."""
+"""Exit records of containers: after a permanent error, a process that Docker restarts ends with the same error."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class ExitRecord:
 
     Args of the constructor:
         folder: A folder on the fleet's shared volume; None: nothing is recorded.
-        hostname: Of this container; read from the system by default.
-        program: Digest of the training program, which may be a mounted folder: another one may start after a failure.
+        hostname: Host name of this container; read from the system by default.
+        program: Digest of the training program: after a failure of the program, a changed one may start.
     """
 
     def __init__(self, folder: Path | None, hostname: str = "", program: str = "") -> None:
@@ -47,8 +47,8 @@ class ExitRecord:
             Cause of the restart; empty in a new container.
 
         Raises:
-            AlreadyEndedError: The previous process ended with a permanent error; not if its program failed (70), and
-                is another one now.
+            AlreadyEndedError: The previous process ended with a permanent error, except for a failure of its program
+                (70) if the program was changed since.
             StorageError: The record cannot be written.
         """
         if self._path is None:

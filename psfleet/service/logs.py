@@ -33,10 +33,10 @@ class JsonLines(logging.Formatter):
 
 
 def parse_line(line: str | bytes) -> dict[str, Any] | None:
-    """A line that a service logged; None for any other: TensorFlow and training programs print lines of their own.
+    """Parses a line that a service logged; None for any other, since TensorFlow and training programs also print.
 
     A program may log JSON, too. An entry of psfleet has a `level` and a `time` in seconds since 1970, as `JsonLines`
-    writes them; times of other kinds (text, milliseconds) must not be compared with it.
+    writes them; an entry whose time is a text or in milliseconds is not one.
     """
     try:
         entry = json.loads(line)
@@ -49,11 +49,11 @@ def parse_line(line: str | bytes) -> dict[str, Any] | None:
 
 
 def last_failure(lines: Sequence[str], exit_code: int | None) -> dict[str, Any] | None:
-    """The last failure that a process logged (`message`, `exit_code`, `details`); None if it did not end with that.
+    """The entry `event: failed` (`message`, `exit_code`, `details`) of a process; None if it logged none.
 
     Args:
-        lines: Of its log, which may begin with those of earlier processes.
-        exit_code: With which it ended.
+        lines: The end of the process's log; it may begin with lines of earlier processes.
+        exit_code: Exit code of the process. An entry with another one is of an earlier process.
     """
     entries = filter(None, map(parse_line, reversed(lines)))
     last = next((entry for entry in entries if entry.get("event") == "failed"), None)
@@ -61,10 +61,10 @@ def last_failure(lines: Sequence[str], exit_code: int | None) -> dict[str, Any] 
 
 
 class EntriesAfter:
-    """Filters the lines of a log: those behind the first entry after a time are new, whatever they hold.
+    """Filters the lines of a log: new are the first entry that is later than a given time, and all lines after it.
 
     Args of the constructor:
-        after: In seconds since 1970; None: every line is new.
+        after: The time in seconds since 1970; None: every line is new.
 
     Attributes:
         last: Time of the newest entry so far, at least `after`; None while there was no line.
@@ -76,7 +76,7 @@ class EntriesAfter:
         self._is_new = after is None
 
     def __call__(self, line: str) -> bool:
-        """Whether a line is new; to be asked of each line in its turn."""
+        """Whether a line is new; must be called with each line of the log, in order."""
         entry = parse_line(line)
         when: float = entry["time"] if entry is not None else 0.0
         self.last = max(self.last or 0.0, when)

@@ -118,7 +118,7 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
 
 
 def program_digest(settings: Settings) -> str:
-    """The digest of the training program; empty if this process does not have it."""
+    """The digest of the training program for the exit record; empty if there is no record, or no job."""
     if settings.job is None or settings.records is None:
         return ""
     return digest(program_files(settings.job.program, settings.program_folder))
@@ -144,10 +144,10 @@ def die_with(parent_pid: int) -> None:
     """Makes the kernel kill this process when its parent dies.
 
     Args:
-        parent_pid: Of the launcher, or of its fork server; 0: this process has no such parent.
+        parent_pid: Process id of the launcher or of its fork server; 0: this process has no such parent.
 
     Raises:
-        BadJobError: The parent died before.
+        BadJobError: The parent is already dead.
     """
     if not parent_pid or not sys.platform.startswith("linux"):
         return

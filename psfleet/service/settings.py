@@ -31,15 +31,20 @@ ON_SIGTERM = "PSFLEET_ON_SIGTERM"
 START = "PSFLEET_START"
 FORK_SERVER = "PSFLEET_FORK_SERVER"
 NO_FORK_SERVER = "none"
+"""Value of FORK_SERVER: each process starts in a new interpreter."""
 LEAVE = "leave"
+"""Value of ON_SIGTERM: see `Settings.leaves_on_sigterm`."""
 
 RECONNECT = (
     ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.dns_min_time_between_resolutions_ms", 500),
 )
-"""Options of all gRPC channels: a restarted peer, also at another address, is found within two seconds. By default gRPC
-waits 20 s for a connection, and 30 s before it resolves a name again."""
+"""Options of all gRPC channels: a restarted peer, also at another address, is found within two seconds.
+
+By default gRPC waits 20 s for a connection, which is what `min_reconnect_backoff_ms` sets, and resolves a name again
+after 30 s at the earliest.
+"""
 
 _CHANNEL_OPTIONS = ",".join(
     (
@@ -116,18 +121,16 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
     """
     env = os.environ if environ is None else environ
     ps: list[Address] = []
-    index = None
+    tf_config_index = None
     if env.get("TF_CONFIG"):
-        ps, _, index = parse_tf_config(env["TF_CONFIG"])
+        ps, tf_config_index = parse_tf_config(env["TF_CONFIG"])
     if env.get(PS):
         ps = [_address(PS, text) for text in env[PS].split(",")]
-    index_name = next((name for name in (INDEX, COMPLETION_INDEX) if env.get(name)), "TF_CONFIG")
-    index_text = env.get(index_name) if index_name != "TF_CONFIG" else str(-1 if index is None else index)
     return Settings(
         job=_job(env[JOB]) if env.get(JOB) else None,
         program_folder=Path(env.get(PROGRAM_FOLDER) or "."),
         run=_run(env.get(RUN, "")),
-        index=_integer(index_name, index_text or ""),
+        index=_index(env, tf_config_index),
         ps=tuple(ps),
         address=_address(ADDRESS, env.get(ADDRESS) or f"{os.uname().nodename}:{DATA_PORT}"),
         out=Path(env.get(OUT) or "."),
@@ -147,7 +150,7 @@ def for_child(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def require_tensorflow() -> None:
-    """Looks for TensorFlow without importing it, which takes seconds.
+    """Checks that TensorFlow is installed, without importing it, which takes seconds.
 
     Raises:
         UsageError: TensorFlow is not installed.
@@ -169,10 +172,11 @@ def replace_environment(environment: Mapping[str, str]) -> None:
 
 
 def fork_server() -> str:
-    """Where the local launcher has its processes forked.
+    """Which fork server the local launcher uses.
 
-    Empty: by a fork server of its own. `none`: each process starts alone. A path: by the standing fork server at this
-    Unix socket, which runs code for whoever can open it, and so is its owner's alone (mode 0600); the tests have one.
+    Empty: the launcher starts one. `none`: no fork server, each process starts in a new interpreter. A path: the fork
+    server that listens at this Unix socket. It runs code for everyone who can open the socket, whose mode must
+    therefore be 0600; the tests share such a server.
     """
     return os.environ.get(FORK_SERVER, "")
 
@@ -217,6 +221,14 @@ def _run(text: str) -> str:
     if text and not re.fullmatch(r"[A-Za-z0-9.][A-Za-z0-9.-]*", text):
         raise BadJobError(f"{RUN} is {text!r}, expected letters, digits, dots and dashes")
     return text
+
+
+def _index(env: Mapping[str, str], tf_config_index: int | None) -> int:
+    """The index of this process: of psfleet's own variable, or of an Indexed Job, or of TF_CONFIG; -1 without any."""
+    for name in (INDEX, COMPLETION_INDEX):
+        if env.get(name):
+            return _integer(name, env[name])
+    return _integer("TF_CONFIG", str(-1 if tf_config_index is None else tf_config_index))
 
 
 def _leaves(text: str) -> bool:

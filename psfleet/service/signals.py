@@ -1,4 +1,4 @@
-"""Receives the signals that stop a service, also if the training program installs handlers of its own.
+"""Receives the signals that stop a service, also if the training program installs its own handlers.
 
 Python runs signal handlers between two bytecode instructions of the main thread, which can be inside TensorFlow for a
 minute. Therefore a separate thread reads the signals from the wake-up file descriptor. A process has one such
@@ -28,12 +28,12 @@ _REPLACED = ("signal", "getsignal", "set_wakeup_fd")
 class SignalListener:
     """Calls a function with the number of each signal that this process receives and handles in Python.
 
-    Made by the main thread, once in a process. A forked child gets back what the program has set, or Python's own
-    handlers: a `multiprocessing` process is ended by SIGTERM, and what it receives does not reach its parent.
+    Constructed by the main thread, once in a process. In a forked child, the handlers that the program has set, or else
+    Python's own ones, are restored: SIGTERM ends a `multiprocessing` process and does not reach its parent.
 
     Args of the constructor:
-        numbers: Signals that no handler of the program may keep from `received`.
-        received: Called on a thread of its own.
+        numbers: Signals that reach `received` even if the program installs a handler for them.
+        received: Called with the number of each signal, on a separate thread.
     """
 
     def __init__(self, numbers: Sequence[signal.Signals], received: Callable[[int], None]) -> None:
@@ -56,7 +56,7 @@ class SignalListener:
         threading.Thread(target=self._listen, name="signals", daemon=True).start()
 
     def uninstall(self) -> None:
-        """Gives the process the handlers and the descriptor that the program has set; in the main thread."""
+        """Installs the handlers and the descriptor that the program has set; must be called in the main thread."""
         if not self._is_installed:
             return
         self._is_installed = False
@@ -69,7 +69,7 @@ class SignalListener:
         self._reader.close()
 
     def _hold_signals(self) -> None:
-        """Delivers a signal to a child only once its handlers are its own: it would reach its parent's descriptor."""
+        """Blocks the signals over a fork: until the child has its own handlers, they would reach the parent."""
         self._masks.before = signal.pthread_sigmask(signal.SIG_BLOCK, self._handlers) if self._is_installed else None
 
     def _release_signals(self) -> None:

@@ -1,4 +1,4 @@
-"""TensorFlow's global seed, which is one for the process, set by one thread at a time.
+"""Sets TensorFlow's global seed, by one thread at a time: the process has only one.
 
 A worker traces its step on one thread and calls the training program's `train` on another. Both depend on the seed.
 """
@@ -21,16 +21,16 @@ _last_change = 0
 
 @contextmanager
 def data_seed(seed: int, wait_secs: float) -> Iterator[Callable[[], bool]]:
-    """Sets the global seed for a block that makes a data set, and waits until no other thread is in a block.
+    """Context manager that sets the global seed for a block that makes a data set, once no other thread is in a block.
 
-    It must be alone: in eager mode, operations without a seed draw theirs from one generator of the process.
+    Blocks exclude each other, because in eager mode operations without a seed draw from one generator of the process.
 
     Args:
         seed: The seed, which remains set after the block.
-        wait_secs: How long to wait.
+        wait_secs: How long to wait for other blocks.
 
     Yields:
-        A function that says whether no trace has set the seed since.
+        A function that returns whether the seed is still that of this block: `trace_seed` does not wait for ever.
 
     Raises:
         DataStallError: Another thread was in its block for `wait_secs`.
@@ -46,10 +46,10 @@ def data_seed(seed: int, wait_secs: float) -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def trace_seed(seed: int, wait_secs: float) -> Iterator[None]:
-    """Sets the global seed for a block that traces a function, which reads it when it begins.
+    """Context manager that sets the global seed for a block that traces a function, which reads it when it begins.
 
-    It waits for other blocks for `wait_secs` at most: a function of the user's may block in them for ever. Then the
-    seed is set all the same, and a block of `data_seed` learns of it.
+    It waits for other blocks for at most `wait_secs`, because a user's function may block in them for ever. Then it
+    sets the seed nevertheless, and the function that `data_seed` yielded to the other block returns False.
     """
     is_alone = _lock.acquire(timeout=wait_secs)
     try:

@@ -1,7 +1,7 @@
-"""Makes TensorFlow's server listen on loopback: it binds all interfaces, and has no option for it.
+"""Makes TensorFlow's server listen on loopback only. It binds all interfaces, and no option changes that.
 
-A library calls bind(2) through a slot, which the dynamic linker fills (ELF, procedure linkage table). While a server
-starts, the slots of TensorFlow's libraries point to a function that replaces the address by that of loopback.
+A library calls bind(2) through a slot: a pointer that the dynamic linker fills (ELF, procedure linkage table). While a
+server starts, the slots of TensorFlow's libraries point to a function that replaces the address by that of loopback.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _one_at_a_time = threading.Lock()
 
 @contextmanager
 def on_loopback(port: int) -> Iterator[None]:
-    """While the block runs, TensorFlow binds this port on 127.0.0.1 alone.
+    """Context manager in whose block TensorFlow binds this port on 127.0.0.1 only.
 
     Has no effect if the slots are not found (not Linux, or another processor): check the port afterwards
     (`psfleet.tls.listeners`).
@@ -67,7 +67,7 @@ def find_slots() -> None:
 
 
 def loopback_address(address: bytes, port: int) -> bytes:
-    """A `sockaddr` with the loopback address if it names this port; for IPv6 ::ffff:127.0.0.1, as IPv4 peers call."""
+    """Replaces the host of a `sockaddr` with this port by loopback; for IPv6 by ::ffff:127.0.0.1, for IPv4 peers."""
     family, named = struct.unpack_from("=H", address)[0], struct.unpack_from("!H", address, 2)[0]
     if named != port:
         return address
@@ -153,7 +153,7 @@ def _slot_offsets(library: Path, function: bytes) -> list[int]:
     def entries(section: np.void, kind: np.dtype[np.void]) -> np.ndarray:
         return np.frombuffer(content, kind, int(section["size"]) // kind.itemsize, int(section["offset"]))
 
-    found: list[int] = []
+    offsets: list[int] = []
     for section in sections[sections["type"] == SHT_RELA]:
         symbols = sections[section["link"]]
         if symbols["type"] != SHT_DYNSYM:
@@ -162,8 +162,8 @@ def _slot_offsets(library: Path, function: bytes) -> list[int]:
         wanted = np.flatnonzero(np.isin(entries(symbols, SYMBOL)["name"], names)) if names else ()
         relocations = entries(section, RELOCATION)
         is_slot = np.isin(relocations["type"], SLOT_TYPES.get(machine, ())) & np.isin(relocations["symbol"], wanted)
-        found += relocations["offset"][is_slot].tolist()
-    return found
+        offsets += relocations["offset"][is_slot].tolist()
+    return offsets
 
 
 def _occurrences(content: mmap.mmap, section: np.void, text: bytes) -> Iterator[int]:

@@ -101,10 +101,10 @@ def training_data(program: KerasProgram | GraphProgram, job: Job, shard_index: i
 
 
 def read_within_deadline(job: Job, what: str, read: Callable[[], T]) -> T:
-    """What a function of the user's returns that makes or reads a data set.
+    """Calls a function of the user's code that makes or reads a data set, and returns its result.
 
     Raises:
-        ProgramError: It raised.
+        ProgramError: The function raised an exception.
         DataStallError: It did not return in `deadlines.first_batch_secs`.
     """
 

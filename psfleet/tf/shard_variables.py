@@ -38,9 +38,9 @@ def worker_job(run: str) -> str:
 def keeps_previous(job: Job) -> bool:
     """Whether each ps keeps the parameters before its last update.
 
-    With several ps a worker can die after one of them has its gradient and before the next has it: one is a step ahead
-    of the other until the worker's successor repeats the gradient, which it computes on the parameters of that step.
-    Where a step does without some of the workers, nobody waits for that gradient.
+    With several ps, a worker can die when only some of them have its gradient. Those are a step ahead of the others
+    until the worker's successor repeats the gradient, which it computes on the parameters before their last update. If
+    the quorum is smaller than the number of workers and spares, the other ps do not wait for that gradient.
     """
     return job.update.mode == "sync" and job.fleet.ps > 1 and job.quorum == job.fleet.replicas
 

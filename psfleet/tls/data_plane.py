@@ -38,7 +38,11 @@ class DataPlane(Protocol):
         """
 
     def meet(self, worker: int, address: str) -> None:
-        """Makes a worker reachable for TensorFlow of this ps; called with each heartbeat.
+        """Makes a worker reachable for this ps's TensorFlow; called with each heartbeat of the worker.
+
+        Args:
+            worker: Index of the worker.
+            address: `host:port` of its TensorFlow server, as other machines reach it.
 
         Raises:
             BadJobError: The address is invalid.
@@ -71,7 +75,7 @@ class Tunnelled:
         self.ps = tuple(local_address("ps", shard) for shard in range(len(settings.ps)))
         self._tunnels = tunnels
         any_host = "::" if Path("/proc/self/net/if_inet6").exists() else "0.0.0.0"
-        accept = f"{any_host}:{Address(any_host, settings.address.port).tunnel.rpartition(':')[2]}"
+        accept = Address(any_host, settings.address.port).tunnel
         self._open(accept, self.own.data, "worker" if role == "ps" else "ps", dials=False)
         if role == "worker":
             for local, address in zip(self.ps, settings.ps, strict=True):

@@ -83,15 +83,15 @@ class Identity:
 
     def _state(self) -> tuple[tuple[int, int] | None, ...]:
         """Inode and modification time of each file, which change with each replacement, also of a symbolic link."""
-        found: list[tuple[int, int] | None] = []
+        states: list[tuple[int, int] | None] = []
         for name in (AUTHORITY, CERTIFICATE, KEY):
             try:
                 stat = (self.folder / name).stat()
             except OSError:
-                found.append(None)
+                states.append(None)
             else:
-                found.append((stat.st_ino, stat.st_mtime_ns))
-        return tuple(found)
+                states.append((stat.st_ino, stat.st_mtime_ns))
+        return tuple(states)
 
 
 def _read(folder: Path) -> CertificateBundle | None:

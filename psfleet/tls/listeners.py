@@ -12,7 +12,7 @@ LOOPBACK_HOSTS = frozenset({"0100007F", "0000000000000000FFFF00000100007F", "000
 
 def listeners(port: int) -> set[str]:
     """Local addresses, in the kernel's hexadecimal notation, on which a TCP port of this network namespace listens."""
-    found = set()
+    hosts = set()
     for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
         try:
             lines = Path(table).read_text().splitlines()[1:]
@@ -22,11 +22,11 @@ def listeners(port: int) -> set[str]:
             _, local, _, state, *_ = line.split()
             host, _, own_port = local.partition(":")
             if state == LISTEN and int(own_port, 16) == port:
-                found.add(host)
-    return found
+                hosts.add(host)
+    return hosts
 
 
 def is_on_loopback_alone(port: int) -> bool:
     """Whether a port listens, and only on loopback."""
-    found = listeners(port)
-    return bool(found) and not found - LOOPBACK_HOSTS
+    hosts = listeners(port)
+    return bool(hosts) and not hosts - LOOPBACK_HOSTS

@@ -21,7 +21,7 @@ RESTARTING = "restarting"
 
 
 def member_of(container: Container, starts: int = 0, killed: float | None = None) -> Member:
-    """A container that `docker inspect` has described.
+    """The member that a container is, from its attributes as `docker inspect` shows them.
 
     Args:
         starts: How often psfleet has restarted it, which the engine does not count.
@@ -30,7 +30,7 @@ def member_of(container: Container, starts: int = 0, killed: float | None = None
     state, role = container.attrs["State"], str(container.labels[ROLE])
     status, code, is_out_of_memory = str(state["Status"]), int(state["ExitCode"]), bool(state["OOMKilled"])
     has_ended = status not in ("running", "created", "paused")
-    # A restart after a permanent exit code ends alike.
+    # After a permanent exit code, a restart ends with the same one.
     is_over = status in ("exited", "dead") or (status == RESTARTING and code in PERMANENT_CODES)
     limit = f"{int(container.attrs['HostConfig']['Memory']) / (1 << 30):.2g} GiB"
     when = time.strftime("%H:%M:%S", time.localtime(killed))
@@ -69,5 +69,5 @@ def _cause(state: Mapping[str, Any], memory_limit: str) -> str:
 
 
 def seconds(text: str) -> float:
-    """A time of the engine in seconds since 1970."""
+    """Converts a time of the engine (ISO 8601) to seconds since 1970."""
     return datetime.fromisoformat(text).timestamp()

@@ -1,4 +1,4 @@
-"""Connects to the Docker engine and its compose plugin; one line says what is missing."""
+"""Connects to the Docker engine and runs its compose plugin; errors name in one line what is missing."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ OWN_IMAGES = frozenset(
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Translates errors of the docker package into one line; a decorator, too.
+    """Context manager or decorator that translates errors of the docker package.
 
     Raises:
-        LostPeerError: The engine went away, or refused a request.
+        LostPeerError: The engine does not answer, or refused a request.
     """
     try:
         yield
@@ -41,10 +41,10 @@ def translate_errors() -> Iterator[None]:
 
 
 def connect() -> docker.DockerClient:
-    """A client of the engine that DOCKER_HOST names, or of this machine's.
+    """A client of the engine that DOCKER_HOST names, or else of this machine's engine.
 
     Raises:
-        UsageError: It cannot be reached or is too old.
+        UsageError: The engine cannot be reached or is too old.
     """
     try:
         client = docker.from_env(timeout=ANSWER_SECS)
@@ -71,10 +71,10 @@ def require_images(client: docker.DockerClient, names: Sequence[str]) -> None:
 
 
 def require_plugin() -> None:
-    """Checks that the compose plugin is there.
+    """Checks that the compose plugin is installed.
 
     Raises:
-        UsageError: It is not, or is too old.
+        UsageError: The plugin is missing or too old.
     """
     wanted = f"expected Docker's compose plugin {_dotted(PLUGIN_VERSION)} or later"
     try:
@@ -93,7 +93,7 @@ def compose(project: str, text: str, folder: Path, *arguments: str) -> None:
     """Runs `docker compose` on a file's text, with paths relative to a folder.
 
     Raises:
-        LostPeerError: It failed, and the message ends with its last line; or it did not end.
+        LostPeerError: It failed (the message ends with its last line), or did not end in `COMPOSE_SECS`.
     """
     command = ["docker", "compose", "--progress", "quiet", "-p", project, "-f", "-", "--project-directory", str(folder)]
     what = f"docker compose {' '.join(arguments)}"

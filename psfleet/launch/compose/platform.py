@@ -25,7 +25,8 @@ from psfleet.manifests.certificates_folder import certificates_folder
 from psfleet.manifests.compose.render import ROLE, file_text, project
 from psfleet.service import settings
 
-STARTS_AT_ONCE = 16
+NUM_THREADS = 16
+"""Number of containers that are started, or ended, at the same time."""
 START_TRIES = 3
 """A busy engine sometimes fails to publish a port or to join a network."""
 STOP_SECS = 10
@@ -45,6 +46,7 @@ class Compose:
     restarts_stopped = False
 
     def __init__(self) -> None:
+        # By container id: the restarts by psfleet, which the engine does not count.
         self._starts: Counter[str] = Counter()
 
     def render(self, request: Request, out: Path | None, command: str) -> str:
@@ -86,9 +88,9 @@ class Compose:
     @translate_errors()
     def restart(self, member: Member) -> None:
         """See `Platform`."""
-        found = self._client.containers.get(member.name)
-        self._starts[found.id] += 1
-        found.start()
+        docker_container = self._client.containers.get(member.name)
+        self._starts[docker_container.id] += 1
+        docker_container.start()
 
     @translate_errors()
     def end_restarts(self, members: Sequence[Member]) -> None:
@@ -105,10 +107,12 @@ class Compose:
     def log(self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """See `Platform`."""
         with translate_errors():
-            found = self._client.containers.get(member.name)
-            # The engine takes no time of zero.
+            docker_container = self._client.containers.get(member.name)
+            # The engine refuses 0 as a time.
             yield from lines_of(
-                found.logs(stream=True, follow=follow, since=since or None, tail="all" if tail is None else tail)
+                docker_container.logs(
+                    stream=True, follow=follow, since=since or None, tail="all" if tail is None else tail
+                )
             )
 
     @contextmanager
@@ -128,7 +132,7 @@ class Compose:
             yield archives()
 
     def scaled_away(self, name: str) -> list[Member]:
-        """See `Platform`. A container that is removed takes its log with it."""
+        """See `Platform`. Docker removes the log of a container with the container."""
         return []
 
     @translate_errors()
@@ -146,11 +150,11 @@ class Compose:
         label = {"label": f"{PROJECT}={project(name)}"}
         containers = self._containers(name)
         volumes = self._client.volumes.list(filters=label) if results else []
-        with ThreadPoolExecutor(STARTS_AT_ONCE) as pool:
+        with ThreadPoolExecutor(NUM_THREADS) as pool:
             for call in [pool.submit(_end, each) for each in containers]:
                 call.result()
-        for part in [*self._client.networks.list(filters=label), *volumes]:
-            part.remove()
+        for resource in [*self._client.networks.list(filters=label), *volumes]:
+            resource.remove()
         return bool(containers or volumes)
 
     @cached_property
@@ -158,10 +162,10 @@ class Compose:
         return engine.connect()
 
     def _containers(self, name: str | None) -> list[Container]:
-        """Of a fleet, or of all fleets."""
+        """The containers of a fleet, or of all fleets."""
         label = ROLE if name is None else f"{PROJECT}={project(name)}"
-        found = self._client.containers.list(all=True, filters={"label": label}, ignore_removed=True)
-        return [each for each in found if ROLE in each.labels]
+        containers = self._client.containers.list(all=True, filters={"label": label}, ignore_removed=True)
+        return [each for each in containers if ROLE in each.labels]
 
     def _chief(self, name: str) -> Container:
         chief = next((each for each in self._containers(name) if each.labels[ROLE] == "chief"), None)
@@ -170,10 +174,10 @@ class Compose:
         return chief
 
     def _start(self, name: str) -> None:
-        """Starts all containers at once, which compose would not: they wait for each other by themselves."""
+        """Starts all containers at the same time. Compose would order them, but the services wait for each other."""
         left = self._containers(name)
         for _ in range(START_TRIES):
-            with ThreadPoolExecutor(STARTS_AT_ONCE) as pool:
+            with ThreadPoolExecutor(NUM_THREADS) as pool:
                 starts = [(each, pool.submit(each.start)) for each in left]
             failed = [(each, error) for each, start in starts if (error := start.exception()) is not None]
             if not failed:
@@ -184,7 +188,7 @@ class Compose:
         raise UsageError(f"container {first.name} does not start: {error}") from error
 
     def _out_of_memory(self) -> dict[str, float]:
-        """By container, when it last ran out of memory."""
+        """When containers last ran out of memory, in seconds since 1970, by container id."""
         now = int(time.time())
         filters = {"event": "oom", "label": ROLE}
         events = self._client.events(since=now - REMEMBERED_SECS, until=now, decode=True, filters=filters)
@@ -192,12 +196,17 @@ class Compose:
 
 
 def _order(member: Member) -> tuple[str, int, int, int, str]:
+    """Sorts by fleet, role and index; workers have no index here, and their names end with a number."""
     rank = TRAINING.index(member.role) if member.role in TRAINING else len(TRAINING)
     return member.fleet, rank, member.index or 0, len(member.name), member.name
 
 
 def _require_readable(request: Request) -> None:
-    """Checks that the containers' user can read a program that is mounted."""
+    """Checks that the containers' user can read a program that is mounted.
+
+    Raises:
+        UsageError: The program's folder or one of its modules is not readable by all.
+    """
     if request.job.container.program != "mount":
         return
     home = request.job_file.resolve().parent

@@ -19,9 +19,9 @@ from websocket import WebSocketException
 
 from psfleet.errors import LostPeerError, UsageError, innermost
 from psfleet.launch.platform import lines_of
-from psfleet.manifests.kubernetes.names import MANAGED_BY, selector, text
+from psfleet.manifests.kubernetes.names import MANAGED_BY, selector, selector_text
 
-OLDEST = (1, 33)
+OLDEST_VERSION = (1, 33)
 ANSWER_SECS = 30
 FOLLOW_SECS = 300
 """How long a log that is followed may have no new line before it is opened again: its connection may be dead."""
@@ -77,7 +77,10 @@ class Cluster:
 
     Attributes:
         namespace: Where fleets run.
-        core, batch: Of the API.
+        core, batch: Clients of these groups of the API.
+
+    Raises (from the constructor):
+        UsageError: No cluster is configured, or it cannot be reached or is too old.
     """
 
     def __init__(self) -> None:
@@ -99,17 +102,16 @@ class Cluster:
 
     def _require_version(self) -> None:
         try:
-            found = client.VersionApi(self.api).get_code()
+            server = client.VersionApi(self.api).get_code()
         except API_ERRORS as error:
             reason = _reason(error) if isinstance(error, ApiException) else innermost(error)
             raise UsageError(
                 f"no Kubernetes cluster can be reached ({reason}): look at KUBECONFIG; {WITHOUT}"
             ) from error
-        version = (int(found.major), int(re.sub(r"\D.*", "", found.minor)))
-        if version < OLDEST:
-            raise UsageError(
-                f"the cluster is Kubernetes {found.git_version}, expected {OLDEST[0]}.{OLDEST[1]} or later"
-            )
+        version = (int(server.major), int(re.sub(r"\D.*", "", server.minor)))
+        if version < OLDEST_VERSION:
+            major, minor = OLDEST_VERSION
+            raise UsageError(f"the cluster is Kubernetes {server.git_version}, expected {major}.{minor} or later")
 
     def jobs(self, name: str | None) -> list[Any]:
         """V1Jobs of a fleet, or of all."""
@@ -125,7 +127,7 @@ class Cluster:
 
     def _listed(self, listing: Callable[..., Any], name: str | None) -> list[Any]:
         with translate_errors("list the parts of fleets"):
-            return list(listing(self.namespace, label_selector=chosen(name)).items)
+            return list(listing(self.namespace, label_selector=_label_selector(name)).items)
 
     def config_map(self, name: str) -> Mapping[str, str]:
         """The texts of a ConfigMap; empty if there is none."""
@@ -147,18 +149,18 @@ class Cluster:
         return applied
 
     def remove_all(self, name: str, kinds: Sequence[tuple[str, str]]) -> None:
-        """Deletes all that a fleet made of the given kinds (API version and kind), with what depends on it."""
+        """Deletes a fleet's objects of the given kinds (API version and kind), and the objects that they own."""
         where = {"namespace": self.namespace}
         for version, kind in kinds:
             with translate_errors(f"delete {kind} of fleet {name}"), suppress(ResourceNotFoundError):
                 resource = self._dynamic.resources.get(api_version=version, kind=kind)
-                for found in resource.get(**where, label_selector=chosen(name)).items:
+                for item in resource.get(**where, label_selector=_label_selector(name)).items:
                     with suppress_missing():
-                        resource.delete(name=found.metadata.name, **where, body={"propagationPolicy": "Background"})
+                        resource.delete(name=item.metadata.name, **where, body={"propagationPolicy": "Background"})
 
     @cached_property
     def _dynamic(self) -> DynamicClient:
-        """Knows the kinds of the API; asks for them."""
+        """A client for objects of any kind; it asks the API which kinds there are."""
         return DynamicClient(self.api)
 
     def delete_pod(self, name: str) -> None:
@@ -182,9 +184,9 @@ class Cluster:
             yield from lines_of(reply.stream(decode_content=False))
 
 
-def chosen(name: str | None) -> str:
-    """The label selector of a fleet, or of all that psfleet made."""
-    return text(selector(name)) if name is not None else f"{MANAGED_BY}=psfleet"
+def _label_selector(name: str | None) -> str:
+    """Selects the objects of a fleet, or of all fleets."""
+    return selector_text(selector(name)) if name is not None else f"{MANAGED_BY}=psfleet"
 
 
 def _reason(error: ApiException) -> str:

@@ -18,7 +18,7 @@ from psfleet.launch.kubernetes.exec import execute
 from psfleet.launch.kubernetes.pods import Pod, beyond, members_of, pods_of
 from psfleet.launch.platform import Member, Request
 from psfleet.manifests import container
-from psfleet.manifests.kubernetes.names import JOB_KEY, PS, RESULTS, WORKER, member
+from psfleet.manifests.kubernetes.names import JOB_KEY, PS, RESULTS, WORKER, component_name
 from psfleet.manifests.kubernetes.pod_template import reader
 from psfleet.manifests.kubernetes.render import manifests_text, render, tls_secrets
 from psfleet.polling import wait_until
@@ -68,9 +68,9 @@ class Kubernetes:
         job = request.job
         objects = render(job, request.job_file) + tls_secrets(job)
         self.remove(job.name, results=request.fresh)
-        last = ("Job", member(job.name, WORKER))
+        last = ("Job", component_name(job.name, WORKER))
         workers = next(each for each in objects if (each["kind"], each["metadata"]["name"]) == last)
-        # The workers' Job last: all that its pods need is there.
+        # The workers' Job is created last, because its pods need the other objects.
         others = [each for each in objects if each is not workers]
         self._cluster.apply(others)
         (owner,) = self._cluster.apply([workers])
@@ -84,26 +84,26 @@ class Kubernetes:
         return job_from_json(text, f"ConfigMap {name}: {JOB_KEY}")
 
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
-        """See `Platform`. Once the API has listed them, a refusal may pass: a token expires, an API server restarts."""
+        """See `Platform`. After a first success, a refusal may be temporary: an expired token, a restarting server."""
         try:
-            found = members_of(self._cluster.jobs(name), pods_of(self._cluster.pods(name)))
+            members = members_of(self._cluster.jobs(name), pods_of(self._cluster.pods(name)))
         except UsageError as error:
             if self._has_listed:
                 raise LostPeerError(str(error)) from error
             raise
         self._has_listed = True
-        return found
+        return members
 
     def scaled_away(self, name: str) -> list[Member]:
         """See `Platform`."""
         return beyond(self._cluster.jobs(name), pods_of(self._cluster.pods(name)))
 
     def restart(self, member: Member) -> None:
-        """See `Platform`. Jobs leave no restart to psfleet."""
+        """See `Platform`. Never called: a Job restarts its pods itself."""
         raise NotImplementedError
 
     def end_restarts(self, members: Sequence[Member]) -> None:
-        """See `Platform`. A Job distinguishes exit codes by itself."""
+        """See `Platform`. Does nothing: a Job does not restart pods with permanent exit codes."""
 
     def stop(self, chief: Member, timeout_secs: float) -> None:
         """See `Platform`. SIGTERM, which a deleted pod gets, would only make the chief leave room for another."""
@@ -118,7 +118,7 @@ class Kubernetes:
         wait_until(is_gone, limit, f"pod {chief.name} to save and end", poll_secs=0.5)
 
     def log(self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None) -> Iterator[str]:
-        """See `Platform`. Each process is a pod with a log of its own; a whole log is that of all pods of the index."""
+        """See `Platform`. Each pod has its own log; without `follow` and `tail`, the logs of all pods of the index."""
         if follow or tail is not None:
             return self._cluster.log(member.name, tail, follow)
         return self._log_of_index(member)
@@ -131,7 +131,7 @@ class Kubernetes:
 
     def scale(self, job: Job, workers: int) -> None:
         """See `Platform`."""
-        name = member(job.name, WORKER)
+        name = component_name(job.name, WORKER)
         patch = {"spec": {"completions": workers, "parallelism": workers}}
         with translate_errors(f"scale Job {name}"):
             self._cluster.batch.patch_namespaced_job(name, self._cluster.namespace, patch)
@@ -150,10 +150,10 @@ class Kubernetes:
             _wait_until_gone(name, [self._cluster.claims], REMOVAL_SECS, f"the volume of fleet {name} to go")
         return bool(jobs or claims)
 
-    def _log_of_index(self, found: Member) -> Iterator[str]:
-        """The logs of all pods of an index, older ones first; pods that failed are kept until their Job goes."""
-        place = PS if found.role == PS else WORKER, found.index
-        for pod in pods_of(self._cluster.pods(found.fleet)):
+    def _log_of_index(self, member: Member) -> Iterator[str]:
+        """The logs of all pods of an index, older ones first; pods that failed are kept until their Job is deleted."""
+        place = PS if member.role == PS else WORKER, member.index
+        for pod in pods_of(self._cluster.pods(member.fleet)):
             if (pod.component, pod.index) == place:
                 yield from self._cluster.log(pod.name)
 
@@ -163,7 +163,7 @@ class Kubernetes:
 
     @contextmanager
     def _reader(self, job: Job) -> Iterator[str]:
-        """A pod that mounts the volume, and is removed with the block."""
+        """Context manager for a pod that mounts the fleet's volume; returns its name, and deletes it at the end."""
         name = f"{job.name}-{RESULTS}-{secrets.token_hex(3)}"
         self._cluster.apply([reader(job, name)])
 
@@ -181,7 +181,7 @@ class Kubernetes:
 
 
 def _owned(content: dict[str, Any], owner: Any) -> dict[str, Any]:
-    """An object that goes when its owner does."""
+    """An object with an owner: Kubernetes deletes it with that object."""
     reference = {"apiVersion": "batch/v1", "kind": "Job", "name": owner.metadata.name, "uid": owner.metadata.uid}
     return {**content, "metadata": {**content["metadata"], "ownerReferences": [reference]}}
 

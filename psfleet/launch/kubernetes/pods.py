@@ -8,11 +8,11 @@ from typing import Any
 
 from psfleet.errors import DONE, LOST_PEERS, PERMANENT_CODES, cause_of_end
 from psfleet.launch.platform import Member, out_of_memory
-from psfleet.manifests.kubernetes.names import COMPLETION_INDEX, COMPONENT, INSTANCE, PS, WORKER, member
+from psfleet.manifests.kubernetes.names import COMPLETION_INDEX, COMPONENT, INSTANCE, PS, WORKER, component_name
 from psfleet.service.logs import parse_line
 
 FAILURE_COUNTS = ("batch.kubernetes.io/job-index-failure-count", "batch.kubernetes.io/job-index-ignored-failure-count")
-"""Annotations of a pod: how many pods of its index failed before it."""
+"""Annotations of a pod; together they say how many pods of its index failed before it."""
 NEEDS_USER = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"}
 """Reasons of a container that waits until a user acts."""
 OUT_OF_MEMORY = "OOMKilled"
@@ -51,7 +51,7 @@ class Pod:
 
     @property
     def exit_code(self) -> int | None:
-        """Of its process; None while there is none."""
+        """Exit code of its process; None while it has not ended."""
         return None if self._ended is None else int(self._ended.exit_code)
 
     @property
@@ -62,11 +62,11 @@ class Pod:
 
     @property
     def is_out_of_memory(self) -> bool:
-        """Whether its process was killed for its memory."""
+        """Whether its process was killed because it exceeded its memory limit."""
         return self._ended is not None and self._ended.reason == OUT_OF_MEMORY
 
     def state(self) -> str:
-        """Of the process, or what it waits for."""
+        """The state of its process, or why the process has not started."""
         if self._ended is not None:
             return OUT_OF_MEMORY if self.is_out_of_memory else f"exited ({self._ended.exit_code})"
         if self.content.metadata.deletion_timestamp is not None:
@@ -78,13 +78,13 @@ class Pod:
         return str(self.content.status.reason or self.content.status.phase).lower()
 
     def health(self) -> str:
-        """As `Member` has it."""
+        """Its health by the probes, as in `Member.health`."""
         if self._running is None:
             return ""
         return "healthy" if self._status.ready else "unhealthy" if self._status.started else "starting"
 
     def problem(self) -> str:
-        """Why its process does not start, in a line; empty while there is nothing to say."""
+        """Why its process does not start, in one line; empty if nothing is known to prevent it."""
         waiting = self._status.state.waiting if self._status is not None else None
         if waiting is not None and waiting.reason in NEEDS_USER:
             return f"{waiting.reason}: {_one_line(waiting.message or self._status.image)}"
@@ -94,7 +94,7 @@ class Pod:
         return ""
 
     def cause(self) -> str:
-        """Why it failed, in a line; empty if it did not."""
+        """Why it failed, in one line; empty if it did not."""
         if self._ended is None or self._ended.exit_code == DONE:
             return _one_line(self.content.status.message or "") if self.content.status.phase == "Failed" else ""
         if self.is_out_of_memory:
@@ -104,8 +104,8 @@ class Pod:
 
 def pods_of(contents: Iterable[Any]) -> list[Pod]:
     """The pods of ps and workers among V1Pods: by fleet, role and index, older ones first."""
-    found = [pod for pod in map(Pod, contents) if pod.component in (PS, WORKER) and pod.index >= 0]
-    return sorted(found, key=lambda pod: (pod.fleet, pod.component, pod.index, pod.created, pod.name))
+    pods = [pod for pod in map(Pod, contents) if pod.component in (PS, WORKER) and pod.index >= 0]
+    return sorted(pods, key=lambda pod: (pod.fleet, pod.component, pod.index, pod.created, pod.name))
 
 
 def members_of(jobs: Iterable[Any], pods: Sequence[Pod]) -> list[Member]:
@@ -129,56 +129,68 @@ def _place(job: Any) -> tuple[str, str]:
 
 
 def _member(job: Any, index: int, all_pods: Sequence[Pod]) -> Member:
-    name, component = _place(job)
-    pods = [pod for pod in all_pods if (pod.fleet, pod.component, pod.index) == (name, component, index)]
-    role = PS if component == PS else "chief" if index == 0 else WORKER
-    pod = pods[-1] if pods else None
+    """The member of one index of a V1Job, from the Job and, if there is one, from the newest pod of that index."""
+    pods = [pod for pod in all_pods if (pod.fleet, pod.component, pod.index) == (*_place(job), index)]
+    member = _of_job(job, index)
+    if pods:
+        member = _of_pods(member, job, pods)
+    if job.spec.suspend and (not pods or pods[-1].is_over):
+        member = replace(member, state="suspended")
     ended = verdict(job)
-    found = Member(
+    if member.role == "chief" and ended is None:
+        # Until its Job has ended, a chief is over only if its index failed: after a success the Job still removes the
+        # other pods, and after a failure it makes a new pod, or ends.
+        return replace(member, is_over=index in failed_indexes(job))
+    return _with_verdict(member, ended)
+
+
+def _of_job(job: Any, index: int) -> Member:
+    """What a V1Job alone says of the member of an index."""
+    name, component = _place(job)
+    has_ended = verdict(job) is not None
+    return Member(
         fleet=name,
-        role=role,
+        role=PS if component == PS else "chief" if index == 0 else WORKER,
         index=index,
-        name=member(name, component),
-        # Pods of workers that are not needed any more are removed with the success of the chief.
-        state="waiting" if ended is None else "removed",
+        name=component_name(name, component),
+        # After the success of the chief, its Job removes the pods of the workers that still run.
+        state="removed" if has_ended else "waiting",
         created=float(job.metadata.creation_timestamp.timestamp()),
-        is_over=ended is not None or index in failed_indexes(job),
+        is_over=has_ended or index in failed_indexes(job),
         problem=SUSPENDED if job.spec.suspend else "",
     )
-    if pod is not None:
-        found = replace(
-            found,
-            name=pod.name,
-            state=pod.state(),
-            started=pod.started,
-            # An evicted pod may have no process to show.
-            exit_code=LOST_PEERS if pod.exit_code is None and pod.cause() else pod.exit_code,
-            cause=pod.cause(),
-            restarts=pod.failures_before,
-            is_over=found.is_over or pod.exit_code == DONE or pod.exit_code in PERMANENT_CODES,
-            health=pod.health(),
-            problem=found.problem or ("" if pod.is_over else pod.problem()),
-            needs_user=not job.spec.suspend and pod.problem().partition(":")[0] in NEEDS_USER,
-            # Of an earlier pod, as long as it is kept.
-            note=next((each.cause() for each in reversed(pods[:-1]) if each.is_out_of_memory), ""),
-        )
-    if job.spec.suspend and (pod is None or pod.is_over):
-        found = replace(found, state="suspended")
-    if role == "chief" and ended is None:
-        # Its success ends the run only with its Job, once the other pods are removed. Its failure may not end the Job.
-        return replace(found, is_over=index in failed_indexes(job))
-    return _with_verdict(found, ended)
 
 
-def _with_verdict(found: Member, ended: Any) -> Member:
-    """A member whose Job has ended: that counts where its pod is gone, or was only stopped with the others."""
+def _of_pods(member: Member, job: Any, pods: Sequence[Pod]) -> Member:
+    """A member of a V1Job, completed from the pods of its index, older ones first."""
+    pod = pods[-1]
+    return replace(
+        member,
+        name=pod.name,
+        state=pod.state(),
+        started=pod.started,
+        # The status of an evicted pod may lack its process.
+        exit_code=LOST_PEERS if pod.exit_code is None and pod.cause() else pod.exit_code,
+        cause=pod.cause(),
+        restarts=pod.failures_before,
+        is_over=member.is_over or pod.exit_code == DONE or pod.exit_code in PERMANENT_CODES,
+        health=pod.health(),
+        problem=member.problem or ("" if pod.is_over else pod.problem()),
+        needs_user=not job.spec.suspend and pod.problem().partition(":")[0] in NEEDS_USER,
+        # The newest of the earlier pods that are still there.
+        note=next((each.cause() for each in reversed(pods[:-1]) if each.is_out_of_memory), ""),
+    )
+
+
+def _with_verdict(member: Member, ended: Any) -> Member:
+    """Completes a member whose Job has ended: without a failure of its own, it ended as the Job did."""
     if ended is None:
-        return found
+        return member
     if ended.type == "Complete":
-        return found if found.exit_code is not None else replace(found, exit_code=DONE)
-    if found.has_failed:
-        return found
-    return replace(found, exit_code=LOST_PEERS, cause=f"Job failed: {ended.reason}: {_one_line(ended.message or '')}")
+        return member if member.exit_code is not None else replace(member, exit_code=DONE)
+    if member.has_failed:
+        return member
+    return replace(member, exit_code=LOST_PEERS, cause=f"Job failed: {ended.reason}: {_one_line(ended.message or '')}")
 
 
 def failed_indexes(job: Any) -> set[int]:
@@ -194,7 +206,7 @@ def verdict(job: Any) -> Any:
 
 
 def _last_message(text: str) -> str:
-    """A termination message in one line: the text of the service, or its last log entry."""
+    """A termination message in one line; if it is the end of the process's log, only the message of the last entry."""
     entries = [entry for entry in map(parse_line, text.splitlines()) if entry is not None and "message" in entry]
     return _one_line(str(entries[-1]["message"]) if entries else text)
 

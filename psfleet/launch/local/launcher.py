@@ -16,11 +16,10 @@ from psfleet.job import function_program
 from psfleet.job.job import Job, load_job, parse_job
 from psfleet.launch import watcher
 from psfleet.launch.local.platform import Local
-from psfleet.launch.platform import Listener
 from psfleet.launch.results import Start, unreported, with_failure
 from psfleet.report import html
 from psfleet.report.attempts import earlier_report, with_end
-from psfleet.report.progress import progress, starting_entry
+from psfleet.report.progress import Listener, progress, starting_entry
 from psfleet.report.schema import Report
 from psfleet.run_folder import RunFolder, claimed, default_folder
 from psfleet.service import settings
@@ -95,10 +94,10 @@ def _listening(listener: Listener | None, job: Job) -> Iterator[Listener]:
 
 
 def _run(job: Job, folder: RunFolder, program_folder: Path, listener: Listener) -> Report:
-    """One run from its first process to its last; no process is left behind.
+    """Runs a fleet to its end; no process outlives the call.
 
     Returns:
-        The chief's report; one of psfleet's own if the chief could not write any.
+        The chief's report; if it wrote none, or failed because of another process, one by the launcher.
     """
     signals: list[int] = []
     platform = Local(job, folder, program_folder, signals)
@@ -108,19 +107,20 @@ def _run(job: Job, folder: RunFolder, program_folder: Path, listener: Listener) 
             listener(starting_entry(job))
             platform.start()
             gone = watcher.FleetWatcher(platform, job, listener).run()
-            # Before the rest is killed, which would look like a failure of its own.
+            # Before the remaining processes are killed: that would look like a failure of theirs.
             members = platform.members(job.name)
         finally:
             platform.remove(job.name, results=False)
-    report = found = earlier_report(folder.path)
-    if report is None or report.run != platform.run:
-        report, found = unreported(job, folder, members, gone, start), None
+    chief_report = earlier_report(folder.path)
+    if chief_report is not None and chief_report.run != platform.run:
+        chief_report = None
+    report = chief_report or unreported(job, folder, members, gone, start)
     if not signals:
         report = with_failure(report, gone)
-    elif found is None:
+    elif chief_report is None:
         code, error = errors.SIGNAL_BASE + signals[0], f"stopped by {signal.Signals(signals[0]).name}"
         report = with_end(report, "stopped", code, error)
-    return (report if report is found else html.publish(report, folder.path)).located(folder.path)
+    return (report if report is chief_report else html.publish(report, folder.path)).located(folder.path)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The processes of this machine as a platform: one fleet, whose log files lie in its run folder."""
+"""The platform of `psfleet train`: one fleet, whose members are processes of this machine."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from psfleet.run_folder import RunFolder
 from psfleet.service import settings
 
 LEAVE_SECS = 10.0
-"""How long every process may take to end once the chief has."""
+"""How long the other processes may take to end after the chief."""
 START_STOP_SECS = 1.0
-"""How long every process may take to end if the run is stopped while it starts: the chief may be inside TensorFlow."""
+"""How long processes may take to end if the run is stopped before the first step: the chief may be in TensorFlow."""
 POLL_SECS = 0.1
 
 
 class Local:
-    """A `Platform` for the one fleet that a launcher starts itself.
+    """A `WatchedPlatform` for the one fleet that a launcher starts itself.
 
     Args of the constructor:
         signals: Numbers of the signals that this process has received. The first one asks the chief to save and stop,
@@ -52,12 +52,17 @@ class Local:
         self._job = job
         self._folder = folder
         self._signals = signals
-        self._heeded = 0
+        self._has_passed_signal = False
+        # Whether `_end_after_chief` has found the chief's end.
+        self._has_released_others = False
+        # Whether `stop` has ended the chief.
         self._is_stopped = False
+        # When all processes that still run are killed (monotonic, in seconds); None: no end is due.
         self._deadline: float | None = None
         self._started: dict[str, float] = {}
         self._tasks = self._plan(program_folder)
         self._chief = next(task for task in self._tasks if task.role == "worker")
+        # Set when no followed log grows any more.
         self._is_closed = threading.Event()
 
     def start(self) -> None:
@@ -66,11 +71,11 @@ class Local:
             self._start(task, "")
 
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
-        """See `Platform`. Passes on signals, and ends the processes that outlive the chief for too long."""
-        self._heed_signals()
+        """See `Platform`. Also passes signals on, and kills the processes that outlive the chief for too long."""
+        self._pass_signals()
         if self._deadline is not None and time.monotonic() > self._deadline:
             self._kill()
-        # After that, because it ends the chief's log.
+        # Last, because it ends the chief's log.
         self._end_after_chief()
         return [self._member(task) for task in self._tasks]
 
@@ -80,7 +85,7 @@ class Local:
         self._start(task, task.cause_of_end())
 
     def end_restarts(self, members: Sequence[Member]) -> None:
-        """See `Platform`. Nothing but psfleet starts a process again."""
+        """See `Platform`. Only psfleet itself restarts local processes."""
 
     def stop(self, chief: Member, timeout_secs: float) -> None:
         """See `Platform`. A chief that does not end in time is killed, as a container would be."""
@@ -96,7 +101,7 @@ class Local:
         self._end_after_chief()
 
     def log(self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None) -> Iterator[str]:
-        """See `Platform`. Followed over restarts until the chief has ended; a line without its end waits for it."""
+        """See `Platform`. A log is followed over restarts until the chief has ended; incomplete lines are held back."""
         task = next(task for task in self._tasks if task.name == member.name)
         rest = ""
         with task.log.open(encoding="utf-8", errors="replace") as file:
@@ -116,7 +121,8 @@ class Local:
 
     def _kill(self) -> None:
         """Ends all processes at once."""
-        # Signals first: a fork server that dies while one is waited for would start those that wait for their fork.
+        # All are signalled before one is waited for: a fork server that dies in that wait would start those that are
+        # yet to be forked.
         for task in self._tasks:
             task.signal(signal.SIGKILL)
         for task in self._tasks:
@@ -132,9 +138,9 @@ class Local:
             settings.RUN: self.run,
             settings.OUT: str(self._folder.path),
             settings.PS: ",".join(address.data for address in ps),
-            # All processes of this machine cannot share the one port that its own environment may name.
+            # A port in the launcher's own environment cannot be that of all its processes.
             settings.METRICS_PORT: "0",
-            # None of them is a pod, though the launcher may be in one.
+            # The launcher's own environment may be that of a pod, but its processes are not pods.
             settings.ON_SIGTERM: "",
             settings.START: "",
         }
@@ -170,7 +176,7 @@ class Local:
         if code == DONE or (task is self._chief and self._is_stopped):
             return True
         if self._deadline is not None:
-            # A stopping chief cannot make its last step without a process that was killed meanwhile.
+            # A chief that was asked to stop needs the others for its last step: those that were killed are restarted.
             return not (self._signals and task.was_killed() and self._chief.exit_code() is None)
         if task is self._chief and newest_attempt(self._folder.path).get("run") == self.run:
             return True
@@ -179,29 +185,31 @@ class Local:
         return code in PERMANENT_CODES or code == errors.BUG or task is self._chief
 
     def _end_within(self, secs: float) -> None:
+        """Brings the deadline forward to `secs` from now; an earlier one stays."""
         latest = time.monotonic() + secs
         self._deadline = latest if self._deadline is None else min(self._deadline, latest)
 
-    def _heed_signals(self) -> None:
+    def _pass_signals(self) -> None:
+        """Passes the first signal to the chief; at the second one, all processes are due to be killed."""
         if len(self._signals) > 1:
             self._deadline = 0.0
-        elif self._signals and not self._heeded:
-            self._heeded = 1
+        elif self._signals and not self._has_passed_signal and not self._has_released_others:
+            self._has_passed_signal = True
             self._chief.signal(self._signals[0])
             self._end_within(self._stop_secs())
 
     def _stop_secs(self) -> float:
-        """How long a stop may take; before the first step there is nothing to save."""
+        """How long a stop may take: a chief that has not begun has nothing to save, nor has one without a step."""
         if not self._chief.has_begun():
             return 0.0
         stop_secs = self._job.deadlines.stop_secs
         return stop_secs if self._chief.has_trained() else min(START_STOP_SECS, stop_secs)
 
     def _end_after_chief(self) -> None:
-        """A chief that is done ends the others; if it failed too early for that, they get a signal."""
+        """Once the chief is over: ends the logs, and asks the others to end if it has not done so with its outcome."""
         chief = self._member(self._chief)
-        if self._heeded < 2 and chief.is_over and not may_restart(chief, self._job):
-            self._heeded = 2
+        if not self._has_released_others and chief.is_over and not may_restart(chief, self._job):
+            self._has_released_others = True
             self._is_closed.set()
             self._end_within(LEAVE_SECS)
             if chief.exit_code != DONE:

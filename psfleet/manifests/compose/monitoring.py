@@ -12,13 +12,13 @@ PROFILE = "monitoring"
 ALIAS = "fleet-metrics"
 """A name that every ps and worker has on the fleet's network; docker/monitoring/prometheus.yml looks it up."""
 FOLDER = Path(psfleet.__file__).resolve().parents[1] / "docker" / "monitoring"
-"""Configuration that is mounted; it is part of the checkout, not of an installed package."""
+"""Configuration of both services, which is mounted; it is part of the checkout, not of an installed package."""
 
 PROMETHEUS_IMAGE = "prom/prometheus:v3.5.0"
 GRAFANA_IMAGE = "grafana/grafana:12.1.0"
 PROMETHEUS_PORT, GRAFANA_PORT = 9090, 3000
 PORTS_EACH = 31
-"""The engine publishes the first that is free, so that several fleets can be watched."""
+"""Length of the range of host ports; the engine publishes the first free one, for several fleets at a time."""
 
 _GRAFANA_ENVIRONMENT = {
     "GF_AUTH_ANONYMOUS_ENABLED": "true",

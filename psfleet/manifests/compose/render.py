@@ -24,9 +24,9 @@ FLEET, OUTSIDE = "fleet", "outside"
 RESULTS = "results"
 TENSORBOARD_PORT = 6006
 TENSORBOARD_PORTS = "6006-6036"
-"""The engine takes the first free one, so that several fleets have their boards."""
+"""The engine publishes the first free one, so that several fleets can have a TensorBoard each."""
 HEALTH_SECS = 15
-"""Between two checks; each starts a Python, which takes a fifth of a second of one core."""
+"""Interval of health checks; each starts a Python process, which takes 0.2 s of one core."""
 HEADER = """\
 # A psfleet fleet, made from a job file by
 #   {command}
@@ -47,8 +47,8 @@ def file_text(job: Job, job_file: Path, folder: Path | None, command: str) -> st
 
     Args:
         job_file: Mounts are relative to its folder, which is the program's.
-        folder: Where the file will lie, to which its paths are relative; None: they are absolute.
-        command: That makes this file again.
+        folder: The folder of the compose file, to which its paths are relative; None: paths are absolute.
+        command: The command line that renders this file, for its header.
     """
     content = render(job, job_file, folder)
     return HEADER.format(command=command, program=container.PROGRAM) + dump(content)
@@ -73,7 +73,7 @@ def render(job: Job, job_file: Path, folder: Path | None = None) -> dict[str, An
 
 
 def _ps(job: Job, ps: list[Address], paths: _Paths, index: int) -> Service:
-    """Has the program's folder only to see whether the program has changed since the container ended for good."""
+    """Mounts the program's folder only to see whether the program was changed after it failed (see `ExitRecord`)."""
     own = {settings.INDEX: str(index), settings.ADDRESS: ps[index].data}
     service = _member(job, ps, "ps", job.container.ps_image, job.container.ps, own)
     service["volumes"] += paths.program(job)
@@ -117,7 +117,7 @@ def _tensorboard(job: Job) -> Service:
 
 
 def _member(job: Job, ps: list[Address], role: str, image: str, limits: Limits, own: Mapping[str, str]) -> Service:
-    """A service of the fleet itself."""
+    """The settings that ps, workers and chief have in common; `own` are environment variables of this service."""
     own_job = {settings.JOB: _plain(job_text(job)), settings.RECORDS: container.RECORDS}
     restarts = job.fleet.max_restarts
     outside: Service = {} if job.fleet.ps_addresses is None else {OUTSIDE: {}}
@@ -155,12 +155,12 @@ def container_hardening() -> Service:
 def limited(limits: Limits) -> Service:
     """A service's limits; it gets no swap beyond its memory."""
     memory = limits.memory.lower().removesuffix("i")
-    found: Service = {"mem_limit": memory, "memswap_limit": memory, "pids_limit": limits.pids}
-    return found if limits.cpus is None else {**found, "cpus": limits.cpus}
+    service: Service = {"mem_limit": memory, "memswap_limit": memory, "pids_limit": limits.pids}
+    return service if limits.cpus is None else {**service, "cpus": limits.cpus}
 
 
 def _certificates(job: Job, role: str) -> list[Service]:
-    """The mounted certificate of a role. Its folder alone: the authority's key stays outside of all containers."""
+    """The mount of a role's certificate; only that folder, so that no container has the authority's key."""
     if not job.tls:
         return []
     source = certificates_folder(job.name) / ("ps" if role == "ps" else "worker")
@@ -188,7 +188,7 @@ class _Paths:
         return [bind(self.source("."), container.PROGRAM)] if job.container.program == "mount" else []
 
     def source(self, source: str) -> str:
-        """A host path, relative to the job file or absolute, as the compose file has it."""
+        """Converts a host path, relative to the job file or absolute, to the one in the compose file."""
         path = (self._home / source).resolve()
         if self._folder is None:
             return _plain(str(path))
@@ -197,5 +197,5 @@ class _Paths:
 
 
 def _plain(text: str) -> str:
-    """Text in which compose finds no variable."""
+    """Escapes `$`, with which compose begins a variable."""
     return text.replace("$", "$$")

@@ -17,8 +17,8 @@ from psfleet.manifests.kubernetes.names import (
     RESULTS,
     WORKER,
     addresses,
+    component_name,
     labels,
-    member,
     program_map,
     selector,
     tls_secret,
@@ -29,13 +29,15 @@ from psfleet.service import settings
 Object = dict[str, Any]
 
 PROBE_SECS = 20
-"""Between two looks at a container's health; with TLS each starts a Python: a fifth of a second of one core."""
+"""Interval of the liveness probe; with TLS each probe starts a Python process, which takes 0.2 s of one core."""
 START_PROBE_SECS = 5
+"""Interval of the startup probe."""
 PROBE_LIMIT_SECS = 15
+"""Timeout of each probe."""
 PROBE_FAILURES = 3
 TMP = "/tmp"
 READER_SECS = 3600
-"""After which a reader ends by itself, even if psfleet was killed."""
+"""Lifetime of a reader pod: it ends even if psfleet was killed before it deleted the pod."""
 
 
 def template(job: Job, role: str, files: Files | None) -> Object:
@@ -45,7 +47,7 @@ def template(job: Job, role: str, files: Files | None) -> Object:
         files: Of the training program, which only workers read; None: it is in the image.
     """
     spec: Object = {
-        "serviceAccountName": member(job.name, role),
+        "serviceAccountName": component_name(job.name, role),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         # With the headless Service of this name, DNS knows each pod by its Job and index.
@@ -62,7 +64,7 @@ def template(job: Job, role: str, files: Files | None) -> Object:
 
 
 def pod_security() -> Object:
-    """A pod's part of the security standard "restricted". The group owns what is written to volumes."""
+    """The pod's settings for the security standard "restricted". The group owns what is written to volumes."""
     return {
         "runAsNonRoot": True,
         "runAsUser": container.USER,
@@ -74,7 +76,7 @@ def pod_security() -> Object:
 
 
 def container_security() -> Object:
-    """A container's part of it."""
+    """The container's settings for the security standard "restricted"."""
     return {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -89,13 +91,13 @@ def same_node_affinity(name: str) -> Object:
 
 
 def ports(job: Job) -> dict[str, int]:
-    """The ports on which pods of a fleet find each other, by name."""
+    """The ports on which the pods of a fleet connect to each other, by name."""
     data = {"tunnel": container.TUNNEL_PORT} if job.tls else {"tensorflow": DATA_PORT}
     return {**data, "control": container.CONTROL_PORT}
 
 
 def reader(job: Job, name: str) -> Object:
-    """A pod that reads the volume of a fleet, whose NetworkPolicy lets nothing in or out of it."""
+    """A pod from which `psfleet up` copies the results on a fleet's volume; the fleet's NetworkPolicy isolates it."""
     spec: Object = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -134,7 +136,7 @@ def _container(job: Job, role: str, files: Files | None) -> Object:
         "ports": [{"name": name, "containerPort": port} for name, port in open_ports.items()],
         "resources": resources(limits),
         "securityContext": container_security(),
-        # Until it passes, no liveness is asked for; once it has, the pod is ready.
+        # The liveness probe begins once this one has passed. There is no readiness probe, so the pod is ready then.
         "startupProbe": {
             **health,
             "periodSeconds": START_PROBE_SECS,
@@ -142,7 +144,7 @@ def _container(job: Job, role: str, files: Files | None) -> Object:
             "initialDelaySeconds": START_PROBE_SECS,
         },
         "livenessProbe": {**health, "periodSeconds": PROBE_SECS, "failureThreshold": PROBE_FAILURES},
-        # The services write why they failed; where they cannot, the end of the log says it.
+        # A service writes why it failed; if it could not (it was killed), Kubernetes takes the end of its log.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": _mounts(job, role, files),
     }
@@ -158,9 +160,10 @@ def _probe(job: Job) -> Object:
 def _environment(job: Job, role: str) -> list[Object]:
     values = {settings.JOB: container.JOB, **container.environment(job, job.name, addresses(job))}
     index = {"fieldRef": {"fieldPath": f"metadata.labels['{COMPLETION_INDEX}']"}}
-    address = f"{member(job.name, role)}-$({settings.INDEX}).{job.name}:{DATA_PORT}"
+    address = f"{component_name(job.name, role)}-$({settings.INDEX}).{job.name}:{DATA_PORT}"
     start = {"fieldRef": {"fieldPath": f"metadata.labels['{CONTROLLER_UID}']"}}
-    # Whoever deletes a pod, evicts it or drains its node: the Job makes it again. A ps never does anything but leave.
+    # The Job replaces a pod that is deleted or evicted, or whose node is drained: SIGTERM must not make the chief end
+    # the run. A ps leaves in any case.
     leave = {"name": settings.ON_SIGTERM, "value": settings.LEAVE}
     of_workers: list[Object] = [leave, {"name": settings.START, "valueFrom": start}]
     return [
@@ -172,47 +175,47 @@ def _environment(job: Job, role: str) -> list[Object]:
 
 
 def resources(limits: Limits) -> Object:
-    """Requests equal limits: a container that lacks memory on its node would be killed in the middle of a run."""
-    found = {"memory": limits.memory}
+    """Requests equal to the limits: with lower requests, a container can be killed because its node lacks memory."""
+    amounts = {"memory": limits.memory}
     if limits.cpus is not None:
-        found["cpu"] = f"{math.ceil(limits.cpus * 1000)}m"
-    return {"requests": dict(found), "limits": dict(found)}
+        amounts["cpu"] = f"{math.ceil(limits.cpus * 1000)}m"
+    return {"requests": dict(amounts), "limits": dict(amounts)}
 
 
 def _mounts(job: Job, role: str, files: Files | None) -> list[Object]:
-    found: list[Object] = [
+    mounts: list[Object] = [
         {"name": "tmp", "mountPath": TMP},
         {"name": "results", "mountPath": container.OUT},
         {"name": "job", "mountPath": container.JOB.rpartition("/")[0], "readOnly": True},
     ]
     if job.tls:
-        found.append({"name": "tls", "mountPath": container.TLS, "readOnly": True})
+        mounts.append({"name": "tls", "mountPath": container.TLS, "readOnly": True})
     if role == WORKER:
         if files is not None:
-            found.append({"name": "program", "mountPath": container.PROGRAM, "readOnly": True})
+            mounts.append({"name": "program", "mountPath": container.PROGRAM, "readOnly": True})
         for number, (_, target) in enumerate(_data(job)):
-            found.append({"name": f"data-{number}", "mountPath": target, "readOnly": True})
-    return found
+            mounts.append({"name": f"data-{number}", "mountPath": target, "readOnly": True})
+    return mounts
 
 
 def _volumes(job: Job, role: str, files: Files | None) -> list[Object]:
-    found: list[Object] = [
+    volumes: list[Object] = [
         {"name": "tmp", "emptyDir": {}},
         {"name": "results", "persistentVolumeClaim": {"claimName": job.name}},
         {"name": "job", "configMap": {"name": job.name, "items": [{"key": JOB_KEY, "path": JOB_KEY}]}},
     ]
     if job.tls:
-        found.append({"name": "tls", "secret": {"secretName": tls_secret(job.name, role)}})
+        volumes.append({"name": "tls", "secret": {"secretName": tls_secret(job.name, role)}})
     if role == WORKER:
         if files is not None:
-            found.append({"name": "program", "configMap": {"name": program_map(job.name), "items": files.items()}})
+            volumes.append({"name": "program", "configMap": {"name": program_map(job.name), "items": files.items()}})
         for number, (source, _) in enumerate(_data(job)):
             claim = {"claimName": source, "readOnly": True}
-            found.append({"name": f"data-{number}", "persistentVolumeClaim": claim})
-    return found
+            volumes.append({"name": f"data-{number}", "persistentVolumeClaim": claim})
+    return volumes
 
 
 def _data(job: Job) -> list[tuple[str, str]]:
-    """The job's own mounts: claims, and where they are mounted."""
+    """The job's `container.mounts` as pairs: name of a PersistentVolumeClaim, path in the container."""
     pairs = (mount.partition(":") for mount in job.container.mounts)
     return [(source, target) for source, _, target in pairs]

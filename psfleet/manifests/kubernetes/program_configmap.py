@@ -1,4 +1,4 @@
-"""The files of a training program as a ConfigMap: any files, in folders too, up to the size that Kubernetes takes."""
+"""A training program's folder as a ConfigMap: files of any kind, also in subfolders, up to the size of a ConfigMap."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ MOST_BYTES = 1_000_000
 """A ConfigMap holds 1 MiB, its other parts included."""
 LEFT_OUT = re.compile(r"(^|/)(\..*|__pycache__|runs)(/|$)")
 """Hidden files, caches, and the results of runs on this machine."""
-NOT_IN_A_KEY = re.compile(r"[^-._a-zA-Z0-9]")
+INVALID_IN_KEY = re.compile(r"[^-._a-zA-Z0-9]")
 
 
 @dataclass(frozen=True)
 class Files:
-    """What lies in a program's folder.
+    """The files in a program's folder.
 
     Attributes:
-        content: By path relative to the folder, in order.
+        content: Their contents by path relative to the folder, in the order of the paths.
     """
 
     content: Mapping[str, bytes]
 
     @classmethod
     def of(cls, folder: Path) -> Files:
-        """Reads a folder, but for hidden files and caches.
+        """Reads a folder, without the files that match `LEFT_OUT`.
 
         Raises:
             UsageError: It is too large for a ConfigMap, or cannot be read.
         """
-        found: dict[str, bytes] = {}
+        contents: dict[str, bytes] = {}
         size = 0
         for path in sorted(folder.rglob("*")):
             name = path.relative_to(folder).as_posix()
@@ -49,17 +49,17 @@ class Files:
                     "the program into an image (container.program: image) and its data on a volume (container.mounts)"
                 )
             try:
-                found[name] = path.read_bytes()
+                contents[name] = path.read_bytes()
             except OSError as error:
                 raise UsageError(f"program folder {folder}: {name}: {error.strerror or error}") from error
-        return cls(found)
+        return cls(contents)
 
     def items(self) -> list[dict[str, str]]:
-        """Where each key of the ConfigMap is mounted; a key has no slash."""
+        """The `items` of a volume of the ConfigMap: keys and the files' paths, which keys, without slashes, are not."""
         return [{"key": key, "path": path} for path, key in self._keys().items()]
 
     def config_map(self, name: str) -> dict[str, Any]:
-        """The ConfigMap of the job of a name."""
+        """The ConfigMap with these files for the job `name`."""
         texts: dict[str, str] = {}
         others: dict[str, str] = {}
         for path, key in self._keys().items():
@@ -68,18 +68,18 @@ class Files:
             except UnicodeDecodeError:
                 others[key] = base64.b64encode(self.content[path]).decode()
         meta = {"name": program_map(name), "labels": labels(name)}
-        found: dict[str, Any] = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
+        config_map: dict[str, Any] = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
         if texts:
-            found["data"] = texts
+            config_map["data"] = texts
         if others:
-            found["binaryData"] = others
-        return found
+            config_map["binaryData"] = others
+        return config_map
 
     def _keys(self) -> dict[str, str]:
-        """A key for each path, unlike all others."""
+        """A valid and unique key of the ConfigMap for each path."""
         taken: dict[str, str] = {}
         for path in self.content:
-            key = NOT_IN_A_KEY.sub("_", path)
+            key = INVALID_IN_KEY.sub("_", path)
             while key in taken.values():
                 key += "_"
             taken[path] = key

@@ -5,11 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from psfleet.addresses import num_own_ps
+from psfleet.addresses import Address, num_own_ps
 from psfleet.errors import PERMANENT_CODES, STOPPED, UsageError
 from psfleet.job.job import Job
 from psfleet.manifests.certificates_folder import certificates_folder
-from psfleet.manifests.kubernetes.names import JOB_KEY, PS, WORKER, labels, member, selector, tls_secret
+from psfleet.manifests.kubernetes.names import (
+    COMPONENT,
+    JOB_KEY,
+    PS,
+    WORKER,
+    component_name,
+    labels,
+    selector,
+    tls_secret,
+)
 from psfleet.manifests.kubernetes.pod_template import Object, ports, template
 from psfleet.manifests.kubernetes.program_configmap import Files
 from psfleet.manifests.yaml_text import dump, job_text
@@ -29,7 +38,7 @@ def manifests_text(job: Job, job_file: Path, command: str) -> str:
 
     Args:
         job_file: Its folder is the training program's.
-        command: That makes this text again.
+        command: The command line that renders this text, for its header.
 
     Raises:
         UsageError: The program does not fit into a ConfigMap.
@@ -38,20 +47,20 @@ def manifests_text(job: Job, job_file: Path, command: str) -> str:
 
 
 def render(job: Job, job_file: Path) -> list[Object]:
-    """All objects of a fleet, in the order in which they are made; see `manifests_text`."""
+    """All objects of a fleet; see `manifests_text`."""
     files = Files.of(job_file.resolve().parent) if job.container.program == "mount" else None
     roles = [PS, WORKER] if num_own_ps(job) else [WORKER]
-    found = [_object("v1", "ServiceAccount", job, role, automountServiceAccountToken=False) for role in roles]
-    found += [_config(job), _claim(job), _service(job), _policy(job)]
+    objects = [_object("v1", "ServiceAccount", job, role, automountServiceAccountToken=False) for role in roles]
+    objects += [_config(job), _claim(job), _service(job), _policy(job)]
     if PS in roles:
-        found += [_disruption_budget(job), _ps(job)]
-    found.append(_workers(job, files))
-    # Last: it may be long.
-    return [*found, files.config_map(job.name)] if files is not None else found
+        objects += [_disruption_budget(job), _ps(job)]
+    objects.append(_workers(job, files))
+    # The program's files come last in the text, because they may be long.
+    return [*objects, files.config_map(job.name)] if files is not None else objects
 
 
 def _object(version: str, kind: str, job: Job, component: str | None = None, **rest: Any) -> Object:
-    name = job.name if component is None else member(job.name, component)
+    name = job.name if component is None else component_name(job.name, component)
     meta = {"name": name, "labels": labels(job.name, component)}
     return {"apiVersion": version, "kind": kind, "metadata": meta, **rest}
 
@@ -72,19 +81,16 @@ def _claim(job: Job) -> Object:
 
 
 def _service(job: Job) -> Object:
-    """Gives each pod a name. A ps must be found before it is ready: workers configure it."""
+    """Gives each pod a DNS name, also before it is ready: workers configure the ps."""
     spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": selector(job.name)}
     named = [{"name": name, "port": port} for name, port in ports(job).items()]
     return _object("v1", "Service", job, spec={**spec, "ports": named})
 
 
 def _policy(job: Job) -> Object:
-    """Nothing in and nothing out, but between ps and workers, and to the cluster's DNS."""
+    """Allows traffic between ps and workers, and to the cluster's DNS and to ps outside the fleet; nothing else."""
     fleet = {"matchLabels": selector(job.name)}
-    peers = {
-        **fleet,
-        "matchExpressions": [{"key": "app.kubernetes.io/component", "operator": "In", "values": [PS, WORKER]}],
-    }
+    peers = {**fleet, "matchExpressions": [{"key": COMPONENT, "operator": "In", "values": [PS, WORKER]}]}
     open_ports = [{"protocol": "TCP", "port": port} for port in ports(job).values()]
     dns = {
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
@@ -103,13 +109,13 @@ def _policy(job: Job) -> Object:
 
 
 def _ports_elsewhere(job: Job) -> list[int]:
-    """Of ps that the fleet does not start: data and control port of each, and the tunnel's with TLS."""
-    data = [int(text.rpartition(":")[2]) for text in job.fleet.ps_addresses or ()]
-    return sorted({port + offset for port in data for offset in ((1, 3) if job.tls else (0, 1))})
+    """The ports of `fleet.ps_addresses`: the control port of each, and TensorFlow's, or the tunnel's with TLS."""
+    ps = [Address.parse(text) for text in job.fleet.ps_addresses or ()]
+    return sorted({port for at in ps for port in (at.control_port, at.tunnel_port if job.tls else at.port)})
 
 
 def _disruption_budget(job: Job) -> Object:
-    """One ps at a time is evicted. The API knows no `maxUnavailable` for pods of a Job."""
+    """Lets only one ps be evicted at a time. `maxUnavailable` would say it better, but is not allowed for a Job."""
     spec = {
         "minAvailable": job.fleet.ps - 1,
         "unhealthyPodEvictionPolicy": "AlwaysAllow",
@@ -124,9 +130,10 @@ def _ps(job: Job) -> Object:
 
 
 def _workers(job: Job, files: Files | None) -> Object:
-    """Index 0 is the chief, and its success the run's. The Job fails once fewer workers are left than a step needs.
+    """Index 0 is the chief: its success is that of the Job, which fails once fewer workers are left than a step needs.
 
-    The API refuses a Job that is scaled below `maxFailedIndexes`, so that is at most the smallest number of workers.
+    `maxFailedIndexes` is at most `least_workers`, to which a fleet can be scaled down: the API refuses a Job with fewer
+    completions than `maxFailedIndexes`.
     """
     replicas, least = job.fleet.replicas, job.least_workers
     spec = {
@@ -150,23 +157,23 @@ def tls_secrets(job: Job) -> list[dict[str, Any]]:
         return []
     folder = certificates_folder(job.name)
     certificates.ensure(folder)
-    found = []
+    secrets = []
     for role in (PS, WORKER):
         try:
             data = {name: (folder / role / name).read_text() for name in (AUTHORITY, CERTIFICATE, KEY)}
         except OSError as error:
             raise UsageError(f"certificates in {folder}: {error.strerror or error}") from error
         meta = {"name": tls_secret(job.name, role), "labels": labels(job.name, role)}
-        found.append({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data})
-    return found
+        secrets.append({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data})
+    return secrets
 
 
 def _job_spec(job: Job, pods: int) -> Object:
     """The settings that both Jobs share. `suspend` is left to a queue of jobs (Kueue).
 
-    A pod that is gone is made again, after it has ended: there are never two of an index. The Job alone restarts, not
-    the kubelet, since only it distinguishes exit codes: permanent ones end the Job, and causes from outside are not
-    counted against the limit: `psfleet down`, and a pod that is deleted, evicted or suspended.
+    A pod is replaced only after it has ended, so there are never two of one index. The Job restarts, not the kubelet,
+    because only a Job distinguishes exit codes. Permanent ones end it. Ends that have a cause outside the pod are not
+    counted against the limit of restarts: `psfleet down`, and pods that are deleted, evicted or suspended.
     """
     rules = [
         {"action": "FailJob", "onExitCodes": {"operator": "In", "values": sorted(PERMANENT_CODES)}},

@@ -46,14 +46,16 @@ def test_parameter_servers_that_run_already_are_where_the_job_says() -> None:
 def test_the_tf_config_of_a_task_reads_back_as_that_task(task: str, role: str, index: int) -> None:
     fleet = job(fleet={"ps": 2, "workers": 2, "spares": 1})
     ps, _ = container_addresses(fleet)
-    assert parse_tf_config(json.dumps(tf_config(fleet, task))) == (ps, role, index)
+    config = tf_config(fleet, task)
+    assert config["task"] == {"type": role, "index": index}
+    assert parse_tf_config(json.dumps(config)) == (ps, index)
 
 
 def test_the_tf_config_of_no_task_has_the_cluster_alone() -> None:
     fleet = job()
     config = tf_config(fleet, None)
     assert config == {"cluster": {"ps": ["ps-0:2222"], "worker": ["worker-0:2222"]}}
-    assert parse_tf_config(json.dumps(config)) == ([Address("ps-0", 2222)], None, None)
+    assert parse_tf_config(json.dumps(config)) == ([Address("ps-0", 2222)], None)
 
 
 @pytest.mark.parametrize("task", ["", "ps", "ps:", "ps:1", "ps:-1", "ps:x", "worker:3", "chief:0", "worker:0:0", ":0"])

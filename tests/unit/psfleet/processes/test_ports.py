@@ -35,7 +35,7 @@ def test_a_pair_that_was_given_out_is_not_given_to_another_until_many_more_were(
         narrow.setattr(ports, "HIGH", address.port + 2)
         with pytest.raises(LostPeerError, match="no 1 pairs of free ports"):
             ports.free_addresses(1)
-    monkeypatch.setattr(ports, "RESERVED", 3)
+    monkeypatch.setattr(ports, "MAX_RESERVED", 3)
     ports.free_addresses(3)
     monkeypatch.setattr(ports, "LOW", address.port)
     monkeypatch.setattr(ports, "HIGH", address.port + 2)
