@@ -68,7 +68,7 @@ class CheckpointWriter:
         self._newest: Future[None] | None = None
 
     def await_turn(self, timeout_secs: float | None = None) -> bool:
-        """Waits until no snapshot is left to be read, which one is once the part before it is written.
+        """Waits until no snapshot waits to be read. A snapshot is read once the part before it is written.
 
         Returns:
             Whether that is so; False after the timeout.
@@ -97,7 +97,7 @@ class CheckpointWriter:
         return any(part.step == step and not part.is_retried for part in self.parts())
 
     def stop(self) -> None:
-        """From now on no snapshot is read and nothing is tried again; one that waits is dropped.
+        """Ends retries, and drops a snapshot that waits to be read.
 
         Its part would belong to a generation that has ended, and would never be committed.
         """
@@ -153,7 +153,7 @@ class CheckpointWriter:
         return SavedPart(step, record)
 
     def _report(self, saved: SavedPart) -> None:
-        """Replaces what is known of the part's step."""
+        """Stores the result of a part in place of that of an earlier attempt; logs an error when it is new."""
         parts = self.parts()
         if saved.error and saved not in parts:
             text = "cannot write the checkpoint part at step %d: %s%s"

@@ -120,7 +120,7 @@ def build(optimizer: schema.OptimizerBase, rate: tf.Tensor) -> v1.train.Optimize
 
 
 def _adagrad(options: schema.Adagrad, rate: tf.Tensor) -> v1.train.Optimizer:
-    """Keras adds epsilon to the sum of squares at each step; the same number comes of a sum that starts with it."""
+    """Keras adds epsilon to the sum of squares at each step; a sum that starts with epsilon is the same."""
     return v1.train.AdagradOptimizer(rate, options.initial_accumulator + options.epsilon)
 
 
