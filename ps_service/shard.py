@@ -14,13 +14,12 @@ from ps_service.checkpoint_writer import CheckpointWriter
 from ps_service.shard_graph import Counters, ShardGraph, ShardPlan
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.tensors import read_shard
+from psfleet.control import MIN_STEPS_AHEAD
 from psfleet.errors import BUG
 from psfleet.service.logs import RunLogger
 
 _logger = logging.getLogger("psfleet.ps")
 
-MIN_STEPS_AHEAD = 2
-"""A scheduled checkpoint must be at least so many steps ahead: the next step has started already."""
 CLOSE_SECS = 5.0
 """For the part that is written, and for the update loop, to end when a generation is closed."""
 SLOW_SECS = 1.0

@@ -12,6 +12,7 @@ from psfleet.checkpoint import committed
 from psfleet.checkpoint.manifest import Checkpoint, checkpoint_folder, write_manifest
 from psfleet.checkpoint.parts import PartRecord
 from psfleet.checkpoint.store import newest_committed, prune
+from psfleet.control import MIN_STEPS_AHEAD
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import LostPeerError, NoCheckpointError
 from worker_service.chief.storage import Storage
@@ -24,8 +25,6 @@ PART = "a checkpoint part"
 MANIFEST = "the manifest of a checkpoint"
 SCHEDULE_AHEAD_SECS = 0.5
 """A checkpoint is scheduled so far ahead that no ps has passed its step when the request arrives."""
-MIN_STEPS_AHEAD = 2
-"""A ps refuses a checkpoint at its next step, which it has begun. With steps of seconds each step more is a wait."""
 
 
 class CheckpointCommitter:
@@ -172,5 +171,8 @@ class CheckpointCommitter:
         self._last_progress = (now, step)
 
     def _steps_ahead(self) -> int:
-        """The steps made in `SCHEDULE_AHEAD_SECS` at the present rate, and as many as a ps requires."""
+        """The steps made in `SCHEDULE_AHEAD_SECS` at the present rate, plus the fewest that a ps accepts.
+
+        No more than that: a stop waits for them, and a step can take seconds.
+        """
         return MIN_STEPS_AHEAD + int(self._steps_per_sec * SCHEDULE_AHEAD_SECS)

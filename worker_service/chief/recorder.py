@@ -126,7 +126,7 @@ class Recorder:
         extra = {"event": "evaluation", "step": global_step, "metrics": metrics, "secs": secs}
         logger.info("evaluation at step %d: %s", global_step, text, extra=extra)
         specs = self._layout.parameters.specs if self._job.summaries.histograms else ()
-        # No more than is needed: it waits for the disk.
+        # Only these tensors: the function below keeps them in memory until the disk takes them.
         weights = {spec.name: tensors[spec.name] for spec in specs}
 
         def write() -> None:
