@@ -31,7 +31,11 @@ Object = dict[str, Any]
 
 @dataclass
 class Space:
-    """A namespace, and a kubeconfig whose context is in it."""
+    """A namespace, and a kubeconfig whose context is in it.
+
+    Attributes:
+        folder: Has the kubeconfig, job files, and the output of started commands.
+    """
 
     name: str
     kubeconfig: Path
