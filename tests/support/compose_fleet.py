@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -223,8 +222,3 @@ def inspected(*command: str) -> dict[str, dict[str, Any]]:
     found = ids(*listing, project=name)
     content = json.loads(docker("inspect", *found).stdout) if found else []
     return {item["Name"].removeprefix("/"): item for item in content}
-
-
-def without_engine() -> dict[str, str]:
-    """An environment in which no Docker engine answers."""
-    return {**os.environ, "DOCKER_HOST": "unix:///nowhere/docker.sock"}
