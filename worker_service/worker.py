@@ -50,7 +50,7 @@ class Worker:
         self._batches = batches
         self._heartbeat = heartbeat
         self._progress = progress
-        self._fleet_wait = FleetWait(context, heartbeat)
+        self._fleet = FleetWait(context, heartbeat)
         self._observer = observer or NullObserver()
         self._graph: tuple[int, StepGraph] | None = None
         self._failures = 0
@@ -142,7 +142,7 @@ class Worker:
         if not steps or self._context.index == 0:
             return
 
-        self._fleet_wait.until_step(
+        self._fleet.until_step(
             steps, f"the chief to make {steps} steps alone", lambda states: self._is_replaced(generation)
         )
         self._last_progress = time.monotonic()
@@ -197,11 +197,8 @@ class Worker:
         return UnreachableError(f"{error}; {found}, while its control port answers")
 
     def _check_stall(self, error: LostPeerError, states: States) -> None:
-        """Raises if no step was made for too long.
-
-        The limit is higher while another worker reads its first batch; that time does not count towards the lower one.
-        """
-        now, stall_secs = time.monotonic(), self._fleet_wait.stall_secs(states)
+        """Raises if the fleet has stood still for too long; the time in which data are read first does not count."""
+        now, stall_secs = time.monotonic(), self._fleet.stall_secs(states)
         self._last_progress = max(self._last_progress, self._batches.first_wait_ended)
         if stall_secs > self._context.job.deadlines.stall_secs:
             self._first_read_seen = now
@@ -213,7 +210,7 @@ class Worker:
 
     def _wait(self, what: str, done: Callable[[States], bool]) -> None:
         """Waits for the fleet; returns early when the run is over, raises when a signal comes."""
-        self._fleet_wait.until(what, done)
+        self._fleet.until(what, done)
 
     def _log_start(self, message: str) -> None:
         """Logs what this worker is doing while it starts: once, not at every rejoin."""

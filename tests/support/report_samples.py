@@ -1,4 +1,4 @@
-"""Two reports: of a failed run without any measurement, and of a run that is done with a value in each field."""
+"""Reports of two runs: one that left everything there is to report, one that left nothing."""
 
 from __future__ import annotations
 

@@ -57,11 +57,11 @@ class Recorder:
         self._global_step = 0
         self._last = (time.perf_counter(), 0)
         self._due: dict[str, int] = {}
-        self._step_secs: deque[float] = deque(maxlen=REMEMBERED_STEPS)
+        self.step_secs: deque[float] = deque(maxlen=REMEMBERED_STEPS)
         self.loss: float | None = None
         self.metrics: dict[str, float] = {}
-        self._steps_done = 0
-        self._training_secs = 0.0
+        self.steps_done = 0
+        self.training_secs = 0.0
 
     def begin(self, generation: int) -> None:
         """A generation starts or is attached to again."""
@@ -80,9 +80,9 @@ class Recorder:
         """See `Observer`."""
         made = global_step - self._global_step
         if made > 0:
-            self._step_secs.append(secs / made)
-            self._steps_done += made
-        self._training_secs += secs
+            self.step_secs.append(secs / made)
+            self.steps_done += made
+        self.training_secs += secs
         self._global_step = global_step
         self.loss = loss
         self._evaluations.check()
@@ -126,7 +126,7 @@ class Recorder:
         extra = {"event": "evaluation", "step": global_step, "metrics": metrics, "secs": secs}
         logger.info("evaluation at step %d: %s", global_step, text, extra=extra)
         specs = self._layout.parameters.specs if self._job.summaries.histograms else ()
-        # Only these tensors: the function below keeps them in memory until the disk takes them.
+        # No more than is needed: it waits for the disk.
         weights = {spec.name: tensors[spec.name] for spec in specs}
 
         def write() -> None:
@@ -143,11 +143,11 @@ class Recorder:
 
     def quantile_secs(self, quantile: float) -> float | None:
         """Quantile of the step times; None before the first step."""
-        return float(np.quantile(np.array(self._step_secs), quantile)) if self._step_secs else None
+        return float(np.quantile(np.array(self.step_secs), quantile)) if self.step_secs else None
 
     def examples_per_sec(self) -> float:
         """Examples of all workers per second, over all steps of this process."""
-        return self._examples(self._steps_done) / self._training_secs if self._training_secs else 0.0
+        return self._examples(self.steps_done) / self.training_secs if self.training_secs else 0.0
 
     def _examples(self, steps: int) -> int:
         """Number of examples in the gradients of a number of steps."""
@@ -177,8 +177,8 @@ class Recorder:
 
         def write() -> None:
             tf.summary.scalar("train/loss", loss)
-            if self._step_secs:
-                tf.summary.scalar("train/step_secs", self._step_secs[-1])
+            if self.step_secs:
+                tf.summary.scalar("train/step_secs", self.step_secs[-1])
             if own is not None:
                 tf.summary.experimental.write_raw_pb(own, global_step)
 
