@@ -24,7 +24,7 @@ from worker_service.training_loop import NullObserver, Observer, train_generatio
 
 logger = logging.getLogger("psfleet.worker")
 
-MAX_FAILURES = 5
+SAME_ERROR_LIMIT = 5
 """After so many failures in a row without a step, while every ps is healthy, the training program is at fault."""
 
 
@@ -183,7 +183,7 @@ class Worker:
         elif is_healthy and "DeadlineExceeded" not in str(error):
             self._failures += 1
         self._check_stall(error, states)
-        if self._failures >= MAX_FAILURES:
+        if self._failures >= SAME_ERROR_LIMIT:
             raise ProgramError(
                 f"step {step + 1} failed {self._failures} times in a row while every ps is healthy: {error}"
             ) from error

@@ -14,7 +14,7 @@ from psfleet.errors import DeadlineError, LostPeerError, ProgramError
 from worker_service import worker as worker_module
 from worker_service.progress import TrainingProgress
 from worker_service.session_errors import UnreachableError
-from worker_service.worker import MAX_FAILURES, Worker
+from worker_service.worker import SAME_ERROR_LIMIT, Worker
 
 STALL_SECS, FIRST_BATCH_SECS = 600, 1800
 """The defaults of the job file."""
@@ -95,16 +95,16 @@ def test_a_worker_that_has_waited_for_the_first_batch_of_another_waits_for_its_s
 
 
 def test_the_program_is_at_fault_if_its_step_fails_again_and_again_on_a_healthy_fleet(fleet: Fleet) -> None:
-    for at in range(MAX_FAILURES - 1):
+    for at in range(SAME_ERROR_LIMIT - 1):
         fleet.lose(at, LostPeerError("InternalError: boom"))
     with pytest.raises(ProgramError, match="failed 5 times in a row while every ps is healthy: InternalError: boom"):
-        fleet.lose(MAX_FAILURES, LostPeerError("InternalError: boom"))
+        fleet.lose(SAME_ERROR_LIMIT, LostPeerError("InternalError: boom"))
 
 
 def test_a_data_plane_that_is_blocked_while_the_ps_are_healthy_is_not_the_programs_fault(
     fleet: Fleet, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for at in range(3 * MAX_FAILURES):
+    for at in range(3 * SAME_ERROR_LIMIT):
         fleet.lose(at, UnreachableError("no session"))
     assert f"TensorFlow's port of ps 0 at {PS.data} cannot be reached (Connection refused)" in caplog.text
     with pytest.raises(DeadlineError, match=f"gave up after 600 s .*no session; .*ps 0 at {PS.data} cannot be reached"):
@@ -113,7 +113,7 @@ def test_a_data_plane_that_is_blocked_while_the_ps_are_healthy_is_not_the_progra
 
 def test_failures_while_a_ps_has_no_shard_do_not_count_against_the_program(fleet: Fleet) -> None:
     fleet.phase = pb.EMPTY
-    for at in range(2 * MAX_FAILURES):
+    for at in range(2 * SAME_ERROR_LIMIT):
         fleet.lose(at, LostPeerError("AbortedError: restarted"))
     fleet.phase = pb.RUNNING
     fleet.lose(20, LostPeerError("AbortedError: restarted"))
