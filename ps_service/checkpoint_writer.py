@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ps_service.finite import first_not_finite
 from psfleet.checkpoint.manifest import checkpoint_folder
-from psfleet.checkpoint.parts import PartRecord, ShardContent, write_part
+from psfleet.checkpoint.parts import NOT_FINITE, PartRecord, ShardContent, write_part
 from psfleet.errors import BUG, PROGRAM_FAILED
 from psfleet.layout import Layout
 from psfleet.service.logs import RunLogger
@@ -128,7 +128,7 @@ class CheckpointWriter:
     def _write(self, step: int, content: ShardContent, is_final: Callable[[], bool]) -> None:
         tensor = first_not_finite(self._layout, self._shard, content)
         if tensor:
-            saved = SavedPart(step, None, f"{tensor} is NaN or infinite at step {step}, expected finite numbers")
+            saved = SavedPart(step, None, f"{tensor} {NOT_FINITE} at step {step}, expected finite numbers")
         else:
             saved = self._write_finite(step, content, is_final)
         self._report(saved)

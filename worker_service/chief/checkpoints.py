@@ -10,7 +10,7 @@ from typing import Any
 
 from psfleet.checkpoint import committed
 from psfleet.checkpoint.manifest import Checkpoint, checkpoint_folder, write_manifest
-from psfleet.checkpoint.parts import PartRecord
+from psfleet.checkpoint.parts import NOT_FINITE, PartRecord
 from psfleet.checkpoint.store import newest_committed, prune
 from psfleet.control import MIN_STEPS_AHEAD
 from psfleet.control import control_pb2 as pb
@@ -92,7 +92,7 @@ class CheckpointCommitter:
     def _record_failed_parts(self, states: Sequence[pb.ShardState]) -> None:
         """Records for each ps whether it could write its newest part. One that is not finite ends the run by itself."""
         for shard, state in enumerate(states):
-            if not state.parts or "NaN" in state.parts[-1].error:
+            if not state.parts or NOT_FINITE in state.parts[-1].error:
                 continue
             newest = state.parts[-1]
             if newest.error:
