@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import socket
 import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.children import ChildError, Children
 from benchmarks.workload import LEARNING_RATE, NUM_WORKERS, Workload
+from psfleet.processes.ports import free_addresses
 
 START_SECS = 120.0
 """For importing TensorFlow and opening a session, on a busy machine."""
@@ -29,8 +28,8 @@ def compute(workload: Workload) -> float:
 
 
 def stock(workload: Workload) -> float:
-    """Median step of stock TensorFlow 1, 2 workers + 1 ps, in milliseconds: the mean of both workers' medians."""
-    addresses = [f"127.0.0.1:{port}" for port in free_ports(1 + NUM_WORKERS)]
+    """Median step of the stock recipe, 2 workers + 1 ps, in milliseconds: the mean of both workers' medians."""
+    addresses = [address.data for address in free_addresses(1 + NUM_WORKERS)]
     cluster = {"ps": addresses[:1], "worker": addresses[1:]}
     with Children() as children:
         children.start("stock-ps-0", _stock(cluster, "ps", 0, workload))
@@ -73,15 +72,6 @@ def psfleet(workload: Workload, overrides: Sequence[str] = ()) -> float:
                 f"{workload.total_steps} and a number"
             )
         return float(p50) * 1000
-
-
-def free_ports(count: int) -> list[int]:
-    """Different free ports of this machine."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
 
 
 def _stock(cluster: dict[str, list[str]], role: str, index: int, workload: Workload) -> list[str]:

@@ -13,7 +13,7 @@ from importlib import metadata
 from benchmarks.workload import Workload
 
 TARGETS = {128: 0.75, 1024: 0.85}
-"""By hidden units: upper bound of psfleet's median step divided by stock's (issue 3)."""
+"""By hidden units: upper bound of psfleet's median step divided by stock's; README's section "Speed" has results."""
 
 
 @dataclass

@@ -20,7 +20,7 @@ from benchmarks.training_graph import Feed, fed_loss, new_optimizer
 from benchmarks.workload import NUM_WORKERS, Workload
 
 GATE_SECS = 600.0
-"""Longer than any deadline of the benchmark itself, which ends this process anyway."""
+"""Longer than any deadline of the benchmark, which ends this process when it is over."""
 
 
 def main() -> None:
@@ -45,10 +45,10 @@ def main() -> None:
 def run_worker(
     server: tf.compat.v1.train.Server, cluster: dict[str, list[str]], index: int, workload: Workload, parent: ParentPipe
 ) -> None:
-    """Trains as worker `index`; worker 0 is the chief, the others open their sessions after the chief.
+    """Trains as worker `index`; worker 0 is the chief, after which the others open their sessions.
 
-    Otherwise they would find an uninitialized model and retry only after 30 s. No worker closes its session itself: the
-    chief would close the token queue that the others wait for. The benchmark ends all of them.
+    A worker that finds an uninitialized model retries only after 30 s. No worker closes its session itself: the chief
+    would close the token queue that the others wait for. The benchmark ends all of them.
     """
     is_chief = index == 0
     train_op, feed, sync_hook = build(cluster, index, workload)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ps_service.finite import first_not_finite
 from psfleet.checkpoint.manifest import checkpoint_folder
-from psfleet.checkpoint.parts import PartRecord, ShardContent, write_part
+from psfleet.checkpoint.parts import NOT_FINITE, PartRecord, ShardContent, write_part
 from psfleet.errors import BUG, PROGRAM_FAILED
 from psfleet.layout import Layout
 from psfleet.service.logs import RunLogger
@@ -70,7 +70,7 @@ class CheckpointWriter:
         self._newest: Future[None] | None = None
 
     def await_turn(self, timeout_secs: float | None = None) -> bool:
-        """Waits until no snapshot is left to be read, which one is once the part before it is written.
+        """Waits until no snapshot waits to be read. A snapshot is read once the part before it is written.
 
         Returns:
             Whether that is so; False after the timeout.
@@ -99,7 +99,7 @@ class CheckpointWriter:
         return any(part.step == step and not part.is_retried for part in self.parts())
 
     def stop(self) -> None:
-        """From now on no snapshot is read and nothing is tried again; one that waits is dropped.
+        """Ends retries, and drops a snapshot that waits to be read.
 
         Its part would belong to a generation that has ended, and would never be committed.
         """
@@ -134,7 +134,7 @@ class CheckpointWriter:
     def _write(self, step: int, content: ShardContent, is_final: Callable[[], bool]) -> None:
         tensor = first_not_finite(self._layout, self._shard, content)
         if tensor:
-            saved = SavedPart(step, None, f"{tensor} is NaN or infinite at step {step}, expected finite numbers")
+            saved = SavedPart(step, None, f"{tensor} {NOT_FINITE} at step {step}, expected finite numbers")
         else:
             saved = self._write_finite(step, content, is_final)
         self._report(saved)
@@ -159,7 +159,7 @@ class CheckpointWriter:
         return SavedPart(step, record)
 
     def _report(self, saved: SavedPart) -> None:
-        """Replaces what is known of the part's step."""
+        """Stores the result of a part in place of that of an earlier attempt; logs an error when it is new."""
         parts = self.parts()
         if saved.error and saved not in parts:
             text = "cannot write the checkpoint part at step %d: %s%s"

@@ -97,7 +97,7 @@ class FleetView:
 
         Raises:
             ReplacedError: Another process is the chief.
-            LostPeerError: The run is over; the caller's next heartbeat tells how.
+            LostPeerError: The run is over; the reply to the caller's next heartbeat has the outcome.
             BadJobError: The caller is not the chief.
         """
         if caller.index != CHIEF:

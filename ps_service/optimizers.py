@@ -155,7 +155,7 @@ def _decay(optimizer: v1.train.Optimizer, lost: tf.Tensor) -> None:
 
 
 def _adagrad(options: schema.Adagrad, rate: tf.Tensor) -> v1.train.Optimizer:
-    """Keras adds epsilon to the sum of squares at each step; the same number comes of a sum that starts with it."""
+    """Keras adds epsilon to the sum of squares at each step; a sum that starts with epsilon is the same."""
     return v1.train.AdagradOptimizer(rate, options.initial_accumulator + options.epsilon)
 
 

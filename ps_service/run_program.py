@@ -19,7 +19,7 @@ from psfleet.job.program_files import first_difference
 
 @dataclass
 class RunProgram:
-    """See above.
+    """The digest of a run's training program, and when it may be set or changed; see the module.
 
     Attributes:
         digest: Of all files (see `psfleet.job.program_files`); empty: not known yet.
@@ -69,7 +69,7 @@ class RunProgram:
                 "or the end of their leases"
             )
         if request.index != CHIEF:
-            # Of a run that is resumed, the workers may be faster than the chief.
+            # When a run is resumed, its workers may join before its chief.
             raise LostPeerError(
                 f"{self._difference(request)}; no worker of the run is alive: waiting until its chief joins"
             )

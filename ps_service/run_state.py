@@ -103,7 +103,7 @@ class Run:
         with self.lock:
             return self.view.finish(outcome, self._clock())
 
-    def stops(self, signal_number: int) -> None:
+    def set_stop_signal(self, signal_number: int) -> None:
         """Stores the signal by which the present generation ends before the final step."""
         with self.lock:
             self.view.stop_signal = signal_number
@@ -114,7 +114,7 @@ class Run:
             return self.view.is_over(self._clock())
 
     def is_idle(self) -> bool:
-        """Idle entry without a shard; can be removed. A call after the end of a run creates such an entry."""
+        """Whether this is an idle entry without a shard, which can be removed; a call after a run's end creates one."""
         with self.lock:
             is_empty = self._shard is None and self.view.outcome is None and not self.building.locked()
             return is_empty and self._clock() - self.last_heartbeat > IDLE_SECS
@@ -158,13 +158,13 @@ class Run:
         Args:
             with_workers: Whether it lists the workers: 0.5 ms for 128.
             with_counters: Whether it holds the counts of gradients, which takes a call of TensorFlow.
-            caller: Index of the worker that asks: its own first batch is not told to it.
+            caller: Index of the worker that asks; whether it waits for its own first batch is left out.
         """
         with self.lock:
             view, shard = self.view, self._shard
             state = pb.ShardState(run=self.name, phase=self._phase(), cause=self._cause, epoch=view.epoch)
             state.reading_first_batch = view.awaits_first_batch(self._clock(), caller)
-            # Also without a shard: a chief that asks while the next one is built must not ask for an older generation.
+            # Also while a shard is built: the chief must not configure an older generation.
             state.generation = view.generation
             if with_workers:
                 state.workers.extend(self.workers())

@@ -54,6 +54,7 @@ def _serve(settings: Settings, stop: Stop, plane: DataPlane, identity: Identity 
             if stop.event.wait(0.1) and not servicer.finished.is_set():
                 raise stop.error()
             _check_runs(servicer, settings)
+        # Only a ps that serves a single run finishes.
         return _wait_for_workers(servicer.runs()[0])
 
 

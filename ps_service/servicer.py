@@ -96,7 +96,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             return pb.ScheduleCheckpointReply(accepted=False, step=shard.step if shard else 0)
         accepted = shard.schedule_checkpoint(request.step, request.stop)
         if accepted and request.stop:
-            run.stops(request.signal)
+            run.set_stop_signal(request.signal)
         return pb.ScheduleCheckpointReply(accepted=accepted, step=shard.step)
 
     def Finish(self, request: pb.FinishRequest, context: grpc.ServicerContext) -> pb.ShardState:

@@ -14,14 +14,14 @@ from ps_service.checkpoint_writer import CheckpointWriter
 from ps_service.shard_graph import Counters, ShardGraph, ShardPlan
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.tensors import read_shard
+from psfleet.control import MIN_STEPS_AHEAD
 from psfleet.errors import BUG
 from psfleet.service.logs import RunLogger
 
 _logger = logging.getLogger("psfleet.ps")
 
-MIN_STEPS_AHEAD = 2
-"""A checkpoint is accepted from this many steps ahead on: the next step has started already."""
 CLOSE_SECS = 5.0
+"""For the part that is written, and for the update loop, to end when a generation is closed."""
 SLOW_SECS = 1.0
 """An update that waits so long for the part of an earlier checkpoint is logged."""
 COUNTERS_SECS = 0.1
@@ -36,6 +36,13 @@ class Shard:
         checkpoint: To restore.
         on_failure: Called with a message and an exit code, on a thread of the shard, if an update cannot be applied or
             a tensor is not finite.
+
+    Attributes:
+        writer: Of the shard's checkpoint parts.
+        first_step: Global step at which the generation started.
+        step: Global step of the newest update.
+        final_step: Global step at which training ends: that of the job, or of a scheduled stop.
+        last_update: When the newest update was applied, by `time.monotonic`.
 
     Raises:
         BadJobError: The checkpoint does not match the layout.
@@ -89,7 +96,7 @@ class Shard:
     def counters(self) -> Counters:
         """Counts since the generation started: at most `COUNTERS_SECS` old before the last step, and exact after it.
 
-        Each heartbeat of each worker asks for them, and a run of the session costs as much as a small update.
+        Every scrape and every `Describe` asks for them, and a run of the session costs as much as a small update.
         """
         with self._counting:
             read_at, counters = self._counters
@@ -119,6 +126,7 @@ class Shard:
             if step < self.step + MIN_STEPS_AHEAD:
                 return False
             if step >= self.plan.job.train.steps:
+                # The job's last step ends training and has a checkpoint anyway.
                 return True
             self._scheduled.add(step)
             if stop:

@@ -150,7 +150,7 @@ class ShardGraph:
 
     def _all_variables(self) -> list[tf.Variable]:
         variables = self._variables
-        counters = [
+        others = [
             *variables.previous,
             *variables.previous_state,
             variables.global_step,
@@ -165,7 +165,7 @@ class ShardGraph:
             variables.update_secs,
         ]
         slots = [variable for parts in self._slots.values() for variable in parts]
-        return [*variables.buckets, *counters, variables.state, variables.frozen, *slots, *self._scalars.values()]
+        return [*variables.buckets, *others, variables.state, variables.frozen, *slots, *self._scalars.values()]
 
     def _counter_reads(self) -> list[tf.Tensor]:
         """In the order of `Counters`; reads `pushed` first: a gradient counted meanwhile never looks dropped."""

@@ -11,6 +11,7 @@ CHIEF = 0
 LEASE_SECS = 5.0
 """A worker whose last heartbeat is older is not alive, and its index can be leased; it sends one each second."""
 NEVER = float("-inf")
+"""A time before all others."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What every test gets: a quiet TensorFlow, its folder's time limit and, in `fleet`, a check for processes left."""
+"""For all tests: a quiet TensorFlow, a time limit by folder and, in `fleet`, a check for processes that are left."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _is_reaper_of(pid: int, leaders: set[int]) -> bool:
 
 
 def _descendants() -> Iterator[int]:
-    """Children of this process and all below them, ended ones that nobody waited for included."""
+    """Children of this process and all below them, ended ones whose parent has not waited for them included."""
     parents: dict[int, int] = {}
     for pid in _pids():
         _, _, fields = _read(pid, "stat").rpartition(") ")

@@ -17,7 +17,7 @@ Batch = tuple[np.ndarray, ...]
 
 
 class ReadingClosedError(Exception):
-    """A reader was closed while it made a data set; nobody waits for what it raises."""
+    """Ends the thread of a reader that was closed while it made a data set."""
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Reading:
     """What the thread of a reader is doing. Each attribute has one writer.
 
     Attributes:
-        is_closed: Set by the reader: nobody waits for another batch.
+        is_closed: Set by the reader: no other batch is needed.
         opens_shard: Set by the batches: the next one is the first of another data set.
     """
 

@@ -1,4 +1,4 @@
-"""Which batch a worker trains next, and the batches by their numbers."""
+"""Chooses the number of a worker's next batch, and reads batches by their numbers."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Batches:
         data: Of this worker.
         deadlines: Of the job: how long a batch may take.
         index: Of this worker.
-        progress: Is told when this worker waits for a first batch.
+        progress: Receives whether this worker waits for a first batch.
 
     Attributes:
         wait_ended: When the newest wait for a batch ended, by `time.monotonic`; -inf: there was none. Such a wait has a
@@ -108,7 +108,7 @@ class Batches:
         self._current: Batch | None = None
 
     def at(self, number: int) -> Batch:
-        """The batch of a number; free for the last one.
+        """The batch of a number; the last one is kept.
 
         Raises:
             DataStallError: The data set did not give it in time.
@@ -139,11 +139,8 @@ class Batches:
         if self._reader is None or not self._is_reached_by_reading_on(number):
             if self._reader is not None:
                 self._reader.close()
-            self._reader, self._number, self._current = (
-                BatchReader(partial(self._data.batches, number)),
-                number - 1,
-                None,
-            )
+            self._reader = BatchReader(partial(self._data.batches, number))
+            self._number, self._current = number - 1, None
         while self._number < number:
             self._current = self._next(self._reader)
             self._number += 1

@@ -50,7 +50,15 @@ class DataShard:
         epoch: int,
         reading: Reading,
     ) -> None:
-        """Calls `train`; `epoch` is the shard's first one."""
+        """Calls `train`.
+
+        Args:
+            epoch: The first epoch in which this worker reads the shard.
+
+        Raises:
+            ProgramError: `train` raised or returned something else, or the shard is smaller than a batch.
+            ReadingClosedError: The reader was closed.
+        """
         self._program = program
         self._job = job
         self._index = index
@@ -59,6 +67,7 @@ class DataShard:
         self.what = f"reading the training data of shard {index}"
         dataset = self._made(epoch, reading)
         self.is_random = is_random(dataset)
+        # Raises if the examples are not dense tensors.
         batch_spec(dataset, job, job.train.batch_size)
         self._num_examples = int(dataset.cardinality())
         self.is_finite = self._num_examples >= 0
@@ -69,18 +78,18 @@ class DataShard:
             raise self._too_small(self._num_examples)
         self._fixed = None if self.is_random else dataset
         self._unread = {epoch: dataset} if self.is_random else {}
-        self._read: dict[int, int] = {}
+        self._lengths: dict[int, int] = {}
         seed = np.random.SeedSequence([job.train.seed, index]).generate_state(1, np.uint64)[0]
         self._seed = int(seed >> np.uint64(1))
 
     def num_batches(self, epoch: int) -> int | None:
         """Of an epoch; None as long as it is unknown."""
-        return self._read.get(epoch) if self.varies else self._num_batches
+        return self._lengths.get(epoch) if self.varies else self._num_batches
 
     def has_read(self, epoch: int, num_batches: int) -> None:
         """An epoch was read to its end."""
         if self.varies:
-            self._read[epoch] = num_batches
+            self._lengths[epoch] = num_batches
         else:
             self._num_batches = num_batches
 
@@ -126,7 +135,7 @@ class DataShard:
         meanwhile.
 
         Raises:
-            ReadingClosedError: Nobody waits for the data any more.
+            ReadingClosedError: The reader was closed.
         """
         entropy = [self._job.train.seed, self._index, epoch]
         seed = _nonzero(int(np.random.SeedSequence(entropy).generate_state(1)[0]))

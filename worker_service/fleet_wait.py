@@ -14,7 +14,7 @@ POLL_SECS = 0.05
 
 
 class FleetWait:
-    """Waits of one worker, by the states that its heartbeat brings."""
+    """The waits of one worker; it reads the states of the ps from its heartbeat's replies."""
 
     def __init__(self, context: RunContext, heartbeat: Heartbeat) -> None:
         self._context = context
@@ -31,13 +31,13 @@ class FleetWait:
         try:
             self._wait(what, done, deadlines.stall_secs)
         except DeadlineError:
-            whole = self.stall_secs(self._heartbeat.states)
-            if whole <= deadlines.stall_secs:
+            total_secs = self.stall_secs(self._heartbeat.states)
+            if total_secs <= deadlines.stall_secs:
                 raise
             try:
-                self._wait(what, done, whole - deadlines.stall_secs)
+                self._wait(what, done, total_secs - deadlines.stall_secs)
             except DeadlineError as error:
-                raise DeadlineError(what, whole, error.last_seen) from None
+                raise DeadlineError(what, total_secs, error.last_seen) from None
 
     def until_step(self, step: int, what: str, is_replaced: Callable[[States], bool]) -> None:
         """Waits until ps 0 has reached a step: as long as it makes progress.

@@ -24,7 +24,7 @@ logger = logging.getLogger("psfleet.worker")
 
 BEAT_SECS = 1.0
 CALLS_AT_ONCE = 1 + math.ceil(CALL_SECS / BEAT_SECS)
-"""To one ps that does not answer: after each loss it is called again while earlier calls wait for their deadline."""
+"""Open calls to one ps that does not answer: after each loss it is called again, before the earlier calls end."""
 UNWIND_SECS = 3.0
 """Time for a worker to leave its step when its run is over; after that the process exits."""
 

@@ -54,7 +54,7 @@ def join(
         try:
             return _join(fleet, settings, job, process, program or {})
         except ReplacedError as error:
-            # Another process got the index between two calls: this one asks for an index as if it had none.
+            # Another process got the index between two calls: this one joins anew, under another name.
             process = secrets.token_hex(8)
             return LostPeerError(str(error))
         except LostPeerError as error:

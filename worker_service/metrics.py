@@ -19,13 +19,19 @@ from worker_service.progress import TrainingProgress
 
 WIRE_BYTES = {"float32": 4, "bfloat16": 2}
 """Of one element on the wire."""
-STEP_BYTES = 8
-"""An int64: a push carries the local step; a pull carries two, the global step and the final step."""
+STEPS_BYTES = 16
+"""Two int64: a push carries the local step and the gradient's number; a pull the global step and the final step."""
 
 
 @dataclass(frozen=True)
 class Payload:
-    """Bytes of one step of one worker, by layout and wire type, to or from all ps together."""
+    """Bytes between one worker and all ps together, by layout and wire type.
+
+    Attributes:
+        push: Sent in a step.
+        pull: Received in a step.
+        attach: Received once in a session: state and frozen weights.
+    """
 
     push: int
     pull: int
@@ -40,8 +46,8 @@ class Payload:
         averages = sum(part.num_bytes for part in ranges if part.float_dtype)
         others = sum(part.num_bytes for part in ranges) - averages
         return cls(
-            push=buckets + layout.num_ps * STEP_BYTES + averages + (others if index == 0 else 0),
-            pull=buckets + layout.num_ps * 2 * STEP_BYTES + averages,
+            push=buckets + layout.num_ps * STEPS_BYTES + averages + (others if index == 0 else 0),
+            pull=buckets + layout.num_ps * STEPS_BYTES + averages,
             attach=layout.state.size + layout.frozen.size,
         )
 

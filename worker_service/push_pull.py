@@ -167,12 +167,13 @@ class Exchange:
                 sent[0] = tf.concat([sent[0], *averages, _bits(progress, self._wire)], 0)
         with tf.device(self._own_device):
             received = [tf.cast(bucket, tf.float32)[: self._layout.bucket_size] for bucket in sent]
-            rest = [*averages, tf.zeros([0], self._wire)][0]
             if self._is_small:
                 rest = sent[0][self._layout.bucket_size :]
+            else:
+                rest = averages[0] if averages else tf.zeros([0], self._wire)
             if own_state is not None:
                 states, rest = self._state_wire.pulled(rest, own_state)
-                state = [*states, own_state][0]
+                state = states[0] if states else own_state
             if self._is_small:
                 progress = _numbers(rest)
             return Pulled(tf.identity(progress), received, tf.identity(state))

@@ -1,4 +1,4 @@
-"""What every part of a worker knows of its run."""
+"""The values of one run that all parts of a worker share."""
 
 from __future__ import annotations
 

@@ -130,14 +130,14 @@ def _train(process: _Process, plane: DataPlane) -> int:
     )
     numbers = BatchNumbers(job.update.mode == "sync", job.fleet.replicas)
     data = TrainingData.of_worker(program, job, index)
-    feed = Batches(data, numbers, job.deadlines, index, process.progress)
+    batches = Batches(data, numbers, job.deadlines, index, process.progress)
     # All objects so far live as long as the process: the collector need not scan them (5 % of a worker's time).
     gc.freeze()
     if index == 0:
-        return _lead(process, context, front, feed)
-    # From here on it may wait for the chief, which must not wait for it.
+        return _lead(process, context, front, batches)
+    # From here on this worker may wait for the chief, which must not wait for this worker's first batch.
     process.progress.reading_first_batch = False
-    outcome = Worker(context, front, feed, process.heartbeat, process.progress).run()
+    outcome = Worker(context, front, batches, process.heartbeat, process.progress).run()
     if outcome.exit_code:
         logger.info("the run ended: %s", outcome.message, extra={"exit_code": outcome.exit_code})
     return outcome.exit_code
@@ -159,11 +159,11 @@ def _front_end(program: KerasProgram | GraphProgram, job: Job, index: int, fleet
         raise
 
 
-def _lead(process: _Process, context: RunContext, front: FrontEnd, feed: Batches) -> int:
+def _lead(process: _Process, context: RunContext, front: FrontEnd, batches: Batches) -> int:
     """Trains as the chief, and writes the report, however the run ends; returns the exit code."""
     components = chief_components(process.settings, context, front, process.program)
     process.metrics.add_chief(components)
-    chief = Chief(context, front, feed, process.heartbeat, process.progress, components)
+    chief = Chief(context, front, batches, process.heartbeat, process.progress, components)
     try:
         outcome = chief.run()
         error = chief.error

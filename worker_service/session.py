@@ -131,10 +131,11 @@ class WorkerSession:
             return self._pull_one_step()
 
     def _pull_one_step(self) -> SessionStart:
-        """Copies parameters and state: of the lowest global step if the shards keep that, again if one was updated.
+        """Copies parameters and state: those of the lowest global step if the shards keep them, else the newest.
 
-        A shard can be a step ahead of another whose update waits for this worker's gradient. Shards that go on by more
-        do not wait for it, because the fleet has more workers than its quorum: it then takes the newest parameters.
+        A shard can be a step ahead of another whose update waits for this worker's gradient; it keeps what it had
+        before that step. Shards that advance by more do not wait for this worker, because the fleet has more workers
+        than its quorum. A copy during which a shard was updated is discarded, and another one made.
         """
         deadline = time.monotonic() + self._step_secs
         first = None

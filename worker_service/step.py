@@ -104,7 +104,7 @@ class StepGraph:
             return self._gather(pulled)
 
     def _gather(self, pulled: Sequence[Pulled]) -> tf.Tensor:
-        """Assigns parameters and state of all shards; returns global step, final step and so on of each, one row each.
+        """Assigns parameters and state of all shards; returns `Pulled.progress` of each, one row each.
 
         A model without state has no operation for it.
         """

@@ -20,7 +20,7 @@ class TrainingData:
     """The batches of one worker; batch t is a function of the seed, the worker's index and t.
 
     With as many workers as the quorum, worker i reads shard i in every epoch. With more, a worker that is always too
-    late would withhold its shard from the model. Then the shards form a circle: worker i starts at shard i, and goes on
+    late would withhold its shard from the model. Then the shards form a circle: worker i starts at shard i, and changes
     to the next shard after each epoch. All workers go round at the same pace, a batch at each step, so that they keep
     their distances, whatever the lengths of the shards are: no two of them have the same batch of the same step, and in
     each round every worker has every batch once.
@@ -30,7 +30,7 @@ class TrainingData:
 
     Args of the constructor:
         num_shards: Workers and spares of the job.
-        rotates: Whether workers go on to the next shard after each epoch.
+        rotates: Whether workers change to the next shard after each epoch.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class TrainingData:
 
         Args:
             start: Number of the first batch.
-            reading: Of the reader. Once that is closed, no further batch is read, nor skipped. Told when a worker that
-                changes shards opens the next one.
+            reading: Of the reader. Once that is closed, no further batch is read, nor skipped. `opens_shard` is set
+                when another data set is opened.
 
         Yields:
             The arrays of one batch in `tf.nest.flatten` order, `[batch, ...]` each; read-only.
@@ -154,6 +154,7 @@ class TrainingData:
                 return epoch, rest
             epoch, rest = epoch + 1, rest - length
             if epoch == self._epochs_of_round and not any(shard.varies for shard in self._shards.values()):
+                # A round has `number - rest` batches, as all further rounds have: they are skipped at once.
                 rounds, rest = divmod(rest, number - rest)
                 epoch += rounds * self._epochs_of_round
         return None

@@ -94,7 +94,7 @@ class Worker:
         self._wait(f"the end of the run after step {self._progress.step}", lambda states: self._is_replaced(generation))
 
     def before_build(self) -> None:
-        """Is called before the step is built from the program."""
+        """Does nothing; a subclass may wait here before the step is built from the program."""
 
     def train(self, generation: int) -> bool:
         """Trains one generation; True if it reached the final step, False if a peer was lost."""

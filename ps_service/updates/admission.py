@@ -53,7 +53,7 @@ def admit_quorum(variables: ShardVariables, quorum: int) -> tuple[tf.Tensor, lis
         v1.while_loop(
             lambda contributors, *_: tf.reduce_sum(contributors) < quorum,
             admit_next,
-            [none, *state.nothing()],
+            [none, *state.initial_means()],
             parallel_iterations=1,
         )
     )

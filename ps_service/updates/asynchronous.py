@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -47,7 +46,11 @@ class AsyncUpdates:
     """
 
     def __init__(
-        self, variables: ShardVariables, make_optimizer: Any, stale: Stale, state_share: Callable[[tf.Tensor], Any]
+        self,
+        variables: ShardVariables,
+        make_optimizer: Callable[[tf.Tensor], v1.train.Optimizer],
+        stale: Stale,
+        state_share: Callable[[tf.Tensor], tf.Tensor],
     ) -> None:
         *tensors, stamp, worker = variables.gradients.dequeue()
         gradients, pushed_state = tensors[: len(variables.buckets)], tensors[len(variables.buckets) :]
@@ -59,14 +62,12 @@ class AsyncUpdates:
         policy = StalePolicy(stale, staleness)
         is_used = policy.is_used & (number > newest) & (global_step < variables.final_step.read_value())
         self.optimizer: v1.train.Optimizer = make_optimizer(policy.rate_factor)
-        bucket = tf.minimum(staleness, STALENESS_BUCKETS - 1)
+        entry = tf.cast(tf.minimum(staleness, STALENESS_BUCKETS - 1), tf.int32)
         counted = [
             variables.last_local_step.scatter_nd_update([[worker]], [local_step]),
             variables.last_number.scatter_nd_update([[worker]], [tf.maximum(newest, number)]),
             variables.used.scatter_nd_add([[worker]], [tf.cast(is_used, tf.int64)]),
-            variables.staleness.scatter_nd_add(
-                tf.stack([worker, tf.cast(bucket, tf.int32)])[tf.newaxis], tf.ones([1], tf.int64)
-            ),
+            variables.staleness.scatter_nd_add(tf.stack([worker, entry])[tf.newaxis], tf.ones([1], tf.int64)),
         ]
 
         def apply() -> tf.Tensor:

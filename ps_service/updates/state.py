@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
+from ps_service.worker_record import CHIEF
 from psfleet.job.job import Job
 from psfleet.layout import StateRange
 from psfleet.tf import ShardVariables
 from psfleet.tf.byte_vectors import as_bytes, from_bytes
-
-CHIEF = 0
-"""Index of the worker whose integers and booleans are kept."""
 
 
 class StateUpdate:
@@ -26,8 +24,8 @@ class StateUpdate:
         self._state = variables.state
         self._ranges = variables.state_ranges
 
-    def nothing(self) -> list[tf.Tensor]:
-        """The means before the first push, one for each range: what the shard has, until a push is admitted."""
+    def initial_means(self) -> list[tf.Tensor]:
+        """The means before the first push, one for each range: the values of the shard."""
         if not self._ranges:
             return []
         present = self._state.read_value()
@@ -98,10 +96,10 @@ def state_share(job: Job) -> Callable[[tf.Tensor], tf.Tensor]:
 
 
 def _moved(old: tf.Tensor, new: tf.Tensor, share: tf.Tensor) -> tf.Tensor:
-    """Numbers that go a share of the way from `old` to `new`; a share of 1 / n adds the n-th value to a running mean.
+    """`old + share * (new - old)`; with a share of 1 / n the running mean after its n-th value.
 
-    Numbers that are equal keep their bits, and so does `new` with a share of 1: a sum that is divided at the end would
-    change what nobody changed (x + x + x) / 3, and could overflow. `new - old` could overflow, too.
+    Equal numbers keep their bits, and so does `new` with a share of 1. A sum that is divided at the end would change
+    equal numbers, as (x + x + x) / 3 does, and could overflow; so could `new - old`.
 
     Args:
         share: Scalar of the type of both.

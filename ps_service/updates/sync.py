@@ -52,7 +52,8 @@ class ContributorCounter(v1.train.Optimizer):
         kept = self._keep_previous()
         with tf.control_dependencies(kept):
             written = [self._variables.state.assign(state, read_value=False) for state in self._state]
-        # All of it before the update, which ends with the global step: who reads that first finds the state of it.
+        # Before the update, which changes the global step last: a worker that reads the global step and then the state
+        # gets the state of that step or of a later one.
         with tf.control_dependencies([counted, *kept, *written]):
             return timed(self._variables, averages, lambda: self._wrapped.apply_gradients(pairs, global_step, name))
 
@@ -86,8 +87,9 @@ class SyncUpdates:
             sync = v1.train.SyncReplicasOptimizer(
                 counter, replicas_to_aggregate=quorum, total_num_replicas=num_replicas
             )
-            shapes = [(tf.zeros(bucket.shape), bucket) for bucket in variables.buckets]
-            sync.apply_gradients(shapes, global_step=variables.global_step)
+            # Builds the accumulators and the chief's operations. This ps never runs the operation that pushes zeros.
+            zeros = [(tf.zeros(bucket.shape), bucket) for bucket in variables.buckets]
+            sync.apply_gradients(zeros, global_step=variables.global_step)
             sync.ready_for_local_init_op.mark_used()
             runner = sync.get_chief_queue_runner()
             with tf.control_dependencies(runner.enqueue_ops):

@@ -27,7 +27,7 @@ class TokenSender:
     - A worker that dies leaves a registration or a token. Its successor's first wait takes the token and starts over.
 
     Args of the constructor:
-        max_tokens: A queue that holds so many gets no more. Nobody else enqueues, so sending never blocks.
+        max_tokens: A queue that holds so many gets no more. Only this ps enqueues, so sending never blocks.
     """
 
     def __init__(self, variables: ShardVariables, max_tokens: int) -> None:

@@ -30,6 +30,8 @@ DTYPES: Mapping[str, str] = {
 
 SCALAR_PREFIX = "scalar/"
 POSITION = re.compile("[0-9]{1,18}")
+NOT_FINITE = "is NaN or infinite"
+"""In the error of a part that a ps does not write: the training program is at fault, not the disk."""
 
 
 @dataclass

@@ -1,21 +1,17 @@
-"""What every test on a real cluster gets: a cluster for the session, a namespace of its own, a record if it fails."""
+"""Fixtures of tests on a real cluster: the cluster, and namespaces whose pods, events and logs are kept on failure."""
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from support import kind_cluster
-from support.kind_fleet import Space
+from support.kind_fleet import Space, made_space
 
-RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
 FAILED = pytest.StashKey[bool]()
-"""Whether a test of a module has failed, so that its namespace's pods are put on record."""
+"""Whether a test of a module has failed, so that pods, events and logs of its namespace are kept."""
 
 
 @pytest.fixture(scope="session")
@@ -56,27 +52,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report
 
 
-@contextmanager
-def made_space(kubeconfig: Path, folder: Path) -> Iterator[Space]:
-    """A namespace, and its end."""
-    name = f"test-{uuid.uuid4().hex[:8]}"
-    own = folder / "kubeconfig"
-    shutil.copy(kubeconfig, own)
-    space = Space(name, own, folder)
-    space.kubectl("create", "namespace", name)
-    try:
-        space.kubectl("label", "namespace", name, RESTRICTED)
-        space.kubectl("config", "set-context", "--current", f"--namespace={name}")
-        yield space
-    finally:
-        for process in space.processes:
-            process.kill()
-            process.wait()
-        # A namespace removes its pods first, which wait for their Job, which waits to replace them: Jobs go before.
-        space.kubectl("delete", "jobs", "--all", "--wait=false")
-        space.kubectl("delete", "namespace", name, "--wait=false")
-
-
 def _record(space: Space, has_failed: bool) -> None:
     """Keeps pods, events and logs of a namespace whose test failed."""
     if not has_failed:
@@ -87,13 +62,13 @@ def _record(space: Space, has_failed: bool) -> None:
         "pods.txt": ("describe", "pods,jobs,pvc"),
         "events.txt": ("get", "events", "--sort-by=.lastTimestamp"),
     }.items():
-        (folder / name).write_text(_told(space, *command))
+        (folder / name).write_text(_printed(space, *command))
     for pod in space.kubectl("get", "pods", "-o", "name", check=False).split():
-        (folder / f"{pod.rpartition('/')[2]}.log").write_text(_told(space, "logs", pod))
+        (folder / f"{pod.rpartition('/')[2]}.log").write_text(_printed(space, "logs", pod))
     print(f"\npods, events and logs of the namespace: {folder}")
 
 
-def _told(space: Space, *command: str) -> str:
+def _printed(space: Space, *command: str) -> str:
     try:
         return space.kubectl(*command, check=False)
     except subprocess.TimeoutExpired as error:

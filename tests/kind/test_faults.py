@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from support.kind_fleet import COMMAND_SECS, RECOVERY_SECS, START_SECS, Object, Space, Watcher, is_alive, place
+from support.kind_fleet import COMMAND_SECS, RECOVERY_SECS, START_SECS, Object, Space, Watcher, index_of, is_alive
 
 from psfleet.polling import wait_until
 from psfleet.report.schema import Report
@@ -50,12 +50,12 @@ def lives(space: Space) -> int:
 
 
 def delete(space: Space, component: str, index: int) -> tuple[Object, Object]:
-    """Deletes a pod of a place; it, and the one that took the place."""
+    """Deletes the pod of an index; returns it and the pod that replaced it."""
     old = space.pod(component, index)
     space.kubectl("delete", "pod", old["metadata"]["name"], "--wait=false")
 
     def successor() -> list[Object]:
-        found = [pod for pod in space.pods(component) if place(pod) == index and is_alive(pod)]
+        found = [pod for pod in space.pods(component) if index_of(pod) == index and is_alive(pod)]
         return [pod for pod in found if pod["status"]["phase"] == "Running" and uid(pod) != uid(old)]
 
     return old, wait_until(successor, RECOVERY_SECS, f"a new pod of {component} {index}", poll_secs=1)[0]
@@ -143,7 +143,7 @@ def test_more_workers_join_and_those_removed_are_not_missed(fleet: Space) -> Non
     fleet.psfleet("scale", NAME, "--workers", "2")
     lives(fleet)
     wait_until(
-        lambda: [place(pod) for pod in fleet.pods("worker") if is_alive(pod)], RECOVERY_SECS, "two workers",
+        lambda: [index_of(pod) for pod in fleet.pods("worker") if is_alive(pod)], RECOVERY_SECS, "two workers",
         done=[0, 1].__eq__, poll_secs=1,
     )  # fmt: skip
     assert "expected 2 to 5" in fleet.psfleet("scale", NAME, "--workers", "6", code=64)

@@ -1,4 +1,4 @@
-"""The command line in this process: what a command says and exits with."""
+"""Runs the command line in this process, and captures its output and exit code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ train: {steps: 20, batch_size: 4}
 
 @dataclass(frozen=True)
 class Said:
-    """What a command said."""
+    """Exit code and output of a command."""
 
     code: int
     out: str

@@ -25,21 +25,21 @@ FORK_SECS = 60.0
 """Until a process is forked: the first one waits for the import of TensorFlow."""
 SERVER = Path(__file__).with_name("standing_fork_server.py")
 _standing: list[str] = []
-"""The Unix socket of this session's fork server while there is one."""
+"""The path of the Unix socket of this session's fork server; empty while there is none."""
 
 
 @contextmanager
 def standing_fork_server() -> Iterator[None]:
     """Has one process import TensorFlow, and fork what this module starts during the block, and launchers below it."""
     with tempfile.TemporaryDirectory(prefix="psfleet-") as folder:
-        place = Path(folder, "fork-server")
+        path = Path(folder, "fork-server")
         process = subprocess.Popen(
-            [sys.executable, "-P", str(SERVER), str(os.getpid()), str(place), *MODULES.values()],
+            [sys.executable, "-P", str(SERVER), str(os.getpid()), str(path), *MODULES.values()],
             stdin=subprocess.DEVNULL, env=settings.for_child({}), start_new_session=True,
         )  # fmt: skip
         try:
-            wait_until(place.exists, 30.0, f"the fork server at {place}", poll_secs=0.02)
-            _standing.append(str(place))
+            wait_until(path.exists, 30.0, f"the fork server at {path}", poll_secs=0.02)
+            _standing.append(str(path))
             yield
         finally:
             _standing.clear()
@@ -52,7 +52,7 @@ def service(module: str, environment: Mapping[str, str], log: Path, is_alone: bo
 
     Args:
         module: The package, such as `ps_service`.
-        environment: Beside this process's own.
+        environment: Variables in addition to this process's own.
         log: Takes what it prints.
         is_alone: Whether it is started by itself rather than forked: a fork server names itself as the parent.
     """

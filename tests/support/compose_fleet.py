@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,11 +23,10 @@ from psfleet.polling import wait_until
 from psfleet.report.schema import Report
 from psfleet.service.logs import parse_line
 from support.images import docker, printed
+from support.local_fleet import JOB, PROGRAM
 
 T = TypeVar("T")
 
-PROGRAM = Path(__file__).parent / "programs" / "paced_program.py"
-"""A regression whose data wait at gates: see there."""
 START_SECS = 150.0
 """Until a fleet trains; 15 on an idle machine with 2 cores."""
 END_SECS = 120.0
@@ -36,13 +34,6 @@ COMMAND_SECS = 150.0
 POLL_SECS = 0.25
 LEFT = 128 + signal.SIGINT
 """The exit code of a `psfleet up` that was left with Ctrl-C."""
-JOB: Mapping[str, Any] = {
-    "program": "paced_program:build",
-    "fleet": {"ps": 1, "workers": 2},
-    "optimizer": {"name": "adam", "learning_rate": 0.01},
-    "train": {"steps": 100, "batch_size": 1, "seed": 7},
-    "device": {"intra_op_threads": 1},
-}
 
 
 @dataclass
@@ -71,17 +62,17 @@ class Fleet:
     @property
     def screen(self) -> Path:
         """What the newest `psfleet up` prints."""
-        return self.folder / f"screen-{len(self.commands)}.txt"
+        return self._screen(len(self.commands))
 
     def up(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Starts `psfleet up`."""
-        self.commands.append(None)  # type: ignore[arg-type]
-        with self.screen.open("wb") as screen:
-            command = [*psfleet("up"), str(self.job), "--out", str(self.out), *arguments]
-            self.commands[-1] = subprocess.Popen(
+        command = [*psfleet("up"), str(self.job), "--out", str(self.out), *arguments]
+        with self._screen(len(self.commands) + 1).open("wb") as screen:
+            process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=screen, stderr=subprocess.STDOUT, start_new_session=True
             )
-        return self.commands[-1]
+        self.commands.append(process)
+        return process
 
     def leave(self) -> int:
         """Presses Ctrl-C on `psfleet up`; its exit code."""
@@ -160,22 +151,25 @@ class Fleet:
             raise AssertionError(f"{error}\n{self.tails()}") from error
 
     def kill_inside(self, service: str, number: int = 1) -> float:
-        """Kills the process of a container as the machine would, so that Docker starts it again; when."""
+        """Kills the process of a container, so that Docker starts it again; returns when, in seconds since 1970."""
         docker(
             "exec", self.container(service, number), "sh", "-c", "kill -9 $(cat /proc/1/task/1/children)", check=False
         )
         return time.time()
+
+    def _screen(self, number: int) -> Path:
+        return self.folder / f"screen-{number}.txt"
 
     def _has_ended(self) -> bool:
         return bool(self.commands) and self.commands[-1].poll() not in (None, LEFT)
 
     def tails(self) -> str:
         """The ends of what the command printed and the containers logged."""
-        said_last = [f"--- {self.screen.name}\n{self.screen.read_text()[-1500:]}"]
+        tails = [f"--- {self.screen.name}\n{self.screen.read_text()[-1500:]}"]
         for name in self.containers():
             logs = docker("logs", "--tail", "8", name, check=False)
-            said_last.append(f"--- {name}\n{logs.stdout[-1500:]}{logs.stderr[-600:]}")
-        return "\n".join(said_last)
+            tails.append(f"--- {name}\n{logs.stdout[-1500:]}{logs.stderr[-600:]}")
+        return "\n".join(tails)
 
 
 @contextmanager
@@ -228,8 +222,3 @@ def inspected(*command: str) -> dict[str, dict[str, Any]]:
     found = ids(*listing, project=name)
     content = json.loads(docker("inspect", *found).stdout) if found else []
     return {item["Name"].removeprefix("/"): item for item in content}
-
-
-def without_engine() -> dict[str, str]:
-    """An environment in which no Docker engine answers."""
-    return {**os.environ, "DOCKER_HOST": "unix:///nowhere/docker.sock"}

@@ -12,15 +12,14 @@ import ssl
 import sys
 from pathlib import Path
 
-from psfleet.addresses import LOCAL_PORTS, Address, local_address
+from psfleet.addresses import DATA_PORT, LOCAL_PORTS, Address, local_address
 from psfleet.control.client import PsClient
 from psfleet.errors import PsfleetError
-from psfleet.manifests.container import CONTROL_PORT, TUNNEL_PORT
+from psfleet.manifests.container import TUNNEL_PORT
 from psfleet.service.settings import prepare_tensorflow
 from psfleet.tls.identity import Identity
 
 SECS = 5.0
-DATA_PORT = Address("", CONTROL_PORT).port - 1
 PORTS = (DATA_PORT, *(ports[at] for ports in LOCAL_PORTS.values() for at in range(3)))
 """Where TensorFlow may listen, with TLS or without."""
 
@@ -61,7 +60,7 @@ def calls_control(ps: Address, run: str, identity: Identity | None) -> bool:
 
 
 def passes_tunnel(host: str, certificate: Path | None) -> bool:
-    """Whether the far side of the tunnel, TensorFlow's gRPC server, sends a byte to somebody with this certificate.
+    """Whether the far side of the tunnel, TensorFlow's gRPC server, sends a byte to a client with this certificate.
 
     It speaks first (the SETTINGS of HTTP/2), once a client has sent its own first line.
     """
@@ -81,7 +80,7 @@ def passes_tunnel(host: str, certificate: Path | None) -> bool:
 
 
 def opens_session(ps: Address) -> bool:
-    """Whether TensorFlow on the ps computes something for a stranger: then he can run any code there."""
+    """Whether TensorFlow on the ps computes something for a stranger, who could then run any code there."""
     prepare_tensorflow()
     import tensorflow as tf
 

@@ -19,7 +19,7 @@ def with_component(objects: Sequence[Object], folder: Path) -> list[Object]:
     found = copy.deepcopy(list(objects))
     for entry in component.get("patches", ()):
         content = yaml.safe_load(entry["patch"])
-        chosen = [content_of for content_of in found if _is_target(content_of, entry["target"])]
+        chosen = [each for each in found if _is_target(each, entry["target"])]
         assert chosen, f"{folder.name}: nothing is like {entry['target']}"
         if isinstance(content, dict):
             assert content["$patch"] == "delete"
@@ -44,17 +44,14 @@ def _apply(content: Object, operation: Mapping[str, Any]) -> None:
     for part in path:
         at = at[int(part)] if isinstance(at, list) else at[part]
     kind = operation["op"]
-    if isinstance(at, list):
-        if kind == "add":
-            at.insert(int(last), copy.deepcopy(operation["value"]))
-            return
-        at.pop(int(last)) if kind == "remove" else at.__setitem__(int(last), copy.deepcopy(operation["value"]))
-        return
-    assert kind != "replace" or last in at, f"nothing to replace at {operation['path']}"
+    key: Any = int(last) if isinstance(at, list) else last
     if kind == "remove":
-        del at[last]
+        del at[key]
+    elif kind == "add" and isinstance(at, list):
+        at.insert(key, copy.deepcopy(operation["value"]))
     else:
-        at[last] = copy.deepcopy(operation["value"])
+        assert kind == "add" or isinstance(at, list) or key in at, f"nothing to replace at {operation['path']}"
+        at[key] = copy.deepcopy(operation["value"])
 
 
 def _rename(objects: Sequence[Object], image: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""A cluster of three nodes made by kind, with the fleet's images: `python tests/kind/kind_cluster.py up|down`."""
+"""A cluster of three nodes made by kind, with the fleet's images: `make kind-up` and `make kind-down`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMAND_SECS = 120
 
 
 def kubeconfig() -> Path:
-    """Of the cluster; no other program reads or changes it."""
+    """The cluster's kubeconfig; no other program reads or changes it."""
     return HOME / "kubeconfig"
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -16,6 +20,7 @@ from psfleet.polling import wait_until
 
 PROGRAM = Path(__file__).parent / "programs" / "slow_program.py"
 COMMAND_SECS = 120.0
+RESTRICTED = "pod-security.kubernetes.io/enforce=restricted"
 START_SECS = 300.0
 """From `up` to the first step; TensorFlow's import alone takes a minute of a crowded machine."""
 RECOVERY_SECS = 240.0
@@ -26,7 +31,11 @@ Object = dict[str, Any]
 
 @dataclass
 class Space:
-    """A namespace, and a kubeconfig whose context is in it."""
+    """A namespace, and a kubeconfig whose context is in it.
+
+    Attributes:
+        folder: Has the kubeconfig, job files, and the output of started commands.
+    """
 
     name: str
     kubeconfig: Path
@@ -90,10 +99,10 @@ class Space:
         return sorted(found, key=lambda pod: (pod["metadata"]["name"], pod["metadata"]["creationTimestamp"]))
 
     def pod(self, component: str, index: int) -> Object:
-        """The pod of a place that was not deleted and has not ended."""
+        """The pod of an index that was not deleted and has not ended."""
 
         def look() -> list[Object]:
-            return [pod for pod in self.pods(component) if place(pod) == index and is_alive(pod)]
+            return [pod for pod in self.pods(component) if index_of(pod) == index and is_alive(pod)]
 
         return wait_until(look, RECOVERY_SECS, f"a pod of {component} {index}", poll_secs=1)[0]
 
@@ -114,7 +123,7 @@ class Space:
 
     def step(self, name: str) -> int:
         """The last step that the chief of a fleet has logged; -1: none yet."""
-        chief = [pod for pod in self.pods("worker") if place(pod) == 0]
+        chief = [pod for pod in self.pods("worker") if index_of(pod) == 0]
         entries = self.entries(chief[-1]["metadata"]["name"]) if chief else []
         return max([entry["step"] for entry in entries if entry.get("event") == "progress"], default=-1)
 
@@ -162,16 +171,8 @@ class Watcher:
         self._file = space.folder / "pods.json"
 
     def __enter__(self) -> Self:
-        command = [
-            "kubectl",
-            "get",
-            "pods",
-            "--watch",
-            "-l",
-            "app.kubernetes.io/component in (ps,worker)",
-            "-o",
-            "json",
-        ]
+        chosen = ("-l", "app.kubernetes.io/component in (ps,worker)")
+        command = ["kubectl", "get", "pods", "--watch", *chosen, "-o", "json"]
         with self._file.open("w") as output:
             self._process = subprocess.Popen(command, stdout=output, env=self._space.environment)
         return self
@@ -190,7 +191,33 @@ class Watcher:
         return exit_codes(list(last.values()))
 
 
-def place(pod: Object) -> int:
+@contextmanager
+def made_space(kubeconfig: Path, folder: Path) -> Iterator[Space]:
+    """Makes a namespace with the "restricted" pod security standard; it is deleted with the block.
+
+    Args:
+        kubeconfig: Of the cluster; copied.
+        folder: Takes the copy, and the output of commands.
+    """
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    own = folder / "kubeconfig"
+    shutil.copy(kubeconfig, own)
+    space = Space(name, own, folder)
+    space.kubectl("create", "namespace", name)
+    try:
+        space.kubectl("label", "namespace", name, RESTRICTED)
+        space.kubectl("config", "set-context", "--current", f"--namespace={name}")
+        yield space
+    finally:
+        for process in space.processes:
+            process.kill()
+            process.wait()
+        # A namespace removes its pods first, which wait for their Job, which waits to replace them: Jobs go before.
+        space.kubectl("delete", "jobs", "--all", "--wait=false")
+        space.kubectl("delete", "namespace", name, "--wait=false")
+
+
+def index_of(pod: Object) -> int:
     """The index of a pod in its Job."""
     return int(pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"])
 

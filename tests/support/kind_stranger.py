@@ -1,4 +1,7 @@
-"""Tries to open ports, as somebody who has no business there: prints those that open."""
+"""Runs in a pod of no fleet: tries to connect to ports of a host, and prints those that accept.
+
+`python kind_stranger.py HOST PORT...`
+"""
 
 from __future__ import annotations
 

@@ -30,10 +30,11 @@ from support.commands import started
 T = TypeVar("T")
 
 PROGRAM = Path(__file__).parent / "programs" / "paced_program.py"
+"""A regression whose data wait at gates: see there."""
 START_SECS = 60.0
 """Until a fleet trains; about 7 on an idle machine with 2 cores."""
 END_SECS = 10.0
-"""From the last step of a run to the end of its last process: what issue 3 promises."""
+"""From the last step of a run to the end of its last process."""
 POLL_SECS = 0.02
 TAIL_LINES = 12
 
@@ -54,7 +55,7 @@ class Gates:
     folder: Path
 
     def hold(self, shard: int | str) -> None:
-        """Keeps the data of a shard back, of which a batch or two are prefetched already; or the `evaluation`."""
+        """Holds back the data of a shard, except what is prefetched already; or the `evaluation`."""
         (self.folder / f"hold-{shard}").touch()
 
     def release(self, shard: int | str) -> None:
@@ -116,7 +117,7 @@ class Fleet:
         return max((entry["step"] for entry in self.entries("progress")), default=0)
 
     def pid(self, role: str, index: int) -> int | None:
-        """The process that fills a place now; None if there is none."""
+        """The present process of a role and index; None if there is none."""
         named = f"{role}-{index}.log"
         # A service leads a session of its own; what it starts is not a service.
         found = (pid for pid in processes(self.out) if _output(pid).name == named and os.getsid(pid) == pid)

@@ -1,4 +1,4 @@
-"""Peers that a run lost: it may have recovered and be done, but only after it waited for a deadline."""
+"""Finds lost peers in the logs of a run, which can recover from a loss and end well, only later."""
 
 from __future__ import annotations
 

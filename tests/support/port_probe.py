@@ -10,7 +10,7 @@ from support.images import WORKER_IMAGE, container, docker
 PORTS = ("2222", "2223", "2224")
 """Of data, control and metrics."""
 LISTEN_SECS = 20.0
-OPEN = """
+CONNECT_SCRIPT = """
 import socket, sys
 host, ports = sys.argv[1], sys.argv[2:]
 for port in ports:
@@ -20,7 +20,7 @@ for port in ports:
     except OSError:
         print(port, "closed")
 """
-LISTEN = """
+LISTEN_SCRIPT = """
 import signal, socket, sys
 listening = [socket.create_server(("", int(port))) for port in sys.argv[1:]]
 signal.pause()
@@ -30,12 +30,12 @@ signal.pause()
 def opened(network: str, host: str) -> str:
     """A line for each port, such as `2222 open`, as a new container on a network sees them at a host."""
     return docker(
-        "run", "--rm", "--network", network, "--entrypoint", "python", WORKER_IMAGE, "-c", OPEN, host, *PORTS
+        "run", "--rm", "--network", network, "--entrypoint", "python", WORKER_IMAGE, "-c", CONNECT_SCRIPT, host, *PORTS
     ).stdout
 
 
 def opened_on_machine() -> str:
-    """The same, as the engine's machine sees its own ports: what is published on all its addresses is open on this."""
+    """The same for the ports of the engine's machine: those that are published on all its addresses are open."""
     return opened("host", "127.0.0.1")
 
 
@@ -43,7 +43,7 @@ def opened_on_machine() -> str:
 def published() -> Iterator[None]:
     """Runs a container that listens on the ports, and has them published on all addresses of the machine."""
     options = [part for port in PORTS for part in ("--publish", f"{port}:{port}")]
-    with container(WORKER_IMAGE, *options, "--entrypoint", "python", command=("-c", LISTEN, *PORTS)) as listener:
+    with container(WORKER_IMAGE, *options, "--entrypoint", "python", command=("-c", LISTEN_SCRIPT, *PORTS)) as listener:
         listener.wait_for(
             lambda: all(listener.is_listening(int(port)) for port in PORTS), LISTEN_SECS, "a container that listens"
         )

@@ -43,7 +43,7 @@ class Service:
     output: Path
 
     def health(self) -> int | None:
-        """What `grpc.health.v1.Health/Check` answers on the control port; None where nobody does."""
+        """What `grpc.health.v1.Health/Check` answers on the control port; None if it does not."""
         assert self.process.poll() is None, f"it ended with {self.process.poll()}: {self.output.read_text()}"
         with grpc.insecure_channel(self.address.control) as channel:
             try:

@@ -181,7 +181,7 @@ class SimulatedFleet:
         """No process is admitted beside one with another program that has a lease, as far as ps 0 knows its leases."""
         assert self.views[0].outcome is not None or self.views[0].program.digest == process.program
         for other in self.processes if self._knows_restarts and self.views[0].outcome is None else []:
-            has_lease = self.now - other.renewed_at < LEASE_SECS and not (other.is_dead or other.is_told)
+            has_lease = self.now - other.renewed_at < LEASE_SECS and not (other.is_dead or other.is_refused)
             assert not has_lease or other.program == process.program, f"{process} joined beside {other}"
 
     def _check_grant(self, process: Process, member: Member) -> None:
@@ -193,7 +193,7 @@ class SimulatedFleet:
         before = [other for other in self._granted if other.index == member.index]
         newest = max(before, key=lambda other: other.rank, default=None)
         for other in self.processes:
-            if newest is not None and other.member == newest and not (other.is_dead or other.is_told):
+            if newest is not None and other.member == newest and not (other.is_dead or other.is_refused):
                 assert self.now - other.renewed_at >= LEASE_SECS, f"{other} lost its lease to {process}"
 
     def _register(self, process: Process, shard: int) -> None:
@@ -233,8 +233,8 @@ class SimulatedFleet:
         """A process was refused because another has its index, or the run another program: there must be one."""
         member = self._member(process)
         newer = [other for other in self._granted if other.index == member.index and other.rank > member.rank]
-        assert newer or view.program.differs(process.program), f"{process} was refused, and nobody has its index"
-        process.is_told = True
+        assert newer or view.program.differs(process.program), f"{process} was refused without a successor"
+        process.is_refused = True
 
     def _member(self, process: Process) -> Member:
         assert process.member is not None, f"{process} has not joined"

@@ -20,7 +20,7 @@ class Process:
         stage: Number of the calls of its join that were answered.
         has_joined: Whether every ps has registered it.
         member: Once ps 0 has granted an index.
-        is_told: Whether a ps has refused it because it is replaced: it has ended.
+        is_refused: Whether a ps has refused it because another process or program replaced it; it has ended then.
         renewed_at: When it last renewed its lease on ps 0.
     """
 
@@ -35,11 +35,11 @@ class Process:
     beat: int = 0
     is_frozen: bool = False
     is_dead: bool = False
-    is_told: bool = False
+    is_refused: bool = False
     renewed_at: float = NEVER
     known: list[pb.WorkerState] = field(default_factory=list)
 
     @property
     def acts(self) -> bool:
         """Whether it runs and may send calls."""
-        return not (self.is_frozen or self.is_dead or self.is_told)
+        return not (self.is_frozen or self.is_dead or self.is_refused)

@@ -26,15 +26,15 @@ PR_SET_CHILD_SUBREAPER = 36
 
 def main() -> None:
     """Forks until the test session ends."""
-    session_pid, place, *modules = sys.argv[1:]
+    session_pid, path, *modules = sys.argv[1:]
     die_with(int(session_pid))
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     sys.path.insert(0, str(Path(__file__).parents[1]))
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"{place}.new")
-        os.chmod(f"{place}.new", 0o600)
+        listener.bind(f"{path}.new")
+        os.chmod(f"{path}.new", 0o600)
         listener.listen(64)
-        os.rename(f"{place}.new", place)
+        os.rename(f"{path}.new", path)
         fork_server.preload(modules)
         preload_commands()
         connection = accepted(listener)

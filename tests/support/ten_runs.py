@@ -1,4 +1,4 @@
-"""Ten runs one after the other, each from nothing to its end: `make kind-runs`. Exits 0 if all of them did, cleanly.
+"""Runs ten jobs one after the other on a kind cluster: `make kind-runs`. Exits with 0 if every run counts.
 
 A run counts if `psfleet up` exits 0 with a verified checkpoint, both Jobs are Complete, and every pod that ever was
 exited 0, also those that the success of the chief removed.
@@ -11,18 +11,16 @@ import tempfile
 import time
 from pathlib import Path
 
-from conftest import made_space
-
 from psfleet.report.schema import Report
 from support import kind_cluster
-from support.kind_fleet import Space, Watcher
+from support.kind_fleet import Space, Watcher, made_space
 
 RUNS = 10
 RUN_SECS = 600.0
 
 
 def run(space: Space) -> str:
-    """Trains a small job; what was wrong, or nothing."""
+    """Trains a small job; returns what was wrong, empty if nothing was."""
     job = space.job_file("again", fleet={"ps": 2, "workers": 2, "spares": 1}, train={"steps": 300, "batch_size": 1})
     with Watcher(space) as watcher:
         output = space.psfleet("up", job, secs=RUN_SECS, code=None)
@@ -37,7 +35,7 @@ def run(space: Space) -> str:
 
 
 def main() -> int:
-    """Says how each run went; the exit code."""
+    """Prints how each run ended; returns the exit code."""
     was_up = kind_cluster.is_up()
     kind_cluster.up()
     good = 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import os
+import re
 import statistics
 import subprocess
 import sys
@@ -59,6 +61,16 @@ for name in {modules!r}:
     assert not loaded, f"{{name}} loads {{loaded}}"
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_modules_of_the_test_kit_that_make_runs_can_be_imported() -> None:
+    """As `make` runs them, without pytest's own paths."""
+    modules = sorted(set(re.findall(r"-m (support\.\w+)", (ROOT / "Makefile").read_text())))
+    assert modules
+    command = [sys.executable, "-c", f"import {', '.join(modules)}"]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")])}
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 

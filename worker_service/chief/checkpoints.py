@@ -10,8 +10,9 @@ from typing import Any
 
 from psfleet.checkpoint import committed
 from psfleet.checkpoint.manifest import Checkpoint, checkpoint_folder, write_manifest
-from psfleet.checkpoint.parts import PartRecord
+from psfleet.checkpoint.parts import NOT_FINITE, PartRecord
 from psfleet.checkpoint.store import newest_committed, prune
+from psfleet.control import MIN_STEPS_AHEAD
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import LostPeerError, NoCheckpointError
 from worker_service.chief.monitor import Monitor
@@ -25,8 +26,6 @@ PART = "a checkpoint part"
 MANIFEST = "the manifest of a checkpoint"
 SCHEDULE_AHEAD_SECS = 0.5
 """A checkpoint is scheduled so far ahead that no ps has passed its step when the request arrives."""
-MIN_STEPS_AHEAD = 2
-"""A ps refuses a checkpoint at its next step, which it has begun. With steps of seconds each step more is a wait."""
 
 
 class CheckpointCommitter:
@@ -122,7 +121,7 @@ class CheckpointCommitter:
     def _record_failed_parts(self, states: Sequence[pb.ShardState]) -> None:
         """Records for each ps whether it could write its newest part. One that is not finite ends the run by itself."""
         for shard, state in enumerate(states):
-            if not state.parts or "NaN" in state.parts[-1].error:
+            if not state.parts or NOT_FINITE in state.parts[-1].error:
                 continue
             newest = state.parts[-1]
             if newest.error:
@@ -205,5 +204,8 @@ class CheckpointCommitter:
         self._last_progress = (now, step)
 
     def _steps_ahead(self) -> int:
-        """The steps made in `SCHEDULE_AHEAD_SECS` at the present rate, and as many as a ps requires."""
+        """The steps made in `SCHEDULE_AHEAD_SECS` at the present rate, plus the fewest that a ps accepts.
+
+        No more than that: a stop waits for them, and a step can take seconds.
+        """
         return MIN_STEPS_AHEAD + int(self._steps_per_sec * SCHEDULE_AHEAD_SECS)

@@ -51,7 +51,7 @@ class Events:
             kind: One of those in `psfleet.report.schema.Event`.
             cause: Why it happened.
             steps_lost: Applied steps that it cost.
-            generation: That the restart of a ps starts.
+            generation: The one that starts because of the event; 0: none.
         """
         logger.warning(
             "%s %d %s: %s%s", role, index, kind, cause, f"; {steps_lost} steps lost" if steps_lost else "",

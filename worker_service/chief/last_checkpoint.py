@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.parts import NOT_FINITE
 from psfleet.checkpoint.store import verify
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import DeadlineError, LostPeerError, ProgramError, StorageError
@@ -53,7 +54,7 @@ class LastCheckpoint:
             step = min(state.step for state in states if state is not None)
             error = self._committer.error(states, step)
             if error:
-                raise ProgramError(error) if "NaN" in error else StorageError(error)
+                raise ProgramError(error) if NOT_FINITE in error else StorageError(error)
             newest = self._committer.newest
             return newest if newest is not None and newest.step == step else None
 

@@ -1,7 +1,7 @@
 """The perceptron of `exact_graph_program`, whose shards wait for each other once: then every worker is in its loop.
 
-A worker reads its first batch when it has read the weights. Those that meet at the gate with the same weights in hand
-push gradients of the same version, of which an async ps finds all but one stale, whatever the machine does meanwhile.
+A worker reads its first batch when it has read the weights. So all workers that meet at the gate push gradients of the
+same global step, and an async ps finds all but the first stale, however fast or slow each process is.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def build(gates: str, step_secs: float, epoch_steps: int = EXAMPLES) -> psfleet.
         gates: A folder. While it has a file `hold-<shard>`, that shard gives no example; while it has a file `pace`,
             every shard takes `step_secs` for each example. An evaluation waits while it has a file `hold-evaluation`.
         step_secs: Seconds for an example, which is a batch and so a step.
-        epoch_steps: Examples of a shard. With spares, each worker goes on to another shard after them.
+        epoch_steps: Examples of a shard. With spares, each worker changes to another shard after them.
     """
 
     def train(shard_index: int, num_shards: int) -> tf.data.Dataset:

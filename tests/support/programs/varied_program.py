@@ -12,7 +12,7 @@ NUM_WORDS, LENGTH = 50, 6
 
 
 def build() -> psfleet.KerasProgram:
-    """Tells whether a row of words adds up to an even number."""
+    """A program that learns whether the sum of a row of words is even."""
     return psfleet.KerasProgram(
         model=model,
         loss=keras.losses.BinaryCrossentropy(from_logits=True),

@@ -102,7 +102,8 @@ def test_a_shard_without_state_has_no_operation_for_it() -> None:
         update, wire = StateUpdate(variables), StateWire(layout.state_ranges(1), True, tf.float32)
         worker, tail = tf.constant(0), tf.constant([0.5])
         before = len(graph.get_operations())
-        assert update.nothing() == update.added([], [], worker, tf.constant(True), tail) == update.joined([]) == []
+        assert update.initial_means() == update.joined([]) == []
+        assert update.added([], [], worker, tf.constant(True), tail) == []
         assert update.moved([], worker, 0.5) == wire.push(tail) == wire.pull(tail) == []
         assert wire.pushed(tail) == wire.pulled(tail, tail) == ([], tail)
         assert len(graph.get_operations()) == before + 1, "only the constant True of this test"

@@ -30,7 +30,7 @@ class Shard:
 
     def after(self, *pushed: np.ndarray) -> np.ndarray:
         """The tensor after a step in sync mode to which these were pushed; None is a push that is dropped."""
-        means = self._update.nothing()
+        means = self._update.initial_means()
         for number, value in enumerate(pushed):
             for dropped in (value * 0 + 7, value):
                 is_admitted, contributors = tf.constant(dropped is value), tf.constant([number, 0], tf.int64)

@@ -70,10 +70,10 @@ def test_the_duration_of_a_run_does_not_depend_on_a_clock_that_is_set_back(
     assert made._seconds() == expected
 
 
-def full_disk(step: int = 100) -> Any:
+def full_disk(step: int = 100, folder: str = "/checkpoints") -> Any:
     """A ps at the final step whose part the disk refuses, and which tries again."""
     state = shard_state(step)
-    state.parts.add(step=step, error="/checkpoints: No space left on device")
+    state.parts.add(step=step, error=f"{folder}: No space left on device")
     return state
 
 
@@ -100,9 +100,11 @@ def test_the_last_manifest_may_wait_for_space_on_the_disk(tmp_path: Path, monkey
     assert next(attempts) == 3
 
 
-def test_a_disk_that_stays_full_ends_the_run_with_75_and_the_cause(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["/checkpoints", "/NaN/checkpoints"])
+def test_a_disk_that_stays_full_ends_the_run_with_75_and_the_cause(tmp_path: Path, folder: str) -> None:
     deadlines = BRIEF | {"stall_secs": 0.2}
-    context = sample_context(tmp_path, [Ps(full_disk()), Ps(full_disk())], sample_job(deadlines=deadlines))
-    with pytest.raises(StorageError, match=r"for 0.2 s: /checkpoints: No space left on device") as caught:
+    ps = [Ps(full_disk(folder=folder)), Ps(full_disk(folder=folder))]
+    context = sample_context(tmp_path, ps, sample_job(deadlines=deadlines))
+    with pytest.raises(StorageError, match=f"for 0.2 s: {folder}: No space left on device") as caught:
         finisher_of(context).commit_last(1)
     assert caught.value.exit_code == 75
