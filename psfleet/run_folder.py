@@ -26,6 +26,8 @@ LOGS = "logs"
 TENSORBOARD = "tensorboard"
 PROGRAM = "program"
 """Folder of a training program that is a function of a notebook or script."""
+CALLBACKS = "callbacks"
+"""Folder of the callbacks' own files: one folder for each of them, by its position in the job."""
 CHECKPOINTS = "checkpoints"
 """Folder of the run's checkpoints."""
 STARTED = ".started"
@@ -41,13 +43,14 @@ PATTERNS = {
     CHECKPOINTS: (CHECKPOINT, f".{CHECKPOINT}.tmp"),
     TENSORBOARD: ("events.out.tfevents.*",),
     PROGRAM: FILES,
+    CALLBACKS: ("[0-9]*",),
 }
 """By subfolder, the patterns of what runs write there; everything else is the user's, and is never deleted."""
 OF_ONE_START = (*OF_ONE_ATTEMPT, STARTED, LOGS)
 """Files and subfolders whose content is deleted when a run starts or resumes."""
 OVERWRITTEN = (*REPORTED, *OF_ONE_START)
 """Files and subfolders that every run writes anew or deletes."""
-ALL_RESULTS = (CHECKPOINTS, TENSORBOARD, PROGRAM, History.FILE_NAME, EvaluationLog.FILE_NAME, *OVERWRITTEN)
+ALL_RESULTS = (CHECKPOINTS, TENSORBOARD, PROGRAM, CALLBACKS, History.FILE_NAME, EvaluationLog.FILE_NAME, *OVERWRITTEN)
 """Files and subfolders whose content `--fresh` deletes."""
 
 

@@ -174,6 +174,7 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, batches: Batc
             raise error
         report = chief.report(None)
         components.storage.insist("the report", lambda: html.publish(report, context.out))
+        components.callbacks.end(report)
         return outcome.exit_code
     except PsfleetError as error:
         if chief.error is None and not _is_replaced(error, process.stop):
@@ -192,6 +193,7 @@ def _publish_failure(chief: Chief, components: ChiefComponents, error: PsfleetEr
         report = chief.report(error)
         with components.storage.writing("the report"):
             html.publish(report, attempt.out)
+        components.callbacks.end(report)
     else:
         logger.warning(
             "no report of this end (%s): a newer chief, or a chief whose run is done, has the run folder", error

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from support.command_line import Psfleet, commands
 from support.commands import standing, standing_fork_server
 from support.service_process import Service, running
 
+from psfleet.cli import main
 from psfleet.control.client import PsClient
+from psfleet.errors import PsfleetError
+from psfleet.job.job import Job
+from psfleet.report.verdict import Verdict
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -42,3 +48,22 @@ def client(shared: Service) -> Iterator[PsClient]:
     with shared.client(f"run-{secrets.token_hex(4)}") as client:
         yield client
         client.reset()
+
+
+@pytest.fixture
+def psfleet_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Psfleet]:
+    """Runs commands in this process; `validate` checks programs here, too, and not in one that imports TensorFlow."""
+    monkeypatch.setattr(main, "check_program", _check_program)
+    with commands(monkeypatch, capsys) as run:
+        yield run
+
+
+def _check_program(job: Job, folder: Path) -> str:
+    """What `psfleet.processes.validation.check_program` does."""
+    from worker_service import validation
+
+    try:
+        verdict = Verdict(summary=validation.check(job, folder))
+    except PsfleetError as error:
+        verdict = Verdict.of_error(error)
+    return Verdict.model_validate_json(verdict.model_dump_json()).summary_or_raise()

@@ -2,57 +2,86 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import time
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.commands import psfleet
 from support.local_fleet import END_SECS, START_SECS, Fleet, processes, training
 
 from psfleet import errors
-from psfleet.report.schema import Report
 
-FIRST_STEPS = 75
+FIRST_STEPS = 50
 """The chief logs its progress twice a second: a run that resumes has logged a step before it has made so many."""
-SHORT: Mapping[str, Any] = {"fleet": {"workers": 1}, "train": {"steps": 20}, "checkpoint": {"every_steps": 8}}
-"""Sections of a run with several checkpoints that ends soon."""
+SIGNALLED = ("signalled_program", "paced_program")
 
 
-def test_a_stopped_run_resumes_at_the_step_where_it_stopped(tmp_path: Path) -> None:
-    """Stopped by Ctrl-C in an evaluation that never ends, then by SIGTERM while a worker is away.
+@dataclass(frozen=True)
+class Stopped:
+    """A run that SIGTERM stopped, of whose two workers one was killed before.
 
-    Each time another number of processes resumes it.
+    Attributes:
+        step: At which it was stopped.
+        loaders: Processes that the program of both workers started at first.
+        loaders_left: Those of them, and of the worker that was started again, that ran before the run was stopped.
     """
-    then = {"ps": 2, "workers": 1}
-    with training(tmp_path, train={"steps": 2000}, evaluate={"every_steps": 5}) as fleet:
-        fleet.wait_for_step(20)
+
+    folder: Path
+    step: int
+    loaders: int
+    loaders_left: int
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Stopped:
+    """A run of a program that handles SIGTERM itself and has processes of its own; its last evaluation never ends."""
+    folder = tmp_path_factory.mktemp("stopped")
+    with training(folder, programs=SIGNALLED, train={"steps": 2000}, evaluate={"every_steps": 5}) as fleet:
+        fleet.wait_for_step(10)
         fleet.gates.hold("evaluation")
-        fleet.wait_for_step(fleet.step() + 20)
-        first = stop(fleet, signal.SIGINT)
-        check_gradients_of_each_step(fleet, first)
-        fleet.gates.release("evaluation")
-    with training(tmp_path, train={"steps": 2000}) as fleet:
-        check_resumed(fleet, first)
+        loaders = sorted(fleet.gates.folder.glob("loader-*"))
         fleet.kill("worker", 1)
-        second = stop(fleet, signal.SIGTERM, START_SECS)
-        assert second > first
-    with training(tmp_path, train={"steps": second + 50}, fleet=then) as fleet:
+        others = fleet.wait_for(lambda: set(fleet.gates.folder.glob("loader-*")) - {*loaders}, START_SECS, "a loader")
+        fleet.wait_for_step(fleet.step() + 10)
+        pids = [int(path.name.removeprefix("loader-")) for path in {*loaders, *others}]
+        left = [pid for pid in pids if pid in processes(fleet.out)]
+        step = stop(fleet, signal.SIGTERM)
+        fleet.gates.release("evaluation")
+        check_gradients_of_each_step(fleet, step)
+    return Stopped(folder, step, len(loaders), len(left))
+
+
+def test_a_program_with_its_own_handlers_and_processes_is_stopped_and_killed_as_any(stopped: Stopped) -> None:
+    assert stopped.loaders == 2
+    assert stopped.loaders_left == 2, "that of the killed worker has ended"
+
+
+def test_a_stopped_run_resumes_at_the_step_where_it_stopped(stopped: Stopped, tmp_path: Path) -> None:
+    """Stopped by SIGTERM, then by Ctrl-C while a worker is away; then another number of processes resumes it."""
+    folder = shutil.copytree(stopped.folder, tmp_path / "again")
+    then = {"ps": 2, "workers": 1}
+    with training(folder, programs=SIGNALLED, train={"steps": 2000}) as fleet:
+        check_resumed(fleet, stopped.step)
+        fleet.kill("worker", 1)
+        second = stop(fleet, signal.SIGINT, START_SECS)
+        assert second > stopped.step
+    with training(folder, programs=SIGNALLED, train={"steps": second + 20}, fleet=then) as fleet:
         check_resumed(fleet, second)
         fleet.gates.hurry()
         report = fleet.done()
-        assert [ps.used for ps in report.gradients.per_ps] == [then["workers"] * 50] * then["ps"]
+        assert [ps.used for ps in report.gradients.per_ps] == [then["workers"] * 20] * then["ps"]
         assert report.gradients.since_step == second
         assert (report.restarts, report.generation) == (0, 3)
 
 
 def test_a_run_stops_while_a_ps_is_away(tmp_path: Path) -> None:
-    with training(tmp_path, train={"steps": 2000}, deadlines={"stop_secs": 10 * START_SECS}) as fleet:
-        fleet.wait_for_step(20)
+    with training(
+        tmp_path, fleet={"workers": 1}, train={"steps": 2000}, deadlines={"stop_secs": 10 * START_SECS}
+    ) as fleet:
+        fleet.wait_for_step(10)
         fleet.kill("ps", 0)
         fleet.launcher.send_signal(signal.SIGTERM)
         assert fleet.end() == errors.SIGNAL_BASE + signal.SIGTERM
@@ -73,20 +102,6 @@ def test_a_run_that_cannot_stop_in_time_is_ended(tmp_path: Path) -> None:
         assert fleet.checkpoint().step > 0
 
 
-def test_a_program_with_its_own_handlers_and_processes_is_stopped_and_killed_as_any(tmp_path: Path) -> None:
-    programs = ("signalled_program", "paced_program")
-    with training(tmp_path, programs=programs, train={"steps": 2000}, fleet={"workers": 2}) as fleet:
-        fleet.wait_for_step(20)
-        loaders = sorted(fleet.gates.folder.glob("loader-*"))
-        assert len(loaders) == 2
-        fleet.kill("worker", 1)
-        others = fleet.wait_for(lambda: set(fleet.gates.folder.glob("loader-*")) - {*loaders}, START_SECS, "a loader")
-        fleet.wait_for_step(fleet.step() + 20)
-        left = [int(path.name.removeprefix("loader-")) for path in {*loaders, *others}]
-        assert len([pid for pid in left if pid in processes(fleet.out)]) == 2, "that of the killed worker has ended"
-        stop(fleet, signal.SIGTERM)
-
-
 def test_a_second_launcher_in_a_folder_is_refused_and_a_stop_before_training_ends_at_once(tmp_path: Path) -> None:
     with training(tmp_path) as fleet:
         fleet.wait_for(lambda: len(processes(fleet.out)) == 3, START_SECS, "three processes")
@@ -98,58 +113,6 @@ def test_a_second_launcher_in_a_folder_is_refused_and_a_stop_before_training_end
         fleet.launcher.send_signal(signal.SIGINT)
         assert fleet.end(END_SECS) == errors.SIGNAL_BASE + signal.SIGINT
         assert fleet.report().status == "stopped"
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that reached its target."""
-    folder = tmp_path_factory.mktemp("finished")
-    with training(folder, step_secs=0, **SHORT) as fleet:
-        fleet.done()
-    return folder
-
-
-def test_a_finished_run_is_not_trained_again(finished: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(finished, tmp_path / "again")
-    with training(folder, **SHORT) as fleet:
-        assert fleet.end() == errors.DONE, fleet.tails()
-        report = fleet.report()
-        check_counts_kept(report, finished)
-        assert (report.status, [each.status for each in report.attempts]) == ("done", ["done", "done"])
-        assert (report.attempts[1].first_step, report.attempts[1].final_step) == (fleet.steps, fleet.steps)
-        assert report.checkpoint is not None
-        assert report.checkpoint.path == str(fleet.checkpoint().folder)
-        assert report.eval.keys() == {"loss"}
-        assert not fleet.entries("progress")
-
-
-def test_broken_checkpoints_are_refused_unless_the_run_is_fresh(finished: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(finished, tmp_path / "broken")
-    parts = sorted((folder / "out" / "checkpoints").rglob("*.safetensors"))
-    for part in parts:
-        os.truncate(part, part.stat().st_size - 1)
-    with training(folder, **SHORT) as fleet:
-        assert fleet.end() == errors.NO_CHECKPOINT, fleet.tails()
-        report = fleet.report()
-        check_counts_kept(report, finished)
-        assert (report.status, report.exit_code) == ("failed", errors.NO_CHECKPOINT)
-        assert [each.exit_code for each in report.attempts] == [0, errors.NO_CHECKPOINT]
-        assert report.attempts[1].first_step is None
-        assert report.error == f"none of the {len(parts)} checkpoints in {fleet.out / 'checkpoints'} is valid"
-        assert sorted((fleet.out / "checkpoints").rglob("*.safetensors")) == parts
-    with training(folder, "--fresh", step_secs=0, **SHORT) as fleet:
-        report = fleet.done()
-        assert (report.generation, len(report.attempts)) == (1, 1)
-
-
-def check_counts_kept(report: Report, finished: Path) -> None:
-    """An attempt that trained nothing leaves what the one before it measured."""
-    before = Report.read(finished / "out")
-    assert before.gradients.pushed >= before.target_step
-    for name in ("final_step", "gradients", "placement", "loss", "step_secs", "seconds", "examples_per_sec"):
-        assert getattr(report, name) == getattr(before, name), name
-    first = report.attempts[0]
-    assert (first.first_step, first.final_step) == (0, before.final_step)
 
 
 def stop(fleet: Fleet, number: signal.Signals, timeout_secs: float = END_SECS) -> int:

@@ -16,8 +16,8 @@ from psfleet.report.schema import EventLog
 
 
 def test_a_run_whose_checkpoints_were_deleted_ends_when_a_ps_dies(tmp_path: Path) -> None:
-    with training(tmp_path, train={"steps": 2000}, checkpoint={"every_secs": 600}) as fleet:
-        fleet.wait_for_step(20)
+    with training(tmp_path, fleet={"workers": 1}, train={"steps": 2000}, checkpoint={"every_secs": 600}) as fleet:
+        fleet.wait_for_step(10)
         shutil.rmtree(fleet.out / "checkpoints")
         fleet.kill("ps", 0)
         assert fleet.end(START_SECS) == errors.NO_CHECKPOINT, fleet.tails()
@@ -62,17 +62,17 @@ def small_disk(folder: Path) -> Iterator[SmallDisk]:
 
 
 def test_a_run_survives_a_full_disk_and_keeps_its_last_step_until_there_is_space(tmp_path: Path) -> None:
-    """Every part of the run is refused from step 30 on, that of the final step included."""
+    """Every part of the run is refused from step 20 on, that of the final step included."""
     checkpoint = {"every_steps": 10, "keep": 2}
     with (
         small_disk(tmp_path / "out" / "checkpoints") as disk,
-        training(tmp_path, train={"steps": 100}, checkpoint=checkpoint) as fleet,
+        training(tmp_path, fleet={"workers": 1}, train={"steps": 60}, checkpoint=checkpoint) as fleet,
     ):
-        fleet.wait_for_step(30)
+        fleet.wait_for_step(20)
         disk.fill()
         events = EventLog(fleet.out / EventLog.FILE_NAME)
         fleet.wait_for(lambda: [event for event in events.read() if event.role == "ps"], START_SECS, "the event")
-        assert fleet.step() < 100
+        assert fleet.step() < 60
         fleet.wait_for(
             lambda: "No space left on device" in fleet.screen.read_text(), START_SECS, "the line on the screen"
         )
@@ -82,7 +82,7 @@ def test_a_run_survives_a_full_disk_and_keeps_its_last_step_until_there_is_space
         disk.clear()
         assert fleet.end() == 0, fleet.tails()
         report = fleet.report()
-        assert (report.status, report.final_step) == ("done", 100)
-        assert fleet.checkpoint().step == 100
+        assert (report.status, report.final_step) == ("done", 60)
+        assert fleet.checkpoint().step == 60
         assert ("checkpoint_failed", "ps") in {(event.kind, event.role) for event in report.events}
         assert all("No space left on device" in event.cause for event in report.events)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from support.commands import psfleet
 from support.local_fleet import Fleet, training
+from support.numpy_optimizers import rule
+from support.programs import exact_graph_program
+from support.replay import Weights, perceptron_gradient, replay
 from support.service_process import END_SECS, START_SECS, Service, running
 
 from psfleet.checkpoint.tensors import read_tensors
@@ -20,11 +25,12 @@ from psfleet.polling import wait_until
 from psfleet.report.schema import Report
 
 NUM_PS = 2
-STEP_SECS = 0.02
-STEPS = 60
-MANY_STEPS = 400
-"""More than are made while another job is reset, at `STEP_SECS` each."""
-STEPS_AFTER_RESET = 20
+STEP_SECS = 0.07
+STEPS = 120
+"""More than are made until one job is reset, at `STEP_SECS` each."""
+BATCH_SIZE = 4
+MAX_DIFFERENCE = 1e-5
+STEPS_AFTER_RESET = 10
 """How far the other job must get after one was reset, to show that it was not disturbed."""
 
 
@@ -37,22 +43,56 @@ def ps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Service]]:
         yield [service.serving() for service in services]
 
 
-def on(
-    ps: Sequence[Service], folder: Path, workers: int, seed: int, steps: int = STEPS
-) -> AbstractContextManager[Fleet]:
-    """Starts `psfleet train` of a job on these parameter servers, in a folder of its own."""
-    folder.mkdir()
-    return training(
-        folder,
-        "--set",
-        f"name={folder.name}",
-        "--set",
-        f"fleet.ps_addresses={json.dumps([service.address.data for service in ps])}",
-        step_secs=STEP_SECS,
-        fleet={"ps": NUM_PS, "workers": workers},
-        train={"steps": steps, "batch_size": 1, "shuffle": 0, "seed": seed},
-        checkpoint={"every_steps": 10},
-    )
+@dataclass(frozen=True)
+class TrainedJob:
+    """What one of two jobs has of its own; the names of its tensors are those of the other."""
+
+    name: str
+    workers: int
+    learning_rate: float
+
+    def on(self, ps: Sequence[Service], folder: Path) -> AbstractContextManager[Fleet]:
+        """Starts `psfleet train` on these parameter servers, in a folder of its own."""
+        own = folder / self.name
+        own.mkdir()
+        return training(
+            own,
+            "--set",
+            f"name={self.name}",
+            "--set",
+            f"fleet.ps_addresses={json.dumps([service.address.data for service in ps])}",
+            step_secs=STEP_SECS,
+            programs=["paced_exact_program", "exact_graph_program", "exact_keras_program"],
+            options={"front_end": "graph", "batch_size": BATCH_SIZE},
+            fleet={"ps": NUM_PS, "workers": self.workers},
+            optimizer=self.optimizer(),
+            train={"steps": STEPS, "batch_size": BATCH_SIZE},
+            checkpoint={"every_steps": 10},
+        )
+
+    def optimizer(self) -> dict[str, Any]:
+        """The section of the job."""
+        return {"name": "momentum", "learning_rate": self.learning_rate}
+
+    def alone(self) -> Weights:
+        """All tensors after the steps of one process, without another job."""
+        return replay(
+            exact_graph_program.initial_weights() | exact_graph_program.initial_state(),
+            perceptron_gradient,
+            exact_graph_program.data(),
+            workers=self.workers,
+            batch_size=BATCH_SIZE,
+            steps=STEPS,
+            rule=lambda: rule(self.optimizer()),
+            rate=lambda step: self.learning_rate,
+        )
+
+    def check_weights(self, fleet: Fleet) -> None:
+        """Those of the last checkpoint are as if the job had been alone."""
+        found, expected = read_tensors(fleet.checkpoint()), self.alone()
+        assert found.keys() == expected.keys()
+        differences = {name: float(np.abs(found[name] - value).max()) for name, value in expected.items()}
+        assert max(differences.values()) <= MAX_DIFFERENCE, f"{self.name}: {differences}"
 
 
 def train_together(ps: Sequence[Service], *fleets: Fleet) -> list[str]:
@@ -93,11 +133,6 @@ def are_empty(ps: Sequence[Service], run: str) -> bool:
     return all(state.phase == pb.EMPTY for state in states(ps, run))
 
 
-def weights(fleet: Fleet) -> dict[str, np.ndarray]:
-    """Of the last checkpoint."""
-    return read_tensors(fleet.checkpoint())
-
-
 def reset(ps: Sequence[Service], run: str) -> list[str]:
     """`psfleet reset`; what it prints for each ps."""
     addresses = [part for service in ps for part in ("--ps", service.address.data)]
@@ -131,52 +166,29 @@ def check_alone(fleet: Fleet, report: Report, workers: int) -> None:
     assert [entry for index in range(workers) for entry in fleet.entries("lost_peer", index=index)] == []
 
 
-def same(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> bool:
-    """Whether weights are equal, up to the order in which two gradients are added."""
-    assert ours.keys() == theirs.keys()
-    return all(np.allclose(ours[name], theirs[name], rtol=0, atol=1e-6) for name in ours)
-
-
-def test_two_jobs_at_once_train_as_each_would_alone(ps: list[Service], tmp_path: Path) -> None:
-    """Same tensor names, same ps, same time; other seeds and another number of workers."""
-    with on(ps, tmp_path / "first", 2, seed=1) as first, on(ps, tmp_path / "second", 1, seed=2) as second:
-        runs = train_together(ps, first, second)
-        reports = first.done(), second.done()
-    check_alone(first, reports[0], workers=2)
-    check_alone(second, reports[1], workers=1)
-    assert not same(weights(first), weights(second))
-    with on(ps, tmp_path / "again", 1, seed=2) as again:
-        again.gates.hurry()
-        again.done()
-    assert same(weights(again), weights(second))
-    assert [service.process.poll() for service in ps] == [None] * NUM_PS
-    assert [service.failures() for service in ps] == [[]] * NUM_PS
-    for run in (*runs, again.report().run):
-        wait_until(partial(are_empty, ps, run), END_SECS, f"the ps to drop {run}, which is over")
-        assert reset(ps, run) == [f"{service.address.data}: no state of run {run}" for service in ps]
-
-
-def test_resetting_one_job_while_both_train_leaves_the_other_alone(ps: list[Service], tmp_path: Path) -> None:
+def test_two_jobs_at_once_train_as_each_would_alone_though_one_is_reset(ps: list[Service], tmp_path: Path) -> None:
     """The one that was reset resumes from its last checkpoint and reaches the same weights; the other is unaffected."""
-    with (
-        on(ps, tmp_path / "victim", 1, seed=3, steps=MANY_STEPS) as victim,
-        on(ps, tmp_path / "other", 1, seed=3, steps=MANY_STEPS) as other,
-    ):
-        run, run_of_other = train_together(ps, victim, other)
-        with undisturbed(ps, other, run_of_other):
-            first, *others = reset(ps, run)
-            assert first == f"{ps[0].address.data}: deleted run {run}"
+    other, victim = TrainedJob("other", 2, learning_rate=0.05), TrainedJob("victim", 1, learning_rate=0.02)
+    with other.on(ps, tmp_path) as fleet_of_other, victim.on(ps, tmp_path) as fleet_of_victim:
+        runs = train_together(ps, fleet_of_victim, fleet_of_other)
+        with undisturbed(ps, fleet_of_other, runs[1]):
+            first, *others = reset(ps, runs[0])
+            assert first == f"{ps[0].address.data}: deleted run {runs[0]}"
             # By then the chief may have noticed, and have the others between two shards.
-            assert [line for line in others if not line.endswith(f" run {run}")] == []
-        victim.gates.hurry()
-        other.gates.hurry()
-        check_alone(other, other.done(), workers=1)
-        report = victim.done()
+            assert [line for line in others if not line.endswith(f" run {runs[0]}")] == []
+        fleet_of_victim.gates.hurry()
+        fleet_of_other.gates.hurry()
+        check_alone(fleet_of_other, fleet_of_other.done(), other.workers)
+        report = fleet_of_victim.done()
     assert report.generation >= 2
     # The chief may see the first ps without its shard before the second is reset, and then has both start again.
     assert {(event.role, event.kind, event.cause) for event in report.events} == {
         ("ps", "restarted", "lost shard state (restarted)")
     }
-    assert same(weights(victim), weights(other))
+    other.check_weights(fleet_of_other)
+    victim.check_weights(fleet_of_victim)
     assert [service.process.poll() for service in ps] == [None] * NUM_PS
     assert [service.failures() for service in ps] == [[]] * NUM_PS
+    for run in runs:
+        wait_until(partial(are_empty, ps, run), END_SECS, f"the ps to drop {run}, which is over")
+        assert reset(ps, run) == [f"{service.address.data}: no state of run {run}" for service in ps]

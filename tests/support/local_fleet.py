@@ -195,7 +195,7 @@ class Fleet:
 def training(
     folder: Path,
     *arguments: str,
-    step_secs: float = 0.02,
+    step_secs: float = 0.05,
     hold: int | None = None,
     programs: Sequence[str] = (PROGRAM.stem,),
     **sections: Any,

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from psfleet.callbacks import Callback, RunInfo
@@ -14,8 +15,6 @@ from worker_service.chief.events import Events
 
 logger = logging.getLogger("psfleet.chief")
 
-FOLDER = "callbacks"
-"""In the run folder: a folder for the own files of each callback, by its position in the job."""
 MAX_WAITING = 100
 """While so many calls wait, steps are dropped."""
 END_SECS = 5.0
@@ -28,11 +27,15 @@ class Callbacks:
     """The callbacks of a run; its methods return at once, and may be called from any thread.
 
     An exception of a callback is an event, once for each of its methods; the calls after it are made.
+
+    Args of the constructor:
+        run: As of its step 0; may be None if there are no callbacks.
     """
 
-    def __init__(self, callbacks: Sequence[Callback], events: Events) -> None:
+    def __init__(self, callbacks: Sequence[Callback], events: Events, run: RunInfo | None = None) -> None:
         self._callbacks = callbacks
         self._events = events
+        self._run_info = run
         self._waiting: deque[tuple[str, Call]] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
@@ -43,15 +46,18 @@ class Callbacks:
         if callbacks:
             self._thread.start()
 
-    def start(self, run: RunInfo) -> None:
-        """Training starts from a step; each callback gets a folder of its own."""
-        self._next_steps = [run.step + 1] * len(self._callbacks)
+    def start(self, step: int) -> None:
+        """Training starts from a step; when it continues after a loss, this does nothing."""
+        run, self._run_info = self._run_info, None
+        if run is None:
+            return
+        self._next_steps = [step + 1] * len(self._callbacks)
         folders = {id(each): run.state / str(index) for index, each in enumerate(self._callbacks)}
 
         def call(callback: Callback) -> None:
             state = folders[id(callback)]
             state.mkdir(parents=True, exist_ok=True)
-            callback.on_start(RunInfo(run.name, run.run, run.job, run.folder, state, run.step))
+            callback.on_start(replace(run, state=state, step=step))
 
         self._add("on_start", call)
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from psfleet.callbacks import RunInfo
+from psfleet.callbacks.loading import load_callbacks
+from psfleet.job.job import Job
+from psfleet.run_folder import CALLBACKS
 from psfleet.service.settings import Settings
+from worker_service.chief.callbacks import Callbacks
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.events import Events
 from worker_service.chief.monitor import Monitor
@@ -30,6 +35,7 @@ class ChiefComponents:
     events: Events
     storage: Storage
     attempt: Attempt
+    callbacks: Callbacks
 
 
 def chief_components(settings: Settings, context: RunContext, front: FrontEnd, program: str = "") -> ChiefComponents:
@@ -43,6 +49,8 @@ def chief_components(settings: Settings, context: RunContext, front: FrontEnd, p
 
     Raises:
         ReplacedError: Another process is the chief now.
+        BadJobError: A callback needs a package that is not installed.
+        ProgramError: A callback cannot be made.
     """
     # Before it removes files of an earlier attempt: loading the program took time.
     check_chief(context.fleet.describe(), context.incarnation)
@@ -57,7 +65,8 @@ def chief_components(settings: Settings, context: RunContext, front: FrontEnd, p
     events = Events(context.out, context.job, attempt.first_event)
     evaluator = Evaluator(front, context.layout, context.job.device)
     storage = Storage(events, context.job.deadlines.stall_secs)
-    monitor = Monitor(context.out, context.job, storage)
+    callbacks = Callbacks(load_callbacks(context.job), events, run_info(settings, context.job))
+    monitor = Monitor(context.out, context.job, storage, callbacks)
     monitor.announce()
     recorder = Recorder(context.out, context.job, context.layout, evaluator, storage, monitor)
     committer = CheckpointCommitter(context, manifest_extra, storage, monitor)
@@ -69,4 +78,10 @@ def chief_components(settings: Settings, context: RunContext, front: FrontEnd, p
         events=events,
         storage=storage,
         attempt=attempt,
+        callbacks=callbacks,
     )
+
+
+def run_info(settings: Settings, job: Job) -> RunInfo:
+    """What the callbacks know of the run before its first step."""
+    return RunInfo(job.name, settings.run, job.model_dump(mode="json"), settings.out, settings.out / CALLBACKS, step=0)

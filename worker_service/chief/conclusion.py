@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 
+from psfleet.callbacks import Callback
+from psfleet.callbacks.loading import load_callbacks
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.store import newest_from
 from psfleet.checkpoint.tensors import check_tensors
@@ -20,9 +22,12 @@ from psfleet.run_folder import CHECKPOINTS
 from psfleet.service.logs import log_json
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
+from worker_service.chief.callbacks import Callbacks
 from worker_service.chief.checkpoints import CheckpointCommitter
+from worker_service.chief.components import run_info
 from worker_service.chief.early_stopping import final_step
 from worker_service.chief.events import Events
+from worker_service.chief.monitor import Monitor
 from worker_service.chief.recorder import Recorder
 from worker_service.chief.run_attempt import begin, is_first
 from worker_service.chief.run_finisher import RunFinisher
@@ -109,15 +114,28 @@ class _Conclusion:
     def report(self, front: FrontEnd, layout: Layout) -> None:
         """Evaluates the checkpoint and writes the report."""
         evaluator = Evaluator(front, layout, self._job.device)
-        recorder = Recorder(self._settings.out, self._job, layout, evaluator, self._storage)
+        callbacks = self._callbacks()
+        callbacks.start(self._checkpoint.step)
+        monitor = Monitor(self._settings.out, self._job, self._storage, callbacks)
+        recorder = Recorder(self._settings.out, self._job, layout, evaluator, self._storage, monitor)
         try:
             report = self._finisher(recorder, layout).resumed_report(self._checkpoint)
             self._storage.insist("the report", lambda: html.publish(report, self._settings.out))
+            callbacks.end(report)
         except ProgramError as error:
             self.report_failure(error)
             raise
         finally:
             recorder.close()
+
+    def _callbacks(self) -> Callbacks:
+        """The job's callbacks; none if they cannot be made, which does not undo a run that is saved."""
+        made: list[Callback] = []
+        try:
+            made = load_callbacks(self._job)
+        except PsfleetError as error:
+            self._events.add("chief", 0, "callback_failed", str(error))
+        return Callbacks(made, self._events, run_info(self._settings, self._job))
 
     def report_failure(self, error: PsfleetError) -> None:
         """Writes the report of a failure, unless another report says that the run is done."""

@@ -13,6 +13,7 @@ from psfleet.job.job import Job
 from psfleet.job.monitored import require_metrics
 from psfleet.report.schema import BestInfo, Evaluation, EvaluationLog
 from psfleet.run_folder import CHECKPOINTS
+from worker_service.chief.callbacks import Callbacks
 from worker_service.chief.early_stopping import StopDecision, decide
 from worker_service.chief.storage import Storage
 
@@ -28,9 +29,13 @@ class Monitor:
     With `checkpoint.best` it also holds the checkpoints that are due to be evaluated. All of it is derived from files,
     `evaluations.jsonl` and the metrics in the folders of checkpoints: a chief that replaces another, and a run that
     resumes, have the same best checkpoint and the same count of evaluations.
+
+    Attributes:
+        callbacks: Receive the progress of the run.
     """
 
-    def __init__(self, out: Path, job: Job, storage: Storage) -> None:
+    def __init__(self, out: Path, job: Job, storage: Storage, callbacks: Callbacks | None = None) -> None:
+        self.callbacks = callbacks or Callbacks([], storage.events)
         self._job = job
         self._storage = storage
         self._root = out / CHECKPOINTS
@@ -46,7 +51,7 @@ class Monitor:
             self._best = evaluated.best(evaluated.evaluated(self._root), job.checkpoint.best)
             for checkpoint in reversed(evaluated.committed(self._root)):
                 if not evaluated.is_evaluated(checkpoint):
-                    self.committed(checkpoint)
+                    self._await_evaluation(checkpoint)
 
     @property
     def decision(self) -> StopDecision | None:
@@ -77,7 +82,11 @@ class Monitor:
             self._storage.events.add("chief", 0, EARLY_STOP, decision.reason)
 
     def committed(self, checkpoint: Checkpoint) -> None:
-        """Stores a checkpoint for its evaluation, if one of its step is due."""
+        """A checkpoint is complete; with `checkpoint.best` it is evaluated if an evaluation of its step is due."""
+        self.callbacks.saved(checkpoint.step, checkpoint.folder)
+        self._await_evaluation(checkpoint)
+
+    def _await_evaluation(self, checkpoint: Checkpoint) -> None:
         every = self._job.evaluate.every_steps
         if self._job.checkpoint.best is None or every is None:
             return
@@ -121,6 +130,7 @@ class Monitor:
             BadJobError: A metric that the job watches is not among its metrics.
         """
         require_metrics(self._job, evaluation.metrics)
+        self.callbacks.evaluated(evaluation.step, evaluation.metrics)
         with self._lock:
             before = self._decision
             self._evaluations.append(evaluation)

@@ -60,6 +60,7 @@ class Recorder:
     ) -> None:
         self._job = job
         self._layout = layout
+        self._evaluator = evaluator
         self._history = History(out / History.FILE_NAME)
         self._storage = storage
         self._board = Board(out, storage)
@@ -80,6 +81,7 @@ class Recorder:
 
     def start(self, global_step: int) -> None:
         """See `Observer`."""
+        self.monitor.callbacks.start(global_step)
         self._global_step = global_step
         self._last = (time.perf_counter(), global_step)
         self._due = {
@@ -103,6 +105,9 @@ class Recorder:
         if self._is_due("summaries", global_step, self._job.summaries.every_steps):
             self._summarize(session, batch, global_step, loss)
         self._begin_evaluation(session, global_step)
+        step_secs = secs / max(made, 1)
+        rate = self._examples(1) / step_secs
+        self.monitor.callbacks.step(global_step, {"loss": loss, "step_secs": step_secs, "examples_per_sec": rate})
 
     @property
     def metrics(self) -> dict[str, float]:

@@ -16,6 +16,8 @@ import tensorflow as tf
 import psfleet
 
 MODULES: dict[str, ModuleType] = {"graph": exact_graph_program, "keras": exact_keras_program}
+LOOK_SECS = 0.02
+"""Pause between two looks at a closed gate."""
 FOREVER = threading.Event()
 """Never set: waiting for it paces the data."""
 
@@ -24,7 +26,8 @@ def build(gates: str, step_secs: float, front_end: str, batch_size: int) -> psfl
     """The program of a front end.
 
     Args:
-        gates: A folder. While it has a file `pace`, every shard takes `step_secs` for each batch.
+        gates: A folder. While it has a file `hold-<shard>`, that shard gives no batch; while it has a file `pace`,
+            every shard takes `step_secs` for each batch.
         step_secs: Seconds for a batch.
         front_end: graph or keras.
         batch_size: Of the job.
@@ -36,8 +39,11 @@ def build(gates: str, step_secs: float, front_end: str, batch_size: int) -> psfl
 
         def examples() -> Iterator[tuple[np.ndarray, np.ndarray]]:
             for number, at in enumerate(range(shard_index, len(x), num_shards)):
-                if number % batch_size == 0 and Path(gates, "pace").exists():
-                    FOREVER.wait(step_secs)
+                if number % batch_size == 0:
+                    while Path(gates, f"hold-{shard_index}").exists():
+                        FOREVER.wait(LOOK_SECS)
+                    if Path(gates, "pace").exists():
+                        FOREVER.wait(step_secs)
                 yield x[at], y[at]
 
         signature: Any = (tf.TensorSpec(x.shape[1:], tf.float32), tf.TensorSpec([], tf.int32))

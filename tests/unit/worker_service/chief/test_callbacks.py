@@ -65,14 +65,14 @@ def events(tmp_path: Path) -> Events:
     return Events(tmp_path, sample_job())
 
 
-def run_info(tmp_path: Path, step: int = 0) -> RunInfo:
-    return RunInfo("sample", "sample-1", {}, tmp_path, tmp_path / "callbacks", step)
+def callbacks_of(tmp_path: Path, events: Events, *callbacks: Callback) -> Callbacks:
+    return Callbacks(callbacks, events, RunInfo("sample", "sample-1", {}, tmp_path, tmp_path / "callbacks", 0))
 
 
 def test_every_callback_is_called_in_the_order_of_what_happened(tmp_path: Path, events: Events) -> None:
     often, seldom = Recording(), Recording(every_steps=3)
-    callbacks = Callbacks([often, seldom], events)
-    callbacks.start(run_info(tmp_path))
+    callbacks = callbacks_of(tmp_path, events, often, seldom)
+    callbacks.start(0)
     for step in range(1, 5):
         callbacks.step(step, {"loss": 1.0 / step})
     callbacks.evaluated(4, {"accuracy": 0.5})
@@ -93,8 +93,8 @@ def test_a_callback_that_fails_is_an_event_once_and_the_others_are_called(
     tmp_path: Path, events: Events, error: BaseException
 ) -> None:
     other = Recording()
-    callbacks = Callbacks([Failing(error), other], events)
-    callbacks.start(run_info(tmp_path, step=7))
+    callbacks = callbacks_of(tmp_path, events, Failing(error), other)
+    callbacks.start(7)
     for step in range(8, 11):
         callbacks.step(step, {"loss": 1.0})
     callbacks.end(DONE)
@@ -107,8 +107,8 @@ def test_a_callback_that_fails_is_an_event_once_and_the_others_are_called(
 def test_training_waits_for_no_callback_and_only_steps_are_dropped(tmp_path: Path, events: Events) -> None:
     slow = Recording()
     slow.go.clear()
-    callbacks = Callbacks([slow], events)
-    callbacks.start(run_info(tmp_path))
+    callbacks = callbacks_of(tmp_path, events, slow)
+    callbacks.start(0)
     for step in range(1, 3 * MAX_WAITING):
         callbacks.step(step, {"loss": 1.0})
         callbacks.evaluated(step, {})
@@ -126,8 +126,8 @@ def test_the_end_of_a_run_does_not_wait_for_a_callback_that_hangs(
     monkeypatch.setattr(module, "END_SECS", 0.01)
     hanging = Recording()
     hanging.go.clear()
-    callbacks = Callbacks([hanging], events)
-    callbacks.start(run_info(tmp_path))
+    callbacks = callbacks_of(tmp_path, events, hanging)
+    callbacks.start(0)
     callbacks.step(1, {"loss": 1.0})
     callbacks.end(DONE)
     assert "the callbacks did not return in 0.01 s, and are abandoned" in caplog.messages
@@ -137,8 +137,8 @@ def test_the_end_of_a_run_does_not_wait_for_a_callback_that_hangs(
 
 def test_without_callbacks_nothing_is_started(tmp_path: Path, events: Events) -> None:
     before = threading.active_count()
-    callbacks = Callbacks([], events)
-    callbacks.start(run_info(tmp_path))
+    callbacks = callbacks_of(tmp_path, events)
+    callbacks.start(0)
     callbacks.step(1, {"loss": 1.0})
     callbacks.end(DONE)
     assert threading.active_count() == before
