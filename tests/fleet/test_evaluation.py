@@ -12,8 +12,15 @@ from psfleet import errors
 
 
 def test_an_evaluation_that_is_held_does_not_stop_the_fleet(tmp_path: Path) -> None:
-    """It ends many steps later, with the metrics of its own step, and those that were due meanwhile follow."""
-    with training(tmp_path, train={"steps": 120}, evaluate={"every_steps": 10}) as fleet:
+    """It ends many steps later, with the metrics of its own step, and those that were due meanwhile follow.
+
+    The job's callback receives all of them.
+    """
+    programs, callbacks = ("paced_program", "recording_callback"), ["recording_callback:Recording"]
+    evaluate, checkpoint = {"every_steps": 10}, {"every_steps": 60}
+    with training(
+        tmp_path, programs=programs, train={"steps": 120}, evaluate=evaluate, checkpoint=checkpoint, callbacks=callbacks
+    ) as fleet:
         fleet.wait_for_step(1)
         fleet.gates.hold("evaluation")
         fleet.wait_for_step(fleet.step() + 30)
@@ -28,6 +35,16 @@ def test_an_evaluation_that_is_held_does_not_stop_the_fleet(tmp_path: Path) -> N
         assert [entry["step"] for entry in fleet.entries("evaluation")] == list(range(10, 121, 10))
         assert report.eval["loss"] == fleet.entries("evaluation")[-1]["metrics"]["loss"]
         assert fleet.entries("evaluation")[-1]["step"] == 120
+        assert report.events == []
+        calls = (fleet.out / "callbacks" / "0" / "calls").read_text().splitlines()
+        assert calls[0] == "start paced 0"
+        assert [call for call in calls if "evaluate" in call] == [
+            f"evaluate {at} ['loss']" for at in range(10, 121, 10)
+        ]
+        assert [call for call in calls if "checkpoint" in call] == [
+            f"checkpoint {at:d} {at:08d}-g1" for at in (60, 120)
+        ]
+        assert calls[-1] == "end done 120"
 
 
 def test_a_signal_ends_a_final_evaluation_that_never_ends(tmp_path: Path) -> None:

@@ -219,7 +219,10 @@ def training(
         shutil.copy(PROGRAM.with_name(f"{program}.py"), folder)
     options = {"gates": str(gates.folder), "step_secs": step_secs}
     job = {**JOB, "program": f"{programs[0]}:build", "options": options}
-    job |= {name: {**job.get(name, {}), **section} for name, section in sections.items()}
+    job |= {
+        name: {**job.get(name, {}), **section} if isinstance(section, Mapping) else section
+        for name, section in sections.items()
+    }
     (folder / "job.yaml").write_text(yaml.safe_dump(job))
     screen = folder / "screen.txt"
     out = folder / "out"

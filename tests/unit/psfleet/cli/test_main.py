@@ -216,5 +216,5 @@ def test_the_command_line_needs_nothing_that_the_package_does_not_name() -> None
 
 
 def test_the_package_lists_what_is_public() -> None:
-    assert dir(package) == sorted(["GraphProgram", "KerasProgram", "Report", "__version__", "train"])
+    assert dir(package) == sorted(["Callback", "GraphProgram", "KerasProgram", "Report", "__version__", "train"])
     assert [name for name in dir(package) if getattr(package, name, None) is None] == []
