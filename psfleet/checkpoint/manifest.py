@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint. It is written last and commits the checkpoint."""
+"""The manifest of a checkpoint, which is written last and thereby commits the checkpoint: its schema and its checks."""
 
 from __future__ import annotations
 
@@ -113,6 +113,9 @@ def write_manifest(
 ) -> Checkpoint:
     """Commits the checkpoint in `folder`, with all `parts` in any order, and flushes it to the disk.
 
+    Args:
+        extra: JSON values to be stored, see `Checkpoint.extra`; the other arguments are fields of `Checkpoint`, too.
+
     Raises:
         NoCheckpointError: A part is missing, or its size differs from its record.
         OSError: The manifest cannot be written.
@@ -194,6 +197,7 @@ def _write(folder: Path, text: str) -> None:
 
 
 def _parse(folder: Path, text: bytes) -> _Manifest:
+    """Validates the text of a manifest; the error names the checkpoint and each invalid field."""
     try:
         return _Manifest.model_validate_json(text)
     except ValidationError as error:

@@ -6,7 +6,6 @@ import json
 import logging
 import operator
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
@@ -74,7 +73,17 @@ class PsClient:
         checkpoints_root: str,
         timeout_secs: float,
     ) -> pb.ShardState:
-        """Builds the ps's shard and restores it from a checkpoint."""
+        """Builds the ps's shard for a generation, and restores it from a checkpoint.
+
+        Args:
+            shard: Index of the ps.
+            generation: Number of the generation that begins.
+            job_json: The resolved job, as `Job.model_dump_json` writes it.
+            layout: The layout of the model.
+            checkpoint_folder: The checkpoint that is restored.
+            checkpoints_root: The folder in which checkpoints are written.
+            timeout_secs: Deadline of the call.
+        """
         layout_json = json.dumps(layout.to_dict())
         request = pb.ConfigureRequest(
             caller=self._caller,
@@ -150,9 +159,7 @@ class FleetClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         for client in self.ps:
             client.close()
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import keras
     import tensorflow as tf
 
-_PERMANENT = frozenset({"psfleet", "worker_service", "ps_service"})
+_OWN_PACKAGES = frozenset({"psfleet", "worker_service", "ps_service"})
 """Packages that are never removed from sys.modules."""
 
 _folders: list[str] = []
@@ -148,7 +148,10 @@ def _check_class_weight(weights: Any) -> None:
 
 
 def _search_first(folder: str, module_name: str) -> None:
-    """Puts `folder` first on sys.path and removes modules that would shadow its own."""
+    """Puts `folder` first on sys.path, and unloads modules that would shadow those in it.
+
+    These are the modules of the folder of an earlier call, and a module of the program's name from elsewhere.
+    """
     for old in [old for old in _folders if old != folder]:
         _folders.remove(old)
         if old in sys.path:
@@ -162,8 +165,8 @@ def _search_first(folder: str, module_name: str) -> None:
     sys.path[:] = [folder, *(entry for entry in sys.path if entry != folder)]
     importlib.invalidate_caches()
     root = module_name.partition(".")[0]
-    own = PathFinder.find_spec(root, [folder])
-    if own is not None and own.origin is not None and _file(root) not in (None, Path(own.origin).resolve()):
+    here = PathFinder.find_spec(root, [folder])
+    if here is not None and here.origin is not None and _file(root) not in (None, Path(here.origin).resolve()):
         _unload(root)
 
 
@@ -175,6 +178,6 @@ def _file(root: str) -> Path | None:
 
 def _unload(root: str) -> None:
     """Removes a top-level module and its submodules from sys.modules, except psfleet's own packages."""
-    if root not in _PERMANENT:
+    if root not in _OWN_PACKAGES:
         for name in [name for name in sys.modules if name == root or name.startswith(f"{root}.")]:
             del sys.modules[name]

@@ -41,6 +41,7 @@ class Tail:
         self._platform = platform
         self._first_lines = tail
         self._process = NO_PROCESS
+        # The successor of that process, and when `follow` was first called with it (monotonic, in seconds).
         self._next = NO_PROCESS
         self._next_since = 0.0
         self._is_new = EntriesAfter(None)
@@ -72,6 +73,7 @@ class Tail:
         since = self._is_new.last or (0.0 if is_first or is_same else member.started)
         tail, self._first_lines = self._first_lines, None
         if tail is not None:
+            # If this log is opened again, the lines before its last `tail` lines are not returned either.
             self._is_new.last = time.time()
         # A log that ends with its process is opened once more: it may have broken off shortly before the last line.
         self.is_whole, self.is_over = is_same and has_ended, False

@@ -13,7 +13,6 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self
 
 from psfleet.errors import BadJobError, DeadlineError, LostPeerError
@@ -82,9 +81,7 @@ class Tunnels:
         self._watcher.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._closing.set()
         self._watcher.join()
         with self._lock:

@@ -38,10 +38,13 @@ API_ERRORS = (ApiException, *UNANSWERED)
 
 @contextmanager
 def translate_errors(what: str) -> Iterator[None]:
-    """Translates the API's errors inside the block into messages that say what could not be done.
+    """Context manager that translates the API's errors.
+
+    Args:
+        what: What the block does, for the message: "Kubernetes refuses to `what`".
 
     Raises:
-        UsageError: The API refuses it.
+        UsageError: The API refuses the request.
         LostPeerError: The API does not answer, is overloaded, or opens no connection for a command (status 0).
     """
     try:
@@ -56,7 +59,7 @@ def translate_errors(what: str) -> Iterator[None]:
 
 @contextmanager
 def suppress_missing() -> Iterator[None]:
-    """Ends the block where the API does not find an object."""
+    """Context manager that ends its block without an error if the API does not find an object."""
     try:
         yield
     except ApiException as error:
@@ -169,7 +172,7 @@ class Cluster:
             self.core.delete_namespaced_pod(name, self.namespace)
 
     def log(self, pod: str, tail: int | None = None, follow: bool = False) -> Iterator[str]:
-        """The lines of a pod's log; none where it has none (any more).
+        """The lines of a pod's log; none if the pod or its log is missing, or once the connection breaks.
 
         Args:
             tail: Only this many of the last lines; None: all.

@@ -15,7 +15,7 @@ from psfleet.errors import LostPeerError, UsageError
 from psfleet.job.job import Job, job_from_json
 from psfleet.launch.kubernetes.api import Cluster, translate_errors
 from psfleet.launch.kubernetes.exec import execute
-from psfleet.launch.kubernetes.pods import Pod, beyond, members_of, pods_of
+from psfleet.launch.kubernetes.pods import Pod, members_of, pods_of, scaled_away
 from psfleet.launch.platform import Member, Request
 from psfleet.manifests import container
 from psfleet.manifests.kubernetes.names import JOB_KEY, PS, RESULTS, WORKER, component_name
@@ -96,7 +96,7 @@ class Kubernetes:
 
     def scaled_away(self, name: str) -> list[Member]:
         """See `Platform`."""
-        return beyond(self._cluster.jobs(name), pods_of(self._cluster.pods(name)))
+        return scaled_away(self._cluster.jobs(name), pods_of(self._cluster.pods(name)))
 
     def restart(self, member: Member) -> None:
         """See `Platform`. Never called: a Job restarts its pods itself."""
@@ -106,7 +106,7 @@ class Kubernetes:
         """See `Platform`. Does nothing: a Job does not restart pods with permanent exit codes."""
 
     def stop(self, chief: Member, timeout_secs: float) -> None:
-        """See `Platform`. SIGTERM, which a deleted pod gets, would only make the chief leave room for another."""
+        """See `Platform`. The pod is not deleted: that sends SIGTERM, at which a chief ends without ending the run."""
         for _ in execute(self._cluster, chief.name, INTERRUPT):
             continue
         limit = math.ceil(timeout_secs) + REMOVAL_SECS

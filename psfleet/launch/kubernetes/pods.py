@@ -113,8 +113,8 @@ def members_of(jobs: Iterable[Any], pods: Sequence[Pod]) -> list[Member]:
     return [_member(job, index, pods) for job in sorted(jobs, key=_place) for index in range(job.spec.completions)]
 
 
-def beyond(jobs: Iterable[Any], pods: Sequence[Pod]) -> list[Member]:
-    """One member for each index that the completions of its V1Job no longer include, with the newest of its pods."""
+def scaled_away(jobs: Iterable[Any], pods: Sequence[Pod]) -> list[Member]:
+    """One member for each index with a pod that is no longer among the completions of its V1Job."""
     return [
         _member(job, index, pods)
         for job in jobs
