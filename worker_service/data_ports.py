@@ -1,4 +1,4 @@
-"""Which ports of TensorFlow do not answer: the control plane of a ps can be reachable while its data plane is not."""
+"""Finds ports of TensorFlow that do not answer: a ps's control plane can be reachable while its data plane is not."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ START_SECS = 150.0
 END_SECS = 120.0
 COMMAND_SECS = 150.0
 POLL_SECS = 0.25
-LEFT = 128 + signal.SIGINT
-"""The exit code of a `psfleet up` that was left with Ctrl-C."""
+DETACHED = 128 + signal.SIGINT
+"""The exit code of a `psfleet up` that Ctrl-C detached."""
 
 
 @dataclass
@@ -78,7 +78,7 @@ class Fleet:
         """Presses Ctrl-C on `psfleet up`; its exit code."""
         self.commands[-1].send_signal(signal.SIGINT)
         code = self.end(20.0)
-        assert code == LEFT, f"exit code {code}\n{self.tails()}"
+        assert code == DETACHED, f"exit code {code}\n{self.tails()}"
         return code
 
     def end(self, timeout_secs: float = END_SECS) -> int:
@@ -161,7 +161,7 @@ class Fleet:
         return self.folder / f"screen-{number}.txt"
 
     def _has_ended(self) -> bool:
-        return bool(self.commands) and self.commands[-1].poll() not in (None, LEFT)
+        return bool(self.commands) and self.commands[-1].poll() not in (None, DETACHED)
 
     def tails(self) -> str:
         """The ends of what the command printed and the containers logged."""

@@ -1,4 +1,4 @@
-"""The perceptron of `exact_graph_program`, whose shards wait for each other once: then every worker is in its loop.
+"""The perceptron of `exact_graph_program`, whose shards wait for each other once, so that all workers train together.
 
 A worker reads its first batch when it has read the weights. So all workers that meet at the gate push gradients of the
 same global step, and an async ps finds all but the first stale, however fast or slow each process is.
@@ -20,7 +20,7 @@ from psfleet.polling import wait_until
 
 GATE_SECS = 60.0
 CHANCE_SECS = 2.0
-"""How long a worker that is ready gets to push where it must not: it takes half of that."""
+"""Time in which a worker that may not train yet would push, if psfleet let it: about twice what it needs."""
 
 
 def build(gate: str, alone: int = 0) -> psfleet.GraphProgram:
@@ -28,8 +28,8 @@ def build(gate: str, alone: int = 0) -> psfleet.GraphProgram:
 
     Args:
         gate: A folder, in which each shard leaves files that say how far it has come.
-        alone: 0: all shards wait at the gate, before their first example. Above: the others are not held, and come when
-            psfleet lets them; shard 0 waits for them behind so many examples, and gives them a chance halfway.
+        alone: 0: every shard waits at the gate before its first example. Above 0: only shard 0 waits, after so many
+            examples; halfway it gives the others `CHANCE_SECS` to come as far, which psfleet must not let them.
     """
     files = Path(gate)
 

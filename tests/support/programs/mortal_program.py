@@ -1,4 +1,4 @@
-"""The paced program, with two more gates: one by which a shard eats its container's memory, one by which it raises."""
+"""The paced program with two more gates: at one a shard takes its container's memory, at the other it raises."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def build(gates: str, step_secs: float) -> psfleet.GraphProgram:
         dataset = paced.train(shard_index, num_shards)
 
         def examples() -> Iterator[tuple[Any, Any]]:
-            eaten = []
+            blocks = []
             for x, y in dataset.as_numpy_iterator():
                 while (folder / f"eat-{shard_index}").exists():
-                    eaten.append(bytearray(b"x") * BYTES)
+                    blocks.append(bytearray(b"x") * BYTES)
                 if (folder / f"fail-{shard_index}").exists():
                     raise ValueError("the gate says that this must fail")
                 yield x, y

@@ -1,4 +1,4 @@
-"""A small regression that takes its time for each step, until the file `/out/released` is there.
+"""A small regression with slow steps, until the file `/out/released` is there.
 
 A worker that finds `/out/eat-<shard>` removes it, and takes all the memory that it can get.
 """
@@ -37,9 +37,9 @@ def build(step_secs: float = 0.0, fail_at: int | None = None, nan_at: int | None
             for count, at in enumerate(range(shard_index, num_shards * EXAMPLES, num_shards)):
                 if not RELEASED.exists():
                     FOREVER.wait(step_secs)
-                if (hungry := Path(f"/out/eat-{shard_index}")).exists():
-                    hungry.unlink()
-                    _eat()
+                if (gate := Path(f"/out/eat-{shard_index}")).exists():
+                    gate.unlink()
+                    _take_all_memory()
                 if count == fail_at:
                     raise RuntimeError(f"example {count} cannot be read")
                 yield x[at], y[at] * (np.float32("nan") if count == nan_at else np.float32(1))
@@ -53,10 +53,10 @@ def build(step_secs: float = 0.0, fail_at: int | None = None, nan_at: int | None
     )
 
 
-def _eat() -> None:
-    meal = []
+def _take_all_memory() -> None:
+    blocks = []
     while True:
-        meal.append(np.ones(64 * 1024 * 1024, np.uint8))
+        blocks.append(np.ones(64 * 1024 * 1024, np.uint8))
 
 
 def _loss(batch: Any) -> Any:
