@@ -117,10 +117,10 @@ class CheckpointCommitter:
         saved = None
         with self._storage.writing(MANIFEST, "checkpoint_failed"):
             saved = self._write_manifest(state, step, parts)
+            committed.write(self._context.out, saved)
         if saved is None:
             return
         self._newest = saved
-        committed.write(self._context.out, saved)
         logger.info("checkpoint at step %d", step, extra={"event": "checkpoint", "step": step})
         with self._storage.writing("the deletion of old checkpoints", "prune_failed"):
             prune(self._root, self._job.checkpoint.keep)

@@ -12,6 +12,7 @@ from worker_service.chief.recovery import PROGRAM_DIGEST, Recovery
 from worker_service.chief.run_attempt import Attempt, begin
 from worker_service.chief.run_finisher import RunFinisher, versions
 from worker_service.chief.storage import Storage
+from worker_service.chief.storage_watch import end_if_stuck
 from worker_service.evaluation import Evaluator
 from worker_service.fleet_state import check_chief
 from worker_service.frontends import FrontEnd
@@ -56,12 +57,13 @@ def chief_components(settings: Settings, context: RunContext, front: FrontEnd, p
     events = Events(context.out, context.job)
     evaluator = Evaluator(front, context.layout, context.job.device)
     storage = Storage(events, context.job.deadlines.stall_secs)
+    end_if_stuck(storage, context.fleet.finish)
     recorder = Recorder(context.out, context.job, context.layout, evaluator, storage)
     committer = CheckpointCommitter(context, manifest_extra, storage)
     return ChiefComponents(
         recovery=Recovery(context, front.initial_values, manifest_extra, events),
         committer=committer,
-        finisher=RunFinisher(context, recorder, committer, events, attempt.started),
+        finisher=RunFinisher(context, recorder, committer, storage, attempt.started),
         recorder=recorder,
         events=events,
         storage=storage,

@@ -25,6 +25,7 @@ from worker_service.chief.recorder import Recorder
 from worker_service.chief.run_attempt import begin, is_first
 from worker_service.chief.run_finisher import RunFinisher
 from worker_service.chief.storage import Storage
+from worker_service.chief.storage_watch import end_if_stuck
 from worker_service.evaluation import Evaluator
 from worker_service.frontends import FrontEnd, front_end
 from worker_service.joining import finish_as_chief
@@ -55,6 +56,7 @@ def conclude(settings: Settings, fleet: FleetClient, stop: Stop, checkpoint: Che
     message = f"step {checkpoint.step} is saved and verified"
     logger.info("%s: the report remains", message, extra={"event": "verified", "step": checkpoint.step})
     conclusion = _Conclusion(settings, job, fleet, stop, checkpoint)
+    end_if_stuck(conclusion.storage, lambda outcome: None)
     try:
         front, layout = _load(settings, job, checkpoint)
     except PsfleetError as error:
@@ -89,16 +91,16 @@ class _Conclusion:
         self._checkpoint = checkpoint
         self._attempt = begin(settings)
         self._events = Events(settings.out, job)
-        self._storage = Storage(self._events, job.deadlines.stall_secs)
+        self.storage = Storage(self._events, job.deadlines.stall_secs)
         self._events.add("chief", 0, "restarted", settings.cause or "it was replaced")
 
     def report(self, front: FrontEnd, layout: Layout) -> None:
         """Evaluates the checkpoint and writes the report."""
         evaluator = Evaluator(front, layout, self._job.device)
-        recorder = Recorder(self._settings.out, self._job, layout, evaluator, self._storage)
+        recorder = Recorder(self._settings.out, self._job, layout, evaluator, self.storage)
         try:
             report = self._finisher(recorder, layout).resumed_report(self._checkpoint)
-            self._storage.insist("the report", lambda: html.publish(report, self._settings.out))
+            self.storage.insist("the report", lambda: html.publish(report, self._settings.out))
         except ProgramError as error:
             self.report_failure(error)
             raise
@@ -111,9 +113,9 @@ class _Conclusion:
             logger.warning("not reported, the run is done or has a newer chief: %s", error)
             return
         layout = Layout.plan([], [], [], self._job.fleet.ps, self._job.update.bucket_bytes)
-        recorder = Recorder(self._settings.out, self._job, layout, None, self._storage)
+        recorder = Recorder(self._settings.out, self._job, layout, None, self.storage)
         report = self._finisher(recorder, layout).report([], self._checkpoint, error)
-        with self._storage.writing("the report"):
+        with self.storage.writing("the report"):
             html.publish(report, self._settings.out)
 
     def _finisher(self, recorder: Recorder, layout: Layout) -> RunFinisher:
@@ -129,5 +131,5 @@ class _Conclusion:
             stop=self._stop,
             out=settings.out,
         )
-        committer = CheckpointCommitter(context, {}, self._storage)
-        return RunFinisher(context, recorder, committer, self._events, self._attempt.started)
+        committer = CheckpointCommitter(context, {}, self.storage)
+        return RunFinisher(context, recorder, committer, self.storage, self._attempt.started)

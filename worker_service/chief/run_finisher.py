@@ -6,7 +6,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from importlib import metadata
 
 from psfleet.checkpoint.manifest import Checkpoint
@@ -25,9 +24,9 @@ from psfleet.report.schema import (
     WorkerGradients,
 )
 from worker_service.chief.checkpoints import CheckpointCommitter
-from worker_service.chief.events import Events
 from worker_service.chief.last_checkpoint import LastCheckpoint
 from worker_service.chief.recorder import Recorder
+from worker_service.chief.storage import Storage
 from worker_service.fleet_state import States
 from worker_service.run_context import RunContext
 
@@ -52,13 +51,14 @@ class RunFinisher:
         context: RunContext,
         recorder: Recorder,
         committer: CheckpointCommitter,
-        events: Events,
+        storage: Storage,
         started: float,
     ) -> None:
         self._context = context
         self._job = context.job
         self._recorder = recorder
-        self._events = events
+        self._storage = storage
+        self._events = storage.events
         self._secs_before = max(0.0, time.time() - started)
         self._began = time.monotonic()
         self._last = LastCheckpoint(context, committer)
@@ -93,7 +93,7 @@ class RunFinisher:
         draft = self._draft(states, checkpoint, error)
         if error is not None or checkpoint is None:
             return draft
-        with suppress(OSError):
+        with self._storage.writing("the report before the final evaluation"):
             draft.write(self._context.out, Report.DRAFT_NAME)
         return self._evaluated(draft, checkpoint)
 

@@ -38,7 +38,7 @@ def finisher_of(context: RunContext, started: float = 0.0) -> RunFinisher:
     recorder: Any = None
     events = Events(context.out, context.job)
     storage = Storage(events, context.job.deadlines.stall_secs)
-    return RunFinisher(context, recorder, CheckpointCommitter(context, {}, storage), events, started)
+    return RunFinisher(context, recorder, CheckpointCommitter(context, {}, storage), storage, started)
 
 
 def test_a_last_part_that_takes_longer_than_a_step_is_waited_for(
