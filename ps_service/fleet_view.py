@@ -89,7 +89,8 @@ class FleetView:
             )
         if caller.incarnation and (worker is None or worker.owner != caller):
             worker = self._own(caller, now)
-        if worker is not None and self.outcome is None:
+        # A chief with the former program has been replaced; the program of any other counts more than this ps knows.
+        if worker is not None and caller.index != CHIEF and self.outcome is None:
             self.program.check_member(caller.index, worker.program)
 
     def admit_chief(self, caller: Member, now: float) -> None:

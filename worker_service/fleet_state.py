@@ -38,6 +38,14 @@ def has_generation(state: pb.ShardState, generation: int) -> bool:
     return state.phase != pb.EMPTY and state.generation == generation
 
 
+def is_late(states: States, generation: int, step: int) -> bool:
+    """Whether every ps has made and saved the last step, and a worker at an earlier step can contribute nothing."""
+    return all(
+        state is not None and state.phase == pb.COMPLETE and state.generation == generation and state.step > step
+        for state in states
+    )
+
+
 def trains_on(before: States, after: States) -> bool:
     """Whether every shard has made steps between two looks of a worker that has not yet pushed a gradient.
 

@@ -17,7 +17,7 @@ from psfleet.control import control_pb2 as pb
 from psfleet.control.client import CALL_SECS, FleetClient
 from psfleet.errors import LOST_PEERS, BadJobError, LostPeerError, PsfleetError, ReplacedError
 from psfleet.service.process import Stop
-from worker_service.fleet_state import States, has_generation
+from worker_service.fleet_state import States, has_generation, is_late
 from worker_service.progress import TrainingProgress
 
 logger = logging.getLogger("psfleet.worker")
@@ -71,6 +71,7 @@ class Heartbeat:
         self._program = program
         self._beats = itertools.count(1)
         self._beats_late = 0
+        self._sessions_before = 0
         self._generation = -1
         self._interrupt: Callable[[], None] = _no_step
         self._listener: Callable[[States], None] = _ignore
@@ -119,6 +120,7 @@ class Heartbeat:
         """
         with self._lock:
             self._generation, self._interrupt = generation, interrupt
+            self._sessions_before = self._progress.sessions
 
     def detach(self) -> None:
         """Reports from now on that this worker has no session; discards all replies and asks again at once.
@@ -210,8 +212,9 @@ class Heartbeat:
         with self._lock:
             own, states, interrupt = self._generation, self._states, self._interrupt
             is_over = self._outcome is not None or bool(self._replaced)
+            is_open = own >= 0 and self._progress.sessions > self._sessions_before
         # Twice in a row: the first time the worker may be about to pull the last step.
-        self._beats_late = self._beats_late + 1 if own >= 0 and _is_late(states, own, self._progress.step) else 0
+        self._beats_late = self._beats_late + 1 if is_open and is_late(states, own, self._progress.step) else 0
         is_outdated = own >= 0 and any(state is not None and not has_generation(state, own) for state in states)
         if is_over or is_outdated or self._beats_late > 1 or self._stop.must_leave(self.index):
             interrupt()
@@ -229,14 +232,6 @@ class Heartbeat:
             logger.warning("the training program did not return within %g s of %s: exiting", UNWIND_SECS, end)
             faulthandler.dump_traceback()
             os._exit(exit_code)
-
-
-def _is_late(states: States, generation: int, step: int) -> bool:
-    """Whether every ps has made and saved the last step, and a worker at an earlier step can contribute nothing."""
-    return all(
-        state is not None and state.phase == pb.COMPLETE and state.generation == generation and state.step > step
-        for state in states
-    )
 
 
 def _reply(call: Future[pb.ShardState]) -> pb.ShardState | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from psfleet.control import control_pb2 as pb
@@ -31,6 +32,7 @@ from psfleet.service.settings import Settings
 from psfleet.tf.server import boot
 from psfleet.tls.data_plane import DataPlane, data_plane
 from worker_service.batches import Batches, BatchNumbers
+from worker_service.build_deadline import building
 from worker_service.chief.chief import Chief
 from worker_service.chief.components import ChiefComponents, chief_components
 from worker_service.chief.conclusion import conclude, is_last, saved_final_step
@@ -113,8 +115,9 @@ def _train(process: _Process, plane: DataPlane) -> int:
     boot(plane.own, job.device)
     plane.check()
     logger.info("building the model and tracing a step", extra={"event": "starting"})
-    program = load_program(job, settings.program_folder)
-    front = _front_end(program, job, index, process.fleet)
+    with building(job.program, job.deadlines.first_secs, _stall_report(process)):
+        program = load_program(job, settings.program_folder)
+        front = _front_end(program, job, index, process.fleet)
     layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, job.update.bucket_bytes)
     process.metrics.add_layout(layout, index)
     context = RunContext(
@@ -141,6 +144,17 @@ def _train(process: _Process, plane: DataPlane) -> int:
     if outcome.exit_code:
         logger.info("the run ended: %s", outcome.message, extra={"exit_code": outcome.exit_code})
     return outcome.exit_code
+
+
+def _stall_report(process: _Process) -> Callable[[DataStallError], None]:
+    """A function that ends the run, unless the fleet has trained between the two calls."""
+    before = process.fleet.describe()
+
+    def report(error: DataStallError) -> None:
+        error.ends_run = not trains_on(before, process.fleet.describe())
+        _report_failure(process.fleet, error, process.heartbeat.index, process.stop)
+
+    return report
 
 
 def _front_end(program: KerasProgram | GraphProgram, job: Job, index: int, fleet: FleetClient) -> FrontEnd:

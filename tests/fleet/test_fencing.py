@@ -15,6 +15,7 @@ from support.local_fleet import JOB, PROGRAM
 from support.service_process import START_SECS, Service, running
 
 from psfleet import errors
+from psfleet.checkpoint import store
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import LostPeerError
 from psfleet.job.job import parse_job
@@ -51,6 +52,9 @@ def test_a_frozen_worker_and_an_older_chief_end_and_the_run_is_done(tmp_path: Pa
         assert [each.exit_code(START_SECS) for each in (newer_chief, newcomer, ps)] == [0, 0, 0]
         report = Report.read(tmp_path)
         assert (report.status, report.final_step, report.generation) == ("done", STEPS, 1)
+        newest = store.newest(tmp_path / "checkpoints")
+        assert newest is not None
+        assert newest.extra["incarnation"] == 3, "the manifest is that of the newer chief"
         lost = [entry for entry in newcomer.entries() if entry.get("event") == "lost_peer"]
         assert len(lost) <= 1, "the two evicted each other"
 

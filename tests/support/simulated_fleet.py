@@ -134,7 +134,8 @@ class SimulatedFleet:
         for process in self.processes:
             waits_for_chief = any(view.program.differs(process.program) for view in self.views)
             assert not process.acts or process.has_joined or waits_for_chief, f"{process} still waits to join"
-        members = [process.member for process in self.processes if process.acts and process.member is not None]
+        # One that waits for the chief of a changed program has an index of ps 0 only.
+        members = [self._member(process) for process in self.processes if process.acts and process.has_joined]
         assert len({member.index for member in members}) == len(members), f"two processes have one index: {members}"
         for view in self.views:
             for member in members:

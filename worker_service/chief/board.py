@@ -55,7 +55,7 @@ class Board:
             self._storage.failed(WHAT, f"{WHAT}: not written in {CLOSE_SECS:g} s", "write_failed")
 
     def _write(self, step: int, summaries: Callable[[], object]) -> None:
-        with self._storage.writing(WHAT):
+        with self._storage.writing(WHAT, is_awaited=False):
             try:
                 if self._writer is None:
                     self._writer = tf.summary.create_file_writer(str(self._folder))
@@ -70,5 +70,5 @@ class Board:
     def _close(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
-            with self._storage.writing(WHAT):
+            with self._storage.writing(WHAT, is_awaited=False):
                 writer.close()

@@ -145,10 +145,10 @@ class CheckpointCommitter:
         saved = None
         with self._storage.writing(MANIFEST, "checkpoint_failed"):
             saved = self._write_manifest(state, step, parts)
+            committed.write(self._context.out, saved)
         if saved is None:
             return
         self._newest = saved
-        committed.write(self._context.out, saved)
         logger.info("checkpoint at step %d", step, extra={"event": "checkpoint", "step": step})
         self._monitor.committed(saved)
         self.prune()

@@ -18,6 +18,7 @@ from worker_service.chief.recovery import PROGRAM_DIGEST, Recovery
 from worker_service.chief.run_attempt import Attempt, begin
 from worker_service.chief.run_finisher import RunFinisher, versions
 from worker_service.chief.storage import Storage
+from worker_service.chief.storage_watch import end_if_stuck
 from worker_service.evaluation import Evaluator
 from worker_service.fleet_state import check_chief
 from worker_service.frontends import FrontEnd
@@ -65,6 +66,7 @@ def chief_components(settings: Settings, context: RunContext, front: FrontEnd, p
     events = Events(context.out, context.job, attempt.first_event)
     evaluator = Evaluator(front, context.layout, context.job.device)
     storage = Storage(events, context.job.deadlines.stall_secs)
+    end_if_stuck(storage, context.fleet.finish)
     callbacks = Callbacks(load_callbacks(context.job), events, run_info(settings, context.job))
     monitor = Monitor(context.out, context.job, storage, callbacks)
     monitor.announce()
@@ -73,7 +75,7 @@ def chief_components(settings: Settings, context: RunContext, front: FrontEnd, p
     return ChiefComponents(
         recovery=Recovery(context, front.initial_values, manifest_extra, events, monitor),
         committer=committer,
-        finisher=RunFinisher(context, recorder, committer, events, attempt),
+        finisher=RunFinisher(context, recorder, committer, storage, attempt),
         recorder=recorder,
         events=events,
         storage=storage,

@@ -32,6 +32,7 @@ from worker_service.chief.recorder import Recorder
 from worker_service.chief.run_attempt import begin, is_first
 from worker_service.chief.run_finisher import RunFinisher
 from worker_service.chief.storage import Storage
+from worker_service.chief.storage_watch import end_if_stuck
 from worker_service.evaluation import Evaluator
 from worker_service.fleet_state import TRAINING, States, outcome_of
 from worker_service.frontends import FrontEnd, front_end
@@ -74,6 +75,7 @@ def conclude(settings: Settings, fleet: FleetClient, stop: Stop, checkpoint: Che
     message = f"step {checkpoint.step} is saved and verified"
     logger.info("%s: the report remains", message, extra={"event": "verified", "step": checkpoint.step})
     conclusion = _Conclusion(settings, job, fleet, stop, checkpoint)
+    end_if_stuck(conclusion.storage, lambda outcome: None)
     try:
         front, layout = _load(settings, job, checkpoint)
     except PsfleetError as error:
@@ -108,7 +110,7 @@ class _Conclusion:
         self._checkpoint = checkpoint
         self._attempt = begin(settings)
         self._events = Events(settings.out, job, self._attempt.first_event)
-        self._storage = Storage(self._events, job.deadlines.stall_secs)
+        self.storage = Storage(self._events, job.deadlines.stall_secs)
         self._events.add("chief", 0, "restarted", settings.cause or "it was replaced")
 
     def report(self, front: FrontEnd, layout: Layout) -> None:
@@ -116,11 +118,11 @@ class _Conclusion:
         evaluator = Evaluator(front, layout, self._job.device)
         callbacks = self._callbacks()
         callbacks.start(self._checkpoint.step)
-        monitor = Monitor(self._settings.out, self._job, self._storage, callbacks)
-        recorder = Recorder(self._settings.out, self._job, layout, evaluator, self._storage, monitor)
+        monitor = Monitor(self._settings.out, self._job, self.storage, callbacks)
+        recorder = Recorder(self._settings.out, self._job, layout, evaluator, self.storage, monitor)
         try:
             report = self._finisher(recorder, layout).resumed_report(self._checkpoint)
-            self._storage.insist("the report", lambda: html.publish(report, self._settings.out))
+            self.storage.insist("the report", lambda: html.publish(report, self._settings.out))
             callbacks.end(report)
         except ProgramError as error:
             self.report_failure(error)
@@ -143,9 +145,9 @@ class _Conclusion:
             logger.warning("not reported, the run is done or has a newer chief: %s", error)
             return
         layout = Layout.plan([], [], [], self._job.fleet.ps, self._job.update.bucket_bytes)
-        recorder = Recorder(self._settings.out, self._job, layout, None, self._storage)
+        recorder = Recorder(self._settings.out, self._job, layout, None, self.storage)
         report = self._finisher(recorder, layout).report([], self._checkpoint, error)
-        with self._storage.writing("the report"):
+        with self.storage.writing("the report"):
             html.publish(report, self._settings.out)
 
     def _finisher(self, recorder: Recorder, layout: Layout) -> RunFinisher:
@@ -161,5 +163,5 @@ class _Conclusion:
             stop=self._stop,
             out=settings.out,
         )
-        committer = CheckpointCommitter(context, {}, self._storage, recorder.monitor)
-        return RunFinisher(context, recorder, committer, self._events, self._attempt)
+        committer = CheckpointCommitter(context, {}, self.storage, recorder.monitor)
+        return RunFinisher(context, recorder, committer, self.storage, self._attempt)

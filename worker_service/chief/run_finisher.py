@@ -6,7 +6,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from importlib import metadata
 
 from psfleet.checkpoint.manifest import Checkpoint
@@ -16,10 +15,10 @@ from psfleet.polling import wait_until
 from psfleet.report.records import Gradients, Placement, PsGradients, StepSecs, WorkerGradients
 from psfleet.report.schema import CheckpointInfo, Event, Report
 from worker_service.chief.checkpoints import CheckpointCommitter
-from worker_service.chief.events import Events
 from worker_service.chief.last_checkpoint import LastCheckpoint
 from worker_service.chief.recorder import Recorder
 from worker_service.chief.run_attempt import Attempt
+from worker_service.chief.storage import Storage
 from worker_service.fleet_state import States
 from worker_service.run_context import RunContext
 
@@ -44,14 +43,15 @@ class RunFinisher:
         context: RunContext,
         recorder: Recorder,
         committer: CheckpointCommitter,
-        events: Events,
+        storage: Storage,
         attempt: Attempt,
     ) -> None:
         self._context = context
         self._job = context.job
         self._recorder = recorder
         self._committer = committer
-        self._events = events
+        self._storage = storage
+        self._events = storage.events
         self._attempt = attempt
         self._secs_before = max(0.0, time.time() - attempt.started)
         self._began = time.monotonic()
@@ -87,7 +87,7 @@ class RunFinisher:
         draft = self._draft(states, checkpoint, error)
         if error is not None or checkpoint is None:
             return self._attempt.entry_in(draft)
-        with suppress(OSError):
+        with self._storage.writing("the report before the final evaluation"):
             draft.write(self._context.out, Report.DRAFT_NAME)
         return self._evaluated(draft, checkpoint)
 

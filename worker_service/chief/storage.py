@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -27,29 +28,43 @@ class Storage:
 
     Args of the constructor:
         events: Receives the failures.
-        stall_secs: How long `insist` tries.
+        stall_secs: How long `insist` tries, and how long a write may take.
     """
 
-    def __init__(self, events: Events, stall_secs: float) -> None:
+    def __init__(self, events: Events, stall_secs: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.events = events
         self._stall_secs = stall_secs
+        self._clock = clock
+        self._began: dict[int, tuple[str, float]] = {}
         self._lock = threading.Lock()
         self._causes: dict[tuple[str, str, int], str] = {}
 
     @contextmanager
-    def writing(self, what: str, kind: str = "write_failed") -> Iterator[None]:
+    def writing(self, what: str, kind: str = "write_failed", is_awaited: bool = True) -> Iterator[None]:
         """Context manager for writes that training can do without: a failure of them is recorded and passes.
 
         Args:
             what: Is written; for the message.
             kind: Of the event.
+            is_awaited: Whether the run waits for the end of the write: see `stuck`.
         """
+        if is_awaited:
+            self._began[threading.get_ident()] = what, self._clock()
         try:
             yield
         except (OSError, tf.errors.OpError) as error:
             self.failed(what, f"{what}: {cause_of(error)}", kind)
         else:
             self.written(what)
+        finally:
+            self._began.pop(threading.get_ident(), None)
+
+    def stuck(self) -> str:
+        """What the disk has neither taken nor refused for `stall_secs`, as a message; empty if there is nothing."""
+        for what, began in list(self._began.values()):
+            if self._clock() - began >= self._stall_secs:
+                return f"the disk has not answered for {self._stall_secs:g} s to a write of {what}"
+        return ""
 
     def insist(self, what: str, write: Callable[[], object]) -> None:
         """Calls a function until it succeeds.

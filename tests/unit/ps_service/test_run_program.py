@@ -187,6 +187,17 @@ def test_a_restarted_ps_learns_the_program_of_the_chief_whatever_a_frozen_worker
         view.heartbeat(heartbeat(frozen, FILES, beat=2), NOW)
 
 
+def test_a_chief_keeps_its_run_where_a_restarted_ps_has_learnt_another_program_first() -> None:
+    other, view = FleetView(), FleetView()
+    chief = join(other, "chief", 0, FILES)
+    request = pb.JoinRequest(index=1, process="new", worker_limit=3, program=digest(CHANGED), program_files=CHANGED)
+    request.known.extend(worker.state(LATE) for worker in other.workers.values())
+    view.join(request, LATE)
+    view.heartbeat(heartbeat(chief, FILES), LATE + 1)
+    view.admit_chief(chief, LATE + 1)
+    assert view.program.digest == digest(FILES)
+
+
 def test_a_process_that_is_not_admitted_does_not_set_the_program() -> None:
     view = FleetView()
     with pytest.raises(BadJobError, match="all 3 of"):

@@ -198,15 +198,18 @@ def test_a_step_is_interrupted_when_its_generation_or_the_run_has_ended(state: p
             assert not interrupted.is_set()
 
 
-@pytest.mark.parametrize(("step", "is_late"), [(8, True), (9, False)], ids=["late", "at the last step"])
-def test_a_worker_that_the_fleet_has_finished_without_leaves_its_step(step: int, is_late: bool) -> None:
+@pytest.mark.parametrize(
+    ("step", "is_late"), [(8, True), (9, False), (None, False)], ids=["late", "at the last step", "opening a session"]
+)
+def test_a_worker_that_the_fleet_has_finished_without_leaves_its_step(step: int | None, is_late: bool) -> None:
     """The chief, which ends the run: it may be about to read thousands of batches, none of which is needed."""
     first, other, progress = Ps(), Ps(), TrainingProgress()
-    progress.session_opened(step)
     interrupted = threading.Event()
     complete = pb.ShardState(generation=2, phase=pb.COMPLETE, step=9)
     with beating(first, other, progress=progress) as (heartbeat, seen):
         heartbeat.attach(2, interrupted.set)
+        if step is not None:
+            progress.session_opened(step)
         for state in (pb.ShardState(generation=2, phase=pb.RUNNING, step=9), complete):
             assert not interrupted.is_set(), "one ps still writes its part, or the last step is being pulled"
             first.next_call().answer.put(complete)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,15 +16,22 @@ from psfleet.addresses import Address
 from psfleet.control import client
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, DeadlineError, LostPeerError, ReplacedError, StoppedError
+from psfleet.job.program_files import digest
 from psfleet.service.settings import Settings
 from worker_service.joining import Membership, finish_as_chief, join
 
 
 class Ps:
-    """The control plane of a ps in this process."""
+    """The control plane of a ps in this process.
 
-    def __init__(self) -> None:
+    Args of the constructor:
+        beating: Sends a heartbeat, whose program has the digest `program`, after each call of a process that joins.
+    """
+
+    def __init__(self, beating: pb.Member | None = None, program: str = "") -> None:
         self.run = Run("run", "")
+        self.beating, self.program = beating, program
+        self.beats = itertools.count(1)
         self.failures: list[Exception] = []
         self.member = pb.Member()
         self.address = Address("ps", 2222)
@@ -34,7 +42,16 @@ class Ps:
     def join(self, request: pb.JoinRequest) -> pb.JoinReply:
         if self.failures:
             raise self.failures.pop()
-        return self.run.join(request)
+        try:
+            return self.run.join(request)
+        finally:
+            self.beat()
+
+    def beat(self) -> None:
+        if self.beating is not None:
+            caller = pb.Caller(member=self.beating)
+            request = pb.HeartbeatRequest(caller=caller, beat=next(self.beats), program=self.program)
+            self.run.record_heartbeat(request)
 
     def identify(self, member: pb.Member) -> None:
         self.member = member
@@ -81,12 +98,14 @@ def test_every_ps_knows_the_incarnation_that_ps_0_granted_and_calls_carry_it() -
 
 
 def test_a_process_with_another_program_than_the_run_does_not_join() -> None:
-    first, other = Ps(), Ps()
-    joined(Fleet(first, other), index=0, program={"program.py": "1"})
+    first, other, program = Ps(), Ps(), {"program.py": "1"}
+    chief = joined(Fleet(first, other), index=0, program=program).member
+    restarted = Ps(chief, digest(program))
+    first.beating, first.program = chief, digest(program)
     with pytest.raises(BadJobError, match=r"program\.py differs"):
         joined(Fleet(first, other), program={"program.py": "2"})
     with pytest.raises(BadJobError, match="which the run was started with"):
-        joined(Fleet(Ps(), other), program={"program.py": "2"})
+        joined(Fleet(restarted, other), program={"program.py": "2"})
     assert other.owners() == [(0, 1)]
 
 

@@ -40,7 +40,7 @@ def finisher_of(context: RunContext, started: float = 0.0) -> RunFinisher:
     events = Events(context.out, context.job)
     storage = Storage(events, context.job.deadlines.stall_secs)
     return RunFinisher(
-        context, recorder, CheckpointCommitter(context, {}, storage), events, Attempt(context.out, started, "")
+        context, recorder, CheckpointCommitter(context, {}, storage), storage, Attempt(context.out, started, "")
     )
 
 

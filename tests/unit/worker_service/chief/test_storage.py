@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ import pytest
 import tensorflow as tf
 from support.chief_samples import sample_job
 
-from psfleet.errors import LOST_PEERS, StorageError
+from psfleet.errors import LOST_PEERS, ReplacedError, StorageError
 from psfleet.layout import Layout
-from psfleet.polling import wait_until
+from psfleet.polling import run_within, wait_until
 from psfleet.report.schema import EventLog, History
 from worker_service.chief import storage as storage_module
+from worker_service.chief import storage_watch
 from worker_service.chief.board import Board
 from worker_service.chief.events import Events
 from worker_service.chief.recorder import Recorder
@@ -144,3 +146,37 @@ def test_a_report_that_can_never_be_written_ends_in_75(tmp_path: Path, monkeypat
     with pytest.raises(StorageError, match=r"for 0.05 s: the report: Read-only file system") as caught:
         Storage(events_of(tmp_path), 0.05).insist("the report", raising(errno.EROFS))
     assert caught.value.exit_code == LOST_PEERS
+
+
+def test_a_disk_that_never_answers_ends_the_run_and_the_process_with_75(tmp_path: Path) -> None:
+    """A thread waits for a network file system whose server is gone; the summaries have a thread of their own."""
+    now, ends, told = [0.0], [], []
+    storage = Storage(events_of(tmp_path), 600.0, lambda: now[0])
+    with storage.writing("TensorBoard summaries", is_awaited=False), storage.writing("history.jsonl"):
+        now[0] = 599.0
+        assert not storage.stuck()
+        now[0] = 600.0
+        storage_watch.watch(storage, told.append, ends.append)
+    message = "the disk has not answered for 600 s to a write of history.jsonl"
+    assert [(outcome.exit_code, outcome.message) for outcome in told] == [(LOST_PEERS, message)]
+    assert ends == [LOST_PEERS]
+    now[0] = 10_000.0
+    assert not storage.stuck(), "it has ended"
+
+
+def test_the_log_of_a_disk_that_never_answers_does_not_hold_the_end_of_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, ends, never = [0.0], [], threading.Event()
+    storage = Storage(events_of(tmp_path), 600.0, lambda: now[0])
+    monkeypatch.setattr(storage_watch, "LOG_SECS", 0.05)
+    monkeypatch.setattr(storage_watch.logger, "error", lambda *_, **__: never.wait(WAIT_SECS))
+    with storage.writing("history.jsonl"):
+        now[0] = 600.0
+        run_within(WAIT_SECS / 2, lambda: storage_watch.watch(storage, replaced, ends.append))
+    never.set()
+    assert ends == [LOST_PEERS]
+
+
+def replaced(outcome: object) -> None:
+    raise ReplacedError(f"another chief ends the run, not with {outcome}")

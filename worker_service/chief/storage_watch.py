@@ -1,0 +1,43 @@
+"""Ends a chief whose disk does not answer: nothing interrupts a thread that waits for a network file system."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from psfleet.control import control_pb2 as pb
+from psfleet.errors import PsfleetError, StorageError
+from psfleet.polling import run_within
+from worker_service.chief.storage import Storage
+
+logger = logging.getLogger("psfleet.chief")
+
+LOOK_SECS = 1.0
+LOG_SECS = 1.0
+"""Time to log the end of the process: the log can be on the same disk."""
+
+
+def end_if_stuck(storage: Storage, finish: Callable[[pb.Outcome], object]) -> None:
+    """Starts a thread that ends the run and this process, with 75, once a write takes longer than the storage allows.
+
+    Args:
+        finish: Ends the run on every ps.
+    """
+    threading.Thread(target=watch, args=(storage, finish, os._exit), name="storage-watch", daemon=True).start()
+
+
+def watch(storage: Storage, finish: Callable[[pb.Outcome], object], end_process: Callable[[int], object]) -> None:
+    """Returns once a write takes too long and `end_process` was called; see `end_if_stuck`."""
+    while not (stuck := storage.stuck()):
+        time.sleep(LOOK_SECS)
+    error = StorageError(stuck)
+    with suppress(PsfleetError):
+        finish(pb.Outcome(exit_code=error.exit_code, message=stuck))
+    extra = {"event": "failed", "exit_code": error.exit_code}
+    with suppress(TimeoutError):
+        run_within(LOG_SECS, lambda: logger.error("%s", stuck, extra=extra))
+    end_process(error.exit_code)
