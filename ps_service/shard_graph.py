@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,11 +77,12 @@ class ShardGraph:
             with v1.container(container):
                 self._slots = slot_values(self.updates.optimizer, variables.buckets)
                 self._scalars = _scalars(self.updates.optimizer, self._slots)
-                initializer = v1.variables_initializer(self._all_variables())
-            everything = self._all_variables()
-            self._feeds = {v.name: v1.placeholder(v.dtype, v.shape) for v in everything}
-            self._assigns = {v.name: v.assign(self._feeds[v.name], read_value=False) for v in everything}
-            self._values = {v.name: v.read_value() for v in everything}
+                of_optimizer = [*itertools.chain(*self._slots.values()), *self._scalars.values()]
+                initializer = tf.group(variables.zeros(), v1.variables_initializer(of_optimizer))
+            restored = self._restored_variables()
+            self._feeds = {v.name: v1.placeholder(v.dtype, v.shape) for v in restored}
+            self._assigns = {v.name: v.assign(self._feeds[v.name], read_value=False) for v in restored}
+            self._initial = {name: [part.read_value() for part in parts] for name, parts in self._slots.items()}
             queues = [variables.gradients, variables.waiting, *variables.tokens]
             self._close_queues = [queue.close(cancel_pending_enqueues=True) for queue in queues]
             self._snapshot = Snapshot(variables, self._slots, self._scalars)
@@ -95,12 +97,7 @@ class ShardGraph:
         config.log_device_placement = job.device.log_placement
         self._session = OwnSession(session_target, graph=graph, config=config)
         self._session.run(initializer)
-        self._restore(plan, content)
-        for variable in (variables.global_step, variables.started_step):
-            self._assign(variable, np.int64(start_step))
-        for variable in (variables.last_local_step, variables.last_number):
-            self._assign(variable, np.full(variables.worker_limit, -1, np.int64))
-        self.set_final_step(job.train.steps)
+        self._restore(plan, start_step, content)
         self.updates.start(self._session)
 
     def take_snapshot(self) -> None:
@@ -138,7 +135,7 @@ class ShardGraph:
 
     def set_final_step(self, step: int) -> None:
         """Sets the global step at which workers end training."""
-        self._assign(self._variables.final_step, np.int64(step))
+        self._assign([(self._variables.final_step, np.int64(step))])
 
     def close(self) -> None:
         """Ends the wait of every worker and of this ps's update loop with an error, and destroys the resources."""
@@ -148,24 +145,12 @@ class ShardGraph:
         with OwnSession(self._session_target, graph=self._graph) as session:
             session.run(self._destroy)
 
-    def _all_variables(self) -> list[tf.Variable]:
+    def _restored_variables(self) -> list[tf.Variable]:
         variables = self._variables
-        others = [
-            *variables.previous,
-            *variables.previous_state,
-            variables.global_step,
-            variables.started_step,
-            variables.final_step,
-            variables.last_local_step,
-            variables.last_number,
-            variables.pushed,
-            variables.used,
-            variables.staleness,
-            variables.waited_secs,
-            variables.update_secs,
-        ]
-        slots = [variable for parts in self._slots.values() for variable in parts]
-        return [*variables.buckets, *others, variables.state, variables.frozen, *slots, *self._scalars.values()]
+        numbers = [variables.global_step, variables.started_step, variables.final_step]
+        numbers += [variables.last_local_step, variables.last_number]
+        slots = itertools.chain(*self._slots.values())
+        return [*variables.buckets, *numbers, variables.state, variables.frozen, *slots, *self._scalars.values()]
 
     def _counter_reads(self) -> list[tf.Tensor]:
         """In the order of `Counters`; reads `pushed` first: a gradient counted meanwhile never looks dropped."""
@@ -175,31 +160,45 @@ class ShardGraph:
             others = [variables.used, variables.staleness, variables.waited_secs, variables.update_secs]
             return [pushed, *[variable.read_value() for variable in others]]
 
-    def _restore(self, plan: ShardPlan, content: ShardContent) -> None:
+    def _restore(self, plan: ShardPlan, start_step: int, content: ShardContent) -> None:
         """Assigns a checkpoint's values to the variables.
 
         Only elements of tensors are set. The gaps between tensors keep the optimizer's initial values: Adagrad would
         divide by a zero in its accumulator.
+
+        All but the slots are assigned in one call: TensorFlow prepares the graph anew for each set of operations.
         """
         names = [*self._slots, *self._scalars]
         content = optimizer_state.restorable(content, plan.job.optimizer.name, plan.run, names)
-        size = plan.layout.parameters.bucket_size
-        in_use = _in_use(plan.layout, plan.shard)
-        vectors = [(self._variables.buckets, content.parameters)]
-        vectors += [(self._slots[name], vector) for name, vector in content.slots.items()]
-        for variables, vector in vectors:
-            for index, variable in enumerate(variables):
-                chosen = slice(index * size, (index + 1) * size)
-                value = self._session.run(self._values[variable.name]).copy()
-                value[in_use[chosen]] = vector[chosen][in_use[chosen]]
-                self._assign(variable, value)
-        for name, scalar in content.scalars.items():
-            self._assign(self._scalars[name], scalar)
-        self._assign(self._variables.state, content.state)
-        self._assign(self._variables.frozen, content.frozen)
+        variables, in_use = self._variables, _in_use(plan.layout, plan.shard)
+        step, never = np.int64(start_step), np.full(variables.worker_limit, -1, np.int64)
+        self._assign(
+            [
+                *zip(variables.buckets, self._parts(np.where(in_use, content.parameters, np.float32(0))), strict=True),
+                *[(self._scalars[name], scalar) for name, scalar in content.scalars.items()],
+                (variables.state, content.state),
+                (variables.frozen, content.frozen),
+                (variables.global_step, step),
+                (variables.started_step, step),
+                (variables.final_step, np.int64(plan.job.train.steps)),
+                (variables.last_local_step, never),
+                (variables.last_number, never),
+            ]
+        )
+        for name, vector in content.slots.items():
+            initial = np.concatenate(self._session.run(self._initial[name]))
+            self._assign(zip(self._slots[name], self._parts(np.where(in_use, vector, initial)), strict=True))
 
-    def _assign(self, variable: tf.Variable, value: np.ndarray | np.generic) -> None:
-        self._session.run(self._assigns[variable.name], {self._feeds[variable.name]: value})
+    def _parts(self, vector: np.ndarray) -> list[np.ndarray]:
+        """A vector of the shard, cut into its buckets."""
+        return np.split(vector, len(self._variables.buckets))
+
+    def _assign(self, values: Iterable[tuple[tf.Variable, np.ndarray | np.generic]]) -> None:
+        """Assigns values to variables in one call."""
+        feeds = {variable.name: value for variable, value in values}
+        self._session.run(
+            [self._assigns[name] for name in feeds], {self._feeds[name]: value for name, value in feeds.items()}
+        )
 
 
 def _updates(plan: ShardPlan, variables: ShardVariables) -> Updates:

@@ -121,7 +121,9 @@ class DataShard:
         """The batches of all epochs from one on. A shard without a batch would be read forever."""
         with self._seeded_shuffle():
             epochs = tf.data.Dataset.range(first, tf.int64.max)
-            return _prefetched(epochs.flat_map(lambda epoch: self._batches(examples, epoch)))
+            # The function has nothing for AutoGraph to convert, which would take longer than the rest of this.
+            batches = tf.autograph.experimental.do_not_convert(lambda epoch: self._batches(examples, epoch))
+            return _prefetched(epochs.flat_map(batches))
 
     def without_a_batch(self, examples: tf.data.Dataset) -> ProgramError:
         """The error for an epoch that gave no batch; reads its examples again to count them."""

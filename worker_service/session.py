@@ -118,8 +118,9 @@ class WorkerSession:
                 message = f"a ps went away while a session was opened: no answer within {self._step_secs:g} s"
                 raise UnreachableError(message) from error
         step = self._step
-        with translate_errors():
-            self._session.run(step.load_frozen, options=self._options)
+        if step.frozen.shape[0]:
+            with translate_errors():
+                self._session.run(step.load_frozen, options=self._options)
         start = self.resume()
         self._train = _Call(self._session, step.step, [*step.feeds, step.local_step, step.number], self._options)
         self._await = _Call(self._session, [step.await_step], [step.local_step], self._options)

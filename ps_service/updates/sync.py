@@ -99,13 +99,12 @@ class SyncUpdates:
         with tf.control_dependencies([tokens]), tf.control_dependencies([sender.release(tokens[0])]):
             self._updated_and_sent = tf.identity(tokens[0])
         self._send_tokens = sender.release(variables.global_step.read_value())
-        self._ready = (v1.local_variables_initializer(), sync.chief_init_op, sender.initializer)
+        self._ready = [sync.chief_init_op, sender.initializer]
         self._advance: Callable[[], Any] | None = None
 
     def start(self, session: v1.Session) -> None:
         """Sets the accumulators to the restored global step."""
-        for operation in self._ready:
-            session.run(operation)
+        session.run(self._ready)
         self._advance = session.make_callable(self._updated_and_sent)
         self._advance_and_hold = session.make_callable(self._updated)
         self._release_barrier = session.make_callable(self._send_tokens)

@@ -47,6 +47,8 @@ Request = Mapping[str, Any]
 def preload(modules: Sequence[str]) -> None:
     """Imports the services of packages, and TensorFlow with them; the garbage collector ignores them from now on.
 
+    A service may have a function `preload`, which prepares what each of its processes would otherwise prepare.
+
     A module that cannot be imported fails again in the child that needs it, whose log has the reason.
     """
     settings.prepare_tensorflow()
@@ -54,7 +56,10 @@ def preload(modules: Sequence[str]) -> None:
     gc.disable()
     for module in modules:
         with suppress(ImportError):
-            importlib.import_module(f"{module}.service")
+            service = importlib.import_module(f"{module}.service")
+            prepare = getattr(service, "preload", None)
+            if prepare is not None:
+                prepare()
     loopback = sys.modules.get("psfleet.tf.loopback")
     if loopback is not None:
         loopback.find_slots()

@@ -43,9 +43,14 @@ def keras_front(slow_secs: float) -> FrontEnd:
     return front_end(program, sample_job().model_copy(update={"deadlines": Deadlines(slow_secs=slow_secs)}), 1, 0)
 
 
+@tf.autograph.experimental.do_not_convert  # takes longer than a test that reads the data
+def one_in_two(example: tf.Tensor) -> tf.Tensor:
+    return tf.random.uniform([]) < 0.5
+
+
 def half(shard: int, shards: int) -> tf.data.Dataset:
     """About half of 48 numbers: each epoch has other ones, and another number of them."""
-    return tf.data.Dataset.range(48).filter(lambda x: tf.random.uniform([]) < 0.5)
+    return tf.data.Dataset.range(48).filter(one_in_two)
 
 
 def shuffled(shard: int, shards: int) -> tf.data.Dataset:
@@ -60,12 +65,12 @@ def shuffled_half(shard: int, shards: int) -> tf.data.Dataset:
 @pytest.mark.parametrize("train", [half, shuffled, shuffled_half])
 def test_a_batch_is_the_same_in_this_process_and_in_a_new_one(train: Train, rotates: bool) -> None:
     stayed = data(train, rotates)
-    unbroken = first(40, stayed)
-    for start in (0, 3, 11, 25, 37):
+    unbroken = first(30, stayed)
+    for start in (0, 3, 25):
         expected = unbroken[start : start + 3]
         assert first(3, stayed, start) == expected, f"again from {start} on"
         assert first(3, data(train, rotates), start) == expected, f"a new process from {start} on"
-    assert first(50, stayed)[:40] == unbroken
+    assert first(40, stayed)[:30] == unbroken
 
 
 def test_what_a_new_start_would_skip_is_known_for_epochs_of_different_lengths() -> None:

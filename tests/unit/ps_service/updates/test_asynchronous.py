@@ -77,16 +77,7 @@ class Shard:
                 self.variables, lambda factor: v1.train.GradientDescentOptimizer(RATE * factor), stale, lambda _: 0.5
             )
             variables = self.variables
-            counters = [
-                variables.global_step,
-                variables.final_step,
-                variables.last_local_step,
-                variables.last_number,
-                variables.used,
-                variables.staleness,
-                variables.update_secs,
-            ]
-            initializer = v1.variables_initializer([*counters, *variables.buckets])
+            initializer = variables.zeros()
             ready = [
                 variables.final_step.assign(TARGET),
                 variables.buckets[0].assign(tf.ones(SIZE)),
@@ -97,6 +88,9 @@ class Shard:
             self._push = variables.gradients.enqueue([*self._gradient, self._worker])
             self._global_step = v1.placeholder(tf.int64, [])
             self._set_global_step = variables.global_step.assign(self._global_step)
+            read = ("global_step", "last_number", "used", "staleness")
+            self._reads = {name: getattr(variables, name).read_value() for name in read}
+            self._weights = variables.buckets[0].read_value()
             self._num_tokens = [queue.size() for queue in variables.tokens]
             self._take_token = [queue.dequeue() for queue in variables.tokens]
         self._numbers = itertools.count()
@@ -119,11 +113,11 @@ class Shard:
 
     def weight(self) -> float:
         """All weights are equal: one of them."""
-        return float(self.session.run(self.variables.buckets[0])[0])
+        return float(self.session.run(self._weights)[0])
 
     def read(self, name: str) -> Any:
         """A variable of the shard."""
-        return self.session.run(getattr(self.variables, name))
+        return self.session.run(self._reads[name])
 
     def tokens(self) -> list[int]:
         """The number of tokens in each worker's queue."""

@@ -13,10 +13,13 @@ from psfleet.tf import ShardVariables
 from worker_service import push_pull
 from worker_service.state_wire import StateWire
 
+MOVING_AVERAGES = MovingAverages()
+"""One for all tests, which then share the graphs of workers of equal jobs (`graph_fleet`)."""
+
 
 def test_float_state_is_the_mean_over_the_contributors_of_the_step() -> None:
     """Both train on that mean in the next step: x is 1 and 3, and then 5 and 5."""
-    with graph_fleet(front_end=MovingAverages(), fleet={"workers": 2}) as fleet:
+    with graph_fleet(front_end=MOVING_AVERAGES, fleet={"workers": 2}) as fleet:
         with fleet.worker(0) as first, fleet.worker(1) as second:
             for local_step, values in enumerate([(1, 3), (5, 5)]):
                 steps = [worker.push(x, local_step) for worker, x in zip((first, second), values, strict=True)]
@@ -27,7 +30,7 @@ def test_float_state_is_the_mean_over_the_contributors_of_the_step() -> None:
 
 
 def test_state_is_that_of_the_global_step_and_not_of_a_gradient_that_waits() -> None:
-    with graph_fleet(front_end=MovingAverages(), fleet={"workers": 2}) as fleet:
+    with graph_fleet(front_end=MOVING_AVERAGES, fleet={"workers": 2}) as fleet:
         with fleet.worker(0) as first, fleet.worker(1) as second:
             step = first.push(1, 0)
             fleet.wait_for_size("gradients", 1)
@@ -43,7 +46,7 @@ def test_state_is_that_of_the_global_step_and_not_of_a_gradient_that_waits() -> 
 
 def test_state_that_comes_with_a_dropped_gradient_is_dropped() -> None:
     """Three gradients are there before the update of a quorum of 2: the state of the first two is averaged."""
-    with graph_fleet(front_end=MovingAverages(), fleet={"workers": 2, "spares": 1}) as fleet:
+    with graph_fleet(front_end=MOVING_AVERAGES, fleet={"workers": 2, "spares": 1}) as fleet:
         with fleet.worker(2) as first, fleet.worker(1) as second, fleet.worker(0) as chief:
             steps = []
             for number, (worker, x) in enumerate([(first, 1), (second, 3), (chief, 100)]):
@@ -58,7 +61,7 @@ def test_state_that_comes_with_a_dropped_gradient_is_dropped() -> None:
 
 def test_averages_advance_while_the_chief_is_away() -> None:
     """Its counter on the ps stands still meanwhile; the other worker's own one does not."""
-    with graph_fleet(front_end=MovingAverages(), fleet={"workers": 1, "spares": 1}) as fleet:
+    with graph_fleet(front_end=MOVING_AVERAGES, fleet={"workers": 1, "spares": 1}) as fleet:
         with fleet.worker(0) as chief:
             step = chief.push(1, 0)
             fleet.advance()
@@ -113,7 +116,7 @@ def test_a_shard_without_state_has_no_operation_for_it() -> None:
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_worker_that_dies_between_the_pushes_to_two_ps_leaves_the_state_exact(index: int) -> None:
     """ps 0 makes the step and ps 1 waits: the successor repeats the step on the state of before it, on both."""
-    with graph_fleet(2, MovingAverages(), fleet={"workers": 2}) as fleet, fleet.worker(1 - index) as other:
+    with graph_fleet(2, MOVING_AVERAGES, fleet={"workers": 2}) as fleet, fleet.worker(1 - index) as other:
         with fleet.worker(index) as dying:
             steps = [dying.push(1, 0), other.push(3, 0)]
             fleet.advance()
@@ -133,7 +136,7 @@ def test_a_worker_that_dies_between_the_pushes_to_two_ps_leaves_the_state_exact(
 
 
 def test_a_worker_that_waits_for_the_step_of_its_predecessor_continues_with_the_state_after_it() -> None:
-    with graph_fleet(2, MovingAverages(), fleet={"workers": 2}) as fleet, fleet.worker(1) as other:
+    with graph_fleet(2, MOVING_AVERAGES, fleet={"workers": 2}) as fleet, fleet.worker(1) as other:
         with fleet.worker(0) as killed:
             killed.push(1, 0)
             fleet.wait_for_size("gradients", 1)
@@ -155,7 +158,7 @@ def test_a_worker_that_waits_for_the_step_of_its_predecessor_continues_with_the_
 
 def test_async_state_moves_to_that_of_each_gradient_by_one_share_of_the_workers() -> None:
     """Two workers: half the way. The chief is away for the second gradient."""
-    with graph_fleet(front_end=MovingAverages(), update={"mode": "async"}, fleet={"workers": 2}) as fleet:
+    with graph_fleet(front_end=MOVING_AVERAGES, update={"mode": "async"}, fleet={"workers": 2}) as fleet:
         with fleet.worker(0) as chief:
             step = chief.push(1, 0)
             fleet.advance()
@@ -173,7 +176,7 @@ def test_async_state_moves_to_that_of_each_gradient_by_one_share_of_the_workers(
 def test_async_state_of_a_dropped_gradient_is_dropped() -> None:
     stale = {"policy": "drop", "bound": 0}
     with graph_fleet(
-        front_end=MovingAverages(), update={"mode": "async", "stale": stale}, fleet={"workers": 2}
+        front_end=MOVING_AVERAGES, update={"mode": "async", "stale": stale}, fleet={"workers": 2}
     ) as fleet:
         with fleet.worker(0) as first, fleet.worker(1) as late:
             for worker, x in ((first, 1), (late, 100)):

@@ -27,6 +27,7 @@ def main():
     seen = {"parent": os.getppid(), "named": int(os.environ["PSFLEET_PARENT_PID"]), "session": os.getsid(0)}
     seen |= {"draws": [random.random(), numpy.random.random()], "own": os.environ.get("OWN"), "argv": sys.argv[1:]}
     seen |= {"files": [os.readlink(f"/proc/self/fd/{fd}") for fd in range(3)], "open": os.listdir("/proc/self/fd")}
+    seen |= {"prepared": getattr(sys.modules.get("prepared.service"), "BY", [])}
     print(json.dumps(seen), flush=True)
     if os.environ.get("WAITS"):
         signal.pause()
@@ -35,15 +36,26 @@ if __name__ == "__main__":
     main()
 """
 
+PREPARED = """\
+import os
+
+BY = []
+
+def preload():
+    BY.append(os.getpid())
+"""
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a fork server")
 
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
-    """A fork server that imports no service."""
+    """A fork server that imports a service with nothing but a function `preload`."""
+    (tmp_path / "prepared").mkdir()
+    (tmp_path / "prepared" / "service.py").write_text(PREPARED)
     (tmp_path / "sample_service.py").write_text(SERVICE)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
-    server = ForkServer.start(["sample_service"])
+    server = ForkServer.start(["sample_service", "prepared"])
     yield server
     server.kill()
 
@@ -74,6 +86,7 @@ def test_forked_processes_share_nothing_that_they_must_not(server: ForkServer, t
         assert said["session"] == process.pid
         assert said["files"] == [os.devnull, str(log), str(log)]
         assert said["argv"] == []
+        assert said["prepared"] == [said["parent"]], "the server prepared the service, once"
         assert len(said["open"]) == 4, f"stdin, stdout, stderr and the listing itself, but not {said['open']}"
     assert len({draw for said in found for draw in said["draws"]}) == 6, "random numbers are not shared"
     assert not server.is_open, "it ends with the last of its processes"
