@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from support.losses import lost_peers
 from support.numpy_optimizers import rule
 from support.programs import exact_graph_program
 from support.replay import perceptron_gradient, replay
+from support.standing_ps import standing_ps
 
 import psfleet
 from psfleet.checkpoint.manifest import read_manifest
@@ -25,12 +27,18 @@ WARMUP_STEPS = 20
 MAX_DIFFERENCE = 1e-5
 
 
-def test_gradients_that_are_stale_are_dropped_and_counted(tmp_path: Path) -> None:
-    """Three workers begin on the same weights, so with bound 0 the ps has to drop some of their first gradients."""
-    workers, num_ps = 3, 2
+@pytest.fixture(scope="module")
+def ps_addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    with standing_ps(2, tmp_path_factory.mktemp("ps")) as addresses:
+        yield addresses
+
+
+def test_gradients_that_are_stale_are_dropped_and_counted(ps_addresses: list[str], tmp_path: Path) -> None:
+    """Both workers begin on the same weights, so with bound 0 the ps has to drop one of their first gradients."""
+    workers, num_ps = 2, 2
     report = trained(
         tmp_path,
-        fleet={"ps": num_ps, "workers": workers},
+        fleet={"ps": num_ps, "workers": workers, "ps_addresses": ps_addresses},
         update={"mode": "async", "stale": {"policy": "drop", "bound": 0}},
         optimizer={"name": "adam", "learning_rate": 0.01},
     )
@@ -41,13 +49,15 @@ def test_gradients_that_are_stale_are_dropped_and_counted(tmp_path: Path) -> Non
     assert set(report.gradients.per_worker) == {str(worker) for worker in range(workers)}
 
 
-def test_the_first_steps_are_the_chiefs_alone_and_later_every_worker_counts(tmp_path: Path) -> None:
+def test_the_first_steps_are_the_chiefs_alone_and_later_every_worker_counts(
+    ps_addresses: list[str], tmp_path: Path
+) -> None:
     """The checkpoint at the last step of the warm-up holds what one process makes of the chief's batches."""
     workers = 2
     optimizer = {"name": "momentum", "learning_rate": 0.05}
     report = trained(
         tmp_path,
-        fleet={"ps": 1, "workers": workers},
+        fleet={"ps": 1, "workers": workers, "ps_addresses": ps_addresses[:1]},
         update={"mode": "async", "stale": {"policy": "lower_rate"}, "warmup_steps": WARMUP_STEPS},
         optimizer=optimizer,
         options={"alone": WARMUP_STEPS * BATCH_SIZE},

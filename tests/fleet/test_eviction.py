@@ -22,7 +22,8 @@ from psfleet.report.schema import Report
 from psfleet.service.settings import LEAVE
 
 RUN = "evicted"
-STEPS = 60
+STEPS = 2000
+"""More than are made until the run is interrupted."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,10 @@ def wait_for_step(ps: Service, step: int) -> pb.ShardState:
     return wait_until(partial(state, ps), START_SECS, f"step {step}", done=lambda found: found.step >= step)
 
 
-def test_a_chief_that_is_evicted_stops_nobody(fleet: Processes, tmp_path: Path) -> None:
+def test_a_chief_that_is_evicted_stops_nobody_and_one_that_is_interrupted_saves_and_ends_the_run(
+    fleet: Processes, tmp_path: Path
+) -> None:
+    """That a chief's successor reaches the final step is in test_fencing.py."""
     before = wait_for_step(fleet.ps, 5)
     fleet.chief.process.send_signal(signal.SIGTERM)
     assert fleet.chief.exit_code(END_SECS) == 128 + signal.SIGTERM
@@ -73,20 +77,14 @@ def test_a_chief_that_is_evicted_stops_nobody(fleet: Processes, tmp_path: Path) 
     assert not (tmp_path / Report.FILE_NAME).exists(), "the run has not ended"
 
     successor = fleet.start(0, CAUSE="evicted")
-    assert [each.exit_code(START_SECS) for each in (successor, fleet.worker, fleet.ps)] == [0, 0, 0]
-    report = Report.read(tmp_path)
-    assert (report.status, report.final_step, report.generation) == ("done", STEPS, before.generation)
-    assert sum(event.steps_lost for event in report.events) == 0
-    assert report.gradients.pushed == report.gradients.used + report.gradients.dropped
-
-
-def test_a_chief_that_is_interrupted_saves_and_ends_the_run(fleet: Processes, tmp_path: Path) -> None:
-    wait_for_step(fleet.ps, 5)
-    fleet.chief.process.send_signal(signal.SIGINT)
-    codes = [each.exit_code(START_SECS) for each in (fleet.chief, fleet.worker, fleet.ps)]
+    seen = wait_for_step(fleet.ps, between.step + 10)
+    successor.process.send_signal(signal.SIGINT)
+    codes = [each.exit_code(START_SECS) for each in (successor, fleet.worker, fleet.ps)]
     assert codes == [128 + signal.SIGINT] * 3
     report = Report.read(tmp_path)
     saved = store.newest(tmp_path / "checkpoints")
     assert saved is not None
-    assert (report.status, report.final_step) == ("stopped", saved.step)
-    assert 5 <= saved.step < STEPS
+    assert (report.status, report.final_step, report.generation) == ("stopped", saved.step, before.generation)
+    assert seen.step <= saved.step < STEPS
+    assert sum(event.steps_lost for event in report.events) == 0
+    assert report.gradients.pushed == report.gradients.used + report.gradients.dropped

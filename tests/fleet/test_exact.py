@@ -1,6 +1,7 @@
 """Sync mode gives the weights of one process that averages the same gradients: 100 steps, within 1e-5 in float32.
 
 Six runs meet every pair of front end and optimizer, and of front end and number of ps. They share three standing ps.
+One run of each front end makes all the steps; a difference in the other runs shows in fewer.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ pytestmark = pytest.mark.usefixtures("launches_forked")
 PROGRAMS = Path(__file__).parents[1] / "support" / "programs"
 
 STEPS = 100
+FEWER_STEPS = 30
 BATCH_SIZE = 16
 BUCKET_BYTES = 4096
 STATE_BYTES = 64
@@ -56,6 +58,7 @@ class Case:
     optimizer: str
     num_ps: int
     workers: int
+    steps: int = FEWER_STEPS
 
     def __str__(self) -> str:
         return f"{self.front_end}-{self.optimizer}-{self.num_ps}ps-{self.workers}workers"
@@ -67,12 +70,12 @@ class Case:
 
 
 CASES = [
-    Case("graph", "sgd", 1, 2),
+    Case("graph", "sgd", 1, 2, STEPS),
     Case("graph", "adam", 2, 3),
     Case("graph", "momentum", 3, 2),
-    Case("keras", "momentum", 1, 2),
+    Case("keras", "momentum", 1, 2, STEPS),
     Case("keras", "sgd", 2, 2),
-    Case("keras", "adam", 3, 3),
+    Case("keras", "adam", 3, 2),
 ]
 
 
@@ -88,27 +91,31 @@ def test_the_weights_are_those_of_one_process_that_averages_the_same_gradients(
 ) -> None:
     report = trained(case, ps_addresses, tmp_path)
     gradients = report.gradients
-    assert gradients.pushed == gradients.used == STEPS * case.workers
+    assert gradients.pushed == gradients.used == case.steps * case.workers
     assert {at: worker.used for at, worker in gradients.per_worker.items()} == {
-        str(worker): STEPS for worker in range(case.workers)
+        str(worker): case.steps for worker in range(case.workers)
     }
     expected = replayed(case)
-    difference = distance(weights_of(tmp_path), expected)
+    difference = distance(weights_of(tmp_path, case.steps), expected)
     moved = distance(expected, initial_weights(case))
     assert moved > 100 * MAX_DIFFERENCE, f"{case} hardly trained: the weights moved by {moved:.1e}"
     assert difference <= MAX_DIFFERENCE, f"{case} is off by {difference:.1e}, and trained by {moved:.1e}"
-
-
-def test_bfloat16_on_the_wire_leads_near_the_weights_of_float32_in_equal_shards(
-    ps_addresses: list[str], tmp_path: Path
-) -> None:
-    case = Case("graph", "momentum", 3, 2)
-    report = trained(case, ps_addresses, tmp_path, wire="bfloat16")
-    expected, initial = replayed(case), initial_weights(case)
-    difference, moved = distance(weights_of(tmp_path), expected), distance(expected, initial)
-    assert MAX_DIFFERENCE < difference < WIRE_DIFFERENCE * moved, f"off by {difference:.1e}, and trained by {moved:.1e}"
     assert report.placement.max_over_mean == 1.0
-    stored = stored_bytes(tmp_path)
+    if (case.front_end, case.num_ps) == ("graph", 3):
+        check_equal_shards(case, report, tmp_path)
+
+
+def test_bfloat16_on_the_wire_leads_near_the_weights_of_float32(ps_addresses: list[str], tmp_path: Path) -> None:
+    case = Case("graph", "momentum", 1, 2)
+    trained(case, ps_addresses, tmp_path, wire="bfloat16")
+    expected, initial = replayed(case), initial_weights(case)
+    difference, moved = distance(weights_of(tmp_path, case.steps), expected), distance(expected, initial)
+    assert MAX_DIFFERENCE < difference < WIRE_DIFFERENCE * moved, f"off by {difference:.1e}, and trained by {moved:.1e}"
+
+
+def check_equal_shards(case: Case, report: psfleet.Report, out: Path) -> None:
+    """Every ps has as many bytes of parameters, in its memory and in its part of a checkpoint."""
+    stored = stored_bytes(out)
     assert sum(stored) == 4 * sum(value.size for value in exact_graph_program.initial_weights().values())
     assert max(stored) < 1.01 * sum(stored) / case.num_ps, f"bytes of parameters in the parts: {stored}"
     assert report.placement.ps == [max(stored) + STATE_BYTES] * case.num_ps
@@ -122,20 +129,20 @@ def trained(case: Case, ps_addresses: list[str], out: Path, wire: str = "float32
         "fleet": {"ps": case.num_ps, "workers": case.workers, "ps_addresses": ps_addresses[: case.num_ps]},
         "update": {"mode": "sync", "wire": wire, "bucket_bytes": BUCKET_BYTES},
         "optimizer": OPTIMIZERS[case.optimizer],
-        "train": {"steps": STEPS, "batch_size": BATCH_SIZE},
+        "train": {"steps": case.steps, "batch_size": BATCH_SIZE},
         "device": {"intra_op_threads": 1},
     }
     report = psfleet.train(job, out=out, program_folder=PROGRAMS)
-    assert (report.status, report.final_step) == ("done", STEPS), report.error
+    assert (report.status, report.final_step) == ("done", case.steps), report.error
     assert not lost_peers(out)
     return report
 
 
-def weights_of(out: Path) -> Weights:
+def weights_of(out: Path, step: int) -> Weights:
     """All tensors of the run's newest checkpoint, verified."""
     newest = store.newest(out / "checkpoints")
     assert newest is not None
-    assert newest.step == STEPS
+    assert newest.step == step
     return read_tensors(newest)
 
 
@@ -159,7 +166,7 @@ def initial_weights(case: Case) -> Weights:
 def replayed(case: Case) -> Weights:
     """The tensors of the whole model after the steps of one process; moving averages are the mean over the workers."""
     optimizer = OPTIMIZERS[case.optimizer]
-    options: dict[str, Any] = {"workers": case.workers, "batch_size": BATCH_SIZE, "steps": STEPS}
+    options: dict[str, Any] = {"workers": case.workers, "batch_size": BATCH_SIZE, "steps": case.steps}
     options |= {"rule": lambda: rule(optimizer), "rate": case.rate, "clip_norm": optimizer.get("clip_norm")}
     if case.front_end == "graph":
         return replay(initial_weights(case), perceptron_gradient, exact_graph_program.data(), **options)

@@ -29,17 +29,12 @@ GAP_STEPS = 8
 """At most so many steps between a recovery and the next fault."""
 MAX_DIFFERENCE = 1e-5
 OPTIMIZER: dict[str, Any] = {"name": "momentum", "learning_rate": 0.05}
-FAULTS = [
-    (role, index, number)
-    for role, index in (("worker", 0), ("worker", 1), ("ps", 0), ("ps", 1))
-    for number in (signal.SIGKILL, signal.SIGSTOP)
-]
 FAULTS_IN_A_RUN = 2
 
 
-@pytest.mark.parametrize("front_end", ["graph", "keras"])
+@pytest.mark.parametrize(("front_end", "num_ps"), [("graph", 2), ("keras", 1)])
 def test_whatever_is_killed_or_stopped_the_weights_are_those_of_a_run_without_a_fault(
-    front_end: str, tmp_path: Path
+    front_end: str, num_ps: int, tmp_path: Path
 ) -> None:
     seed = random.SystemRandom().randrange(1000)
     print(f"random seed {seed}")
@@ -49,14 +44,14 @@ def test_whatever_is_killed_or_stopped_the_weights_are_those_of_a_run_without_a_
         step_secs=PACE_SECS,
         programs=["paced_exact_program", "exact_graph_program", "exact_keras_program"],
         options={"front_end": front_end, "batch_size": BATCH_SIZE},
-        fleet={"ps": 2, "workers": WORKERS},
+        fleet={"ps": num_ps, "workers": WORKERS},
         optimizer=OPTIMIZER,
         train={"steps": STEPS, "batch_size": BATCH_SIZE},
         checkpoint={"every_steps": 5},
         deadlines={"step_secs": STEP_SECS},
     ) as fleet:
         fleet.wait_for_step(5)
-        for role, index, number in chance.sample(FAULTS, FAULTS_IN_A_RUN):
+        for role, index, number in chance.sample(faults(num_ps), FAULTS_IN_A_RUN):
             fleet.wait_for_step(fleet.step() + chance.randint(1, GAP_STEPS))
             cause(fleet, role, index, number)
         fleet.gates.hurry()
@@ -65,6 +60,12 @@ def test_whatever_is_killed_or_stopped_the_weights_are_those_of_a_run_without_a_
     expected = replayed(front_end)
     differences = {name: float(np.abs(found[name] - value).max()) for name, value in expected.items()}
     assert max(differences.values()) <= MAX_DIFFERENCE, f"seed {seed}: {differences}"
+
+
+def faults(num_ps: int) -> list[tuple[str, int, signal.Signals]]:
+    """Each process of the fleet, killed or stopped."""
+    processes = [("worker", index) for index in range(WORKERS)] + [("ps", index) for index in range(num_ps)]
+    return [(*process, number) for process in processes for number in (signal.SIGKILL, signal.SIGSTOP)]
 
 
 def cause(fleet: Fleet, role: str, index: int, number: signal.Signals) -> None:

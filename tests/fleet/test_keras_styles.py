@@ -1,4 +1,7 @@
-"""Keras models of the styles that are hardest to distribute train on a fleet, are saved and evaluated."""
+"""Keras models of the styles that are hardest to distribute train on a fleet, are saved and evaluated.
+
+tests/unit/worker_service/frontends/test_keras_styles.py compares models of all styles with Keras.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def ps_addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]
         yield addresses
 
 
-@pytest.mark.parametrize("style", ["several", "two_towers", "attention"])
+@pytest.mark.parametrize("style", ["several", "two_towers"])
 def test_a_model_of_any_style_trains_on_a_fleet(style: str, ps_addresses: list[str], tmp_path: Path) -> None:
     job = {
         "name": style.replace("_", "-"),
@@ -39,5 +42,4 @@ def test_a_model_of_any_style_trains_on_a_fleet(style: str, ps_addresses: list[s
     assert (report.status, report.final_step) == ("done", STEPS), report.error
     assert report.gradients.used == STEPS
     assert report.eval is not None
-    assert "loss" in report.eval
-    assert ("label_accuracy" in report.eval) == (style in ("several", "two_towers"))
+    assert {"loss", "label_accuracy"} <= report.eval.keys()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -30,6 +31,8 @@ from psfleet.report.schema import Report
 from psfleet.service.metrics import METRICS, PREFIX, RESTARTS
 
 RUN = "measured-1"
+SCRAPE_SECS = 0.1
+"""Between two looks at all processes: a chief that has ended its run stays for 2 s."""
 TRAIN_SECS = 2 * START_SECS
 """Until four processes that start at once train."""
 COUNTED = ("pushed", "used", "dropped")
@@ -142,7 +145,7 @@ def names_in(samples: Samples) -> set[str]:
 
 def test_the_counters_of_a_run_equal_its_report_and_never_fall(tmp_path: Path) -> None:
     """A made-up worker that never leaves its session keeps the ps until the last counts can be read."""
-    sections = {"train": {"steps": 150, "batch_size": 1, "seed": 7}, "checkpoint": {"every_steps": 50}}
+    sections = {"train": {"steps": 75, "batch_size": 1, "seed": 7}, "checkpoint": {"every_steps": 25}}
     with ExitStack() as stack, fleet(tmp_path, stack, spares=1, **sections) as measured:
         stayer = PsClient(measured.places["ps-0"].address, RUN)
         stack.callback(stayer.close)
@@ -150,10 +153,12 @@ def test_the_counters_of_a_run_equal_its_report_and_never_fall(tmp_path: Path) -
         measured.wait_for("ps-0", "step", 1)
         seen: dict[str, list[Samples]] = {name: [] for name in measured.places}
         chief = measured.services["worker-0"].process
+        pause = threading.Event()
         while chief.poll() is None:
+            pause.wait(SCRAPE_SECS)
             for name, place in measured.places.items():
                 seen[name].append(place.scrape())
-            beat(stayer, step=150, generation=1)
+            beat(stayer, step=75, generation=1)
         assert chief.returncode == errors.DONE
     found = {name: [samples for samples in scrapes if samples] for name, scrapes in seen.items()}
     report = Report.read(tmp_path)
@@ -170,7 +175,7 @@ def test_the_counters_of_a_run_equal_its_report_and_never_fall(tmp_path: Path) -
     assert set(by_worker(last, "pending").values()) == {0}
     staleness = sum(report.staleness.values())
     assert value(last, "gradient_staleness_steps_count") == staleness
-    assert value(last, "updates_total") == report.final_step == 150
+    assert value(last, "updates_total") == report.final_step == 75
     for samples in found["ps-0"]:
         for worker, pushed in by_worker(samples, "pushed_total").items():
             parts = [by_worker(samples, what)[worker] for what in ("used_total", "dropped_total", "pending")]
@@ -198,9 +203,11 @@ def assert_never_falling(scrapes: list[Samples]) -> None:
         assert not {key: values for key, values in fallen.items() if key[0].endswith(rising)}
 
 
-def test_a_lost_ps_shows_as_a_restart_with_lost_steps_and_a_recovery(tmp_path: Path) -> None:
+def test_waiting_shows_at_the_barrier_of_the_others_and_a_lost_ps_as_a_restart_and_a_recovery(tmp_path: Path) -> None:
     sections = {"train": {"steps": 100_000, "batch_size": 1, "seed": 7}, "checkpoint": {"every_steps": 50}}
     with ExitStack() as stack, fleet(tmp_path, stack, spares=0, **sections) as measured:
+        measured.wait_for("ps-0", "step", 20)
+        check_waiting(measured)
         measured.wait_for("worker-0", "checkpoint_step", 50)
         measured.wait_for("worker-0", "step", 75)
         age = measured.value("worker-0", "checkpoint_age_seconds")
@@ -209,26 +216,29 @@ def test_a_lost_ps_shows_as_a_restart_with_lost_steps_and_a_recovery(tmp_path: P
         measured.services["ps-0"].process.send_signal(signal.SIGKILL)
         measured.services["ps-0"].process.wait()
         measured.start(stack, "ps-0")
-        for name in ("worker-0", "worker-1"):
-            measured.wait_for(name, "recovery_seconds_count", 1)
-            assert measured.value(name, "recovery_seconds_count") == 1
-            assert measured.value(name, "generation") == 2
-            assert 0 < (measured.value(name, "recovery_seconds_sum") or 0) < START_SECS
-        assert measured.value("worker-0", "restarts_total", task="ps-0") == 1
-        assert (measured.value("worker-0", "steps_lost_total") or 0) > 0
+        check_recovery(measured)
 
 
-def test_a_waiting_worker_shows_as_time_at_the_barrier_of_the_others(tmp_path: Path) -> None:
-    sections = {"train": {"steps": 100_000, "batch_size": 1, "seed": 7}, "fleet": {"ps": 1, "workers": 2}}
-    with ExitStack() as stack, fleet(tmp_path, stack, spares=0, **sections) as measured:
-        measured.wait_for("ps-0", "step", 20)
-        before = [waited(measured, worker) for worker in "01"]
-        measured.gates.hold(1)
-        measured.wait_for("ps-0", "waiting_seconds", 2)
-        measured.gates.release(1)
-        # The ps publishes its counters some time after the step.
-        measured.wait_for("ps-0", "token_wait_seconds_total", before[0] + 2, worker="0")
-        assert waited(measured, "1") - before[1] < 1
+def check_waiting(measured: Fleet) -> None:
+    """Holds the data of worker 1: worker 0 waits at the barrier."""
+    before = [waited(measured, worker) for worker in "01"]
+    measured.gates.hold(1)
+    measured.wait_for("ps-0", "waiting_seconds", 2)
+    measured.gates.release(1)
+    # The ps publishes its counters some time after the step.
+    measured.wait_for("ps-0", "token_wait_seconds_total", before[0] + 2, worker="0")
+    assert waited(measured, "1") - before[1] < 1
+
+
+def check_recovery(measured: Fleet) -> None:
+    """Both workers show one recovery, and the chief the restart of the ps and the steps that it cost."""
+    for name in ("worker-0", "worker-1"):
+        measured.wait_for(name, "recovery_seconds_count", 1)
+        assert measured.value(name, "recovery_seconds_count") == 1
+        assert measured.value(name, "generation") == 2
+        assert 0 < (measured.value(name, "recovery_seconds_sum") or 0) < START_SECS
+    assert measured.value("worker-0", "restarts_total", task="ps-0") == 1
+    assert (measured.value("worker-0", "steps_lost_total") or 0) > 0
 
 
 def waited(measured: Fleet, worker: str) -> float:

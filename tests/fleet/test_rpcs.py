@@ -37,8 +37,8 @@ BATCH = np.ones(2, np.float32)
 RUN = "count"
 WORKER = f"{worker_job(RUN)}:0"
 STEP_SECS = 30
-MANY_STATES = 5
-"""With so many, all fetches are counted in one session."""
+MANY_STATES = ("float32", "int64", "float32", "int64", "float32")
+"""Types of state; with these, all fetches are counted in one session."""
 FETCHES = ("shard_steps", "load_frozen", "pull", "step", "await_step")
 """Attributes of `StepGraph` that a worker fetches, in an order in which none has to wait for another."""
 
@@ -47,31 +47,30 @@ Crossings = dict[tuple[str, str], int]
 
 
 @pytest.mark.parametrize(
-    ("mode", "num_ps", "bucket_bytes", "buckets_per_ps"),
-    [("sync", 1, 65536, 1), ("sync", 2, 8192, 2), ("async", 1, 8192, 4)],
+    ("num_variables", "mode", "num_ps", "bucket_bytes", "buckets_per_ps"),
+    [(40, "sync", 1, 65536, 1), (3, "sync", 2, 8192, 2), (40, "sync", 2, 8192, 2), (40, "async", 1, 8192, 4)],
 )
 def test_the_tensors_of_a_step_depend_on_ps_and_buckets_and_not_on_variables(
-    mode: str, num_ps: int, bucket_bytes: int, buckets_per_ps: int
+    num_variables: int, mode: str, num_ps: int, bucket_bytes: int, buckets_per_ps: int
 ) -> None:
+    counted = crossings("step", num_variables, mode=mode, num_ps=num_ps, bucket_bytes=bucket_bytes)
+    check_buckets_alone(counted, num_ps, buckets_per_ps)
+
+
+@pytest.mark.parametrize("states", [("int64",), MANY_STATES], ids=["one", "many"])
+def test_state_is_a_part_of_the_buckets_and_takes_no_message(states: tuple[str, ...]) -> None:
+    check_buckets_alone(crossings("step", states=states), num_ps=2, buckets_per_ps=1)
+
+
+def check_buckets_alone(counted: Crossings, num_ps: int, buckets_per_ps: int) -> None:
     """Only the buckets: local step and global step are parts of small buckets, the barrier needs no message."""
-    few, many = (
-        crossings("step", num_variables, mode=mode, num_ps=num_ps, bucket_bytes=bucket_bytes)
-        for num_variables in (3, 40)
-    )
-    assert few == many
-    for way in (to_ps(few, num_ps), to_worker(few, num_ps)):
+    for way in (to_ps(counted, num_ps), to_worker(counted, num_ps)):
         assert way == [buckets_per_ps] * num_ps
-    assert sum(few.values()) == sum(to_ps(few, num_ps)) + sum(to_worker(few, num_ps))
-
-
-@pytest.mark.parametrize("num_states", [1, 5])
-@pytest.mark.parametrize("dtype", ["float32", "int64"])
-def test_state_is_a_part_of_the_buckets_and_takes_no_message(num_states: int, dtype: str) -> None:
-    assert crossings("step", num_states=num_states, state_dtype=dtype) == crossings("step")
+    assert sum(counted.values()) == 2 * num_ps * buckets_per_ps
 
 
 def test_a_pull_sends_its_step_to_a_ps_and_gets_steps_buckets_and_state() -> None:
-    counted = crossings("pull", num_states=MANY_STATES)
+    counted = crossings("pull", states=MANY_STATES)
     assert to_ps(counted, 2) == [1, 1]
     assert to_worker(counted, 2) == [3, 3]
 
@@ -79,7 +78,7 @@ def test_a_pull_sends_its_step_to_a_ps_and_gets_steps_buckets_and_state() -> Non
 @pytest.mark.parametrize("fetch", FETCHES)
 def test_no_ps_ever_sends_to_another_ps(fetch: str) -> None:
     """They know of no other: the design's tunnels lead from workers to ps and back."""
-    between = [pair for pair in crossings(fetch, num_states=MANY_STATES) if WORKER not in pair]
+    between = [pair for pair in crossings(fetch, states=MANY_STATES) if WORKER not in pair]
     assert not between
 
 
@@ -94,14 +93,14 @@ def to_worker(counted: Crossings, num_ps: int) -> list[int]:
 
 
 @functools.cache
-def front(num_variables: int, num_states: int, state_dtype: str) -> FrontEnd:
+def front(num_variables: int, states: tuple[str, ...]) -> FrontEnd:
     """A program with NUM_PARAMETERS in equal variables, and counters beside them that each step raises."""
 
     def loss(batch: Any) -> Any:
-        for index in range(num_states):
+        for index, dtype in enumerate(states):
             zeros = v1.zeros_initializer()
-            count = v1.get_variable(f"count_{index}", [3], state_dtype, initializer=zeros, trainable=False)
-            v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, v1.assign_add(count, tf.ones([3], state_dtype)))
+            count = v1.get_variable(f"count_{index}", [3], dtype, initializer=zeros, trainable=False)
+            v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, v1.assign_add(count, tf.ones([3], dtype)))
         shape, initializer = [NUM_PARAMETERS // num_variables], v1.ones_initializer()
         values = [v1.get_variable(f"v_{index}", shape, initializer=initializer) for index in range(num_variables)]
         return tf.add_n([tf.nn.l2_loss(value) for value in values]) * tf.reduce_mean(batch)
@@ -127,31 +126,29 @@ def job_of(mode: str, num_ps: int, bucket_bytes: int) -> Job:
 def crossings(
     fetch: str,
     num_variables: int = 3,
-    num_states: int = 0,
+    states: tuple[str, ...] = (),
     *,
-    state_dtype: str = "float32",
     mode: str = "sync",
     num_ps: int = 2,
     bucket_bytes: int = 65536,
 ) -> Crossings:
     """What goes between tasks in one run of an attribute of the only worker's `StepGraph`."""
-    fetches = FETCHES if num_states == MANY_STATES else (fetch,)
-    return crossings_by_fetch(fetches, num_variables, num_states, state_dtype, mode, num_ps, bucket_bytes)[fetch]
+    fetches = FETCHES if states == MANY_STATES else (fetch,)
+    return crossings_by_fetch(fetches, num_variables, states, mode, num_ps, bucket_bytes)[fetch]
 
 
 @functools.cache
 def crossings_by_fetch(
     fetches: tuple[str, ...],
     num_variables: int,
-    num_states: int,
-    state_dtype: str,
+    states: tuple[str, ...],
     mode: str,
     num_ps: int,
     bucket_bytes: int,
 ) -> dict[str, Crossings]:
     """What goes between tasks in one run of each of some attributes, all in one session."""
     job = job_of(mode, num_ps, bucket_bytes)
-    program = front(num_variables, num_states, state_dtype)
+    program = front(num_variables, states)
     layout = Layout.plan(program.parameters, program.state, program.frozen, num_ps, bucket_bytes)
     *ps, own = free_addresses(num_ps + 1)
     with serving(ps, job, layout) as advance, worker(ps, own, program, job, layout) as (session, step):

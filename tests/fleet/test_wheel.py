@@ -1,4 +1,7 @@
-"""The wheel is complete: installed where the repository cannot be imported, it trains a job."""
+"""The wheel is complete: installed where the repository cannot be imported, it trains a job.
+
+Here the launcher starts a fork server of its own, as it does for users; in most fleet tests it uses the test session's.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +30,20 @@ train: {steps: 4, batch_size: 8}
 """
 
 PROGRAM = '''\
-"""One dense layer on points of the plane."""
+"""One dense layer on points of the plane, which come from a pool of processes: it must work below a forked worker."""
+
+import multiprocessing
 
 import keras
 import numpy as np
 import psfleet
+import rows
 import tensorflow as tf
 
 
 def points(shard_index: int, num_shards: int) -> tf.data.Dataset:
-    x = np.random.default_rng(1).normal(size=(64, 2)).astype(np.float32)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        x = np.array(pool.map(rows.point, range(64)), np.float32)
     return tf.data.Dataset.from_tensor_slices((x, x[:, :1])).shard(num_shards, shard_index)
 
 
@@ -47,6 +54,13 @@ def build() -> psfleet.KerasProgram:
         train=points,
     )
 '''
+
+
+ROWS = """
+def point(number):
+    return [number / 64, 1 - number / 64]
+"""
+"""A module of its own: the processes of the pool import it, and not TensorFlow with the program."""
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +111,7 @@ def test_the_wheel_trains_a_job_where_the_repository_cannot_be_imported(installe
         assert Path(found).is_relative_to(installed.parent), found
     (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "rows.py").write_text(ROWS)
     run(str(installed / "psfleet"), "train", "job.yaml", cwd=tmp_path)
     assert Report.read(tmp_path / "runs" / "tiny").final_step == 4
     assert (tmp_path / "runs" / "tiny" / "report.html").stat().st_size > 0
