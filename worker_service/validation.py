@@ -21,6 +21,7 @@ from psfleet.layout import Layout
 from psfleet.report.verdict import Verdict
 from psfleet.tf.program_data import read_within_deadline, training_data
 from psfleet.tf.server import session_config
+from worker_service.data_shard import least_examples
 from worker_service.evaluation import Evaluator
 from worker_service.frontends import FrontEnd, finite, front_end
 from worker_service.input_pipeline import read
@@ -67,17 +68,17 @@ def _with_one_batch(program: KerasProgram | GraphProgram, job: Job) -> KerasProg
 
 
 def _first_batch(program: KerasProgram | GraphProgram, job: Job) -> tuple[np.ndarray, ...]:
-    """The first batch of data shard 0."""
+    """The first batch of data shard 0: `train.batch_size` of the examples of the first gradient."""
     replicas = job.fleet.replicas
-    dataset = training_data(program, job, 0, replicas).batch(job.train.batch_size, drop_remainder=True)
+    dataset = training_data(program, job, 0, replicas).batch(job.train.gradient_examples, drop_remainder=True)
     what = "reading the first training batch"
     batch = read_within_deadline(job, what, lambda: next(read(dataset, job, what), None))
     if batch is None:
         raise ProgramError(
             f"program {job.program!r}: the training data of shard 0 of {replicas} has fewer examples than "
-            f"train.batch_size = {job.train.batch_size}, expected at least one batch"
+            f"{least_examples(job)}, expected at least one batch"
         )
-    return batch
+    return tuple(array[: job.train.batch_size] for array in batch)
 
 
 def _loss(
