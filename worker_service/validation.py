@@ -90,7 +90,8 @@ def _loss(
         state = [v1.placeholder(spec.dtype, spec.shape) for spec in layout.state.specs]
         frozen = [v1.placeholder(spec.dtype, spec.shape) for spec in layout.frozen.specs]
         training = finite.checked(front.build(layout, parameters, state, frozen), layout)
-        initializer = tf.group(v1.global_variables_initializer(), v1.local_variables_initializer())
+        variables = [v1.global_variables_initializer(), v1.local_variables_initializer()]
+        initializer = tf.group(*variables, v1.tables_initializer())
     named = [values[spec.name] for spec in (*layout.state.specs, *layout.frozen.specs)]
     feeds = {parameters: layout.parameters.pack(values)} | dict(zip([*state, *frozen], named, strict=True))
     feeds |= dict(zip(training.feeds, batch, strict=True))

@@ -47,7 +47,10 @@ class Stepper:
             frozen = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in layout.frozen.specs]
             number = tf.compat.v1.placeholder_with_default(tf.constant(0, tf.int64), [])
             training = front.build(layout, vector, state, frozen, number)
-        return cls(front, layout, training, tf.compat.v1.Session(graph=graph), [vector, *state, *frozen], number)
+            tables = tf.compat.v1.tables_initializer()
+        session = tf.compat.v1.Session(graph=graph)
+        session.run(tables)
+        return cls(front, layout, training, session, [vector, *state, *frozen], number)
 
     def run(
         self,
