@@ -21,20 +21,20 @@ from psfleet.tf.program_data import built_model
 from worker_service.frontends import FrontEnd, front_end
 from worker_service.training_data import TrainingData
 
-K, SIZE, STEPS, WORKERS, RATE = 3, 2, 4, 2, 0.5
+K, SIZE, STEPS, WORKERS, RATE = 3, 2, 3, 2, 0.5
 generator = np.random.default_rng(3)
 X = generator.normal(size=(STEPS, WORKERS, K * SIZE, 4)).astype(np.float32)
 Y = generator.normal(size=(STEPS, WORKERS, K * SIZE, 1)).astype(np.float32)
 
 
 def dense() -> keras.Model:
-    hidden = layers.Dense(5, "tanh", kernel_regularizer="l2")
+    hidden = layers.Dense(2, "tanh", kernel_regularizer="l2")
     return keras.Sequential([keras.Input((4,)), hidden, layers.Dense(1)])
 
 
 def noisy() -> keras.Model:
     """Its state and its random numbers differ from microbatch to microbatch."""
-    hidden = [layers.Dense(5), layers.BatchNormalization(), layers.Dropout(0.3)]
+    hidden = [layers.Dense(3), layers.BatchNormalization(), layers.Dropout(0.3)]
     return keras.Sequential([keras.Input((4,)), *hidden, layers.Dense(1)])
 
 
@@ -69,10 +69,10 @@ def front_of(program: Any, accumulate: int) -> FrontEnd:
 def trained(
     program: Any, accumulate: int, num_workers: int = WORKERS
 ) -> tuple[list[list[float]], dict[str, np.ndarray]]:
-    """The losses by step and worker, and all tensors, after steps of a fleet of two ps."""
+    """The losses by step and worker, and all tensors, after steps of a fleet."""
     front, losses = front_of(program, accumulate), []
     sized = {**sections(accumulate), "fleet": {"workers": num_workers}}
-    with graph_fleet(2, front, front.initial_values(), **sized) as fleet, ExitStack() as stack:
+    with graph_fleet(1, front, front.initial_values(), **sized) as fleet, ExitStack() as stack:
         workers = [stack.enter_context(fleet.worker(index)) for index in range(num_workers)]
         for step in range(STEPS):
             pushed = [
