@@ -69,7 +69,7 @@ def test_losses_weights_and_state_are_those_of_keras(name: str) -> None:
         values |= {spec.name: value for spec, value in zip(stepper.front.state, state, strict=True)}
     expected_losses, expected = trained_by_keras(name)
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-4)
-    assert values.keys() == expected.keys()
+    assert {spec.name for spec in specs if spec.is_saved} == expected.keys()
     for variable, value in expected.items():
         np.testing.assert_allclose(values[variable], value, rtol=1e-3, atol=1e-5, err_msg=variable)
     assert losses[0] != pytest.approx(losses[3], rel=1e-3), "the same batch has the same loss: nothing was trained"
