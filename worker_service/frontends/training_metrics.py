@@ -103,7 +103,7 @@ class TrainingMetrics:
                 for metric in self._model.metrics:
                     result = metric.result()
                     named = result if isinstance(result, Mapping) else {metric.name: result}
-                    found |= {name: value.numpy() for name, value in named.items()}
+                    found |= {name: np.asarray(value) for name, value in named.items()}
         return {LOSS if name == "loss" else name: float(value) for name, value in found.items() if value.shape == ()}
 
 
