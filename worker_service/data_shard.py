@@ -73,7 +73,7 @@ class DataShard:
         self.is_finite = self._num_examples >= 0
         self.is_endless = self._num_examples == tf.data.INFINITE_CARDINALITY
         self.varies = self.is_random and not self.is_finite
-        self._num_batches = self._num_examples // job.train.batch_size if self.is_finite else None
+        self._num_batches = self._num_examples // job.train.gradient_examples if self.is_finite else None
         if self._num_batches == 0:
             raise self._too_small(self._num_examples)
         self._fixed = None if self.is_random else dataset
@@ -164,7 +164,7 @@ class DataShard:
         return data_seed(seed, self._job.deadlines.first_secs)
 
     def _check_length(self, epoch: int, num_examples: int) -> None:
-        if self.is_finite and num_examples // self._job.train.batch_size != self._num_batches:
+        if self.is_finite and num_examples // self._job.train.gradient_examples != self._num_batches:
             count = num_examples if num_examples >= 0 else "an unknown number of"
             raise ProgramError(
                 f"program {self._job.program!r}: train({self._index}, {self._num_shards}) returned {count} examples "
@@ -180,15 +180,22 @@ class DataShard:
         if train.shuffle:
             seed = tf.constant(self._seed, tf.int64) + epoch * EPOCH_STRIDE
             examples = examples.shuffle(train.shuffle, seed, reshuffle_each_iteration=False)
-        return examples.batch(train.batch_size, drop_remainder=True)
+        return examples.batch(train.gradient_examples, drop_remainder=True)
 
     def _too_small(self, num_examples: int) -> ProgramError:
         """The error for a shard without a single batch."""
         data = f"program {self._job.program!r}: the training data of shard {self._index}"
         if num_examples == 0:
             return ProgramError(f"{data} are empty, expected the same examples in every epoch")
-        batch_size = self._job.train.batch_size
-        return ProgramError(f"{data} have {num_examples} examples, expected at least train.batch_size = {batch_size}")
+        return ProgramError(f"{data} have {num_examples} examples, expected at least {least_examples(self._job)}")
+
+
+def least_examples(job: Job) -> str:
+    """The number of examples in a batch, as a text that names the fields."""
+    train = job.train
+    if train.accumulate == 1:
+        return f"train.batch_size = {train.batch_size}"
+    return f"train.batch_size * train.accumulate = {train.gradient_examples}"
 
 
 def _prefetched(batches: tf.data.Dataset) -> tf.data.Dataset:

@@ -21,6 +21,7 @@ from psfleet.errors import LostPeerError
 from psfleet.job.job import Job
 from psfleet.tf import keeps_previous
 from psfleet.tf.server import session_config
+from worker_service.accumulation import microbatches
 from worker_service.session_errors import UnreachableError, translate_errors
 from worker_service.step import StepGraph
 
@@ -91,6 +92,7 @@ class WorkerSession:
         self._index = index
         self._step_secs = job.deadlines.step_secs
         self._is_exact = keeps_previous(job)
+        self._num_microbatches = job.train.accumulate
         self._options = v1.RunOptions(timeout_in_ms=int(self._step_secs * 1000))
         self._opened: Future[None] = Future()
         self._session = v1.Session(f"grpc://{own.data}", graph=step.graph, config=config)
@@ -122,7 +124,12 @@ class WorkerSession:
             with translate_errors():
                 self._session.run(step.load_frozen, options=self._options)
         start = self.resume()
-        self._train = _Call(self._session, step.step, [*step.feeds, step.local_step, step.number], self._options)
+        numbers = [step.local_step, step.number]
+        if step.accumulate is not None:
+            numbers.append(step.microbatch)
+            add = [*step.feeds, step.microbatch]
+            self._accumulate = _Call(self._session, [step.accumulate], add, self._options)
+        self._train = _Call(self._session, step.step, [*step.feeds, *numbers], self._options)
         self._await = _Call(self._session, [step.await_step], [step.local_step], self._options)
         return start
 
@@ -174,7 +181,7 @@ class WorkerSession:
         """Runs one step.
 
         Args:
-            batch: In the order of the graph's feeds.
+            batch: In the order of the graph's feeds; with accumulation all microbatches, one after the other.
             local_step: The global step of the local parameters.
             number: Of the batch. A ps applies a worker's gradient of a number once.
 
@@ -182,8 +189,20 @@ class WorkerSession:
             The loss of the batch; global step and final step of each shard after the step, int64 `[num_ps, 2]`.
         """
         with translate_errors(f"worker {self._index}, step {local_step + 1}: "):
+            if self._num_microbatches > 1:
+                return self._train_accumulated(batch, np.int64(local_step), np.int64(number))
             loss, shards = self._train(*batch, np.int64(local_step), np.int64(number))
         return float(loss), shards
+
+    def _train_accumulated(
+        self, batch: Sequence[np.ndarray], local_step: np.int64, number: np.int64
+    ) -> tuple[float, np.ndarray]:
+        """A step whose gradient is the mean over microbatches; only the last one exchanges anything with the ps."""
+        *others, last = microbatches(batch, self._num_microbatches)
+        first = number * self._num_microbatches
+        losses = [self._accumulate(*part, first + index)[0] for index, part in enumerate(others)]
+        loss, shards = self._train(*last, local_step, number, first + len(others))
+        return float(np.mean([*losses, loss])), shards
 
     def await_step(self, local_step: int) -> np.ndarray:
         """Waits for the end of a step whose gradient is pushed already; returns what `train` does, without the loss."""
@@ -196,7 +215,7 @@ class WorkerSession:
         if self._step.summaries is None:
             return None
         with translate_errors():
-            feeds = dict(zip(self._step.feeds, batch, strict=True))
+            feeds = dict(zip(self._step.feeds, microbatches(batch, self._num_microbatches)[-1], strict=True))
             serialized: bytes = self._session.run(self._step.summaries, feeds, options=self._options)
         return serialized
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -10,6 +11,7 @@ import tensorflow.compat.v1 as v1
 from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.tf import byte_vectors, container_name, worker_job
+from worker_service.accumulation import GradientSums
 from worker_service.clipping import clipped
 from worker_service.frontends import finite
 from worker_service.frontends.interface import FrontEnd
@@ -25,6 +27,10 @@ class StepGraph:
         local_step: int64 scalar placeholder: the lowest global step of the local parameters. In async mode each ps
             gets the global step of its own shard instead, as this worker has pulled it.
         number: int64 scalar placeholder: the number of the batch, and of its gradient.
+        microbatch: int64 scalar placeholder: the number of the microbatch, of which each batch has `train.accumulate`;
+            without accumulation that is `number`.
+        accumulate: float32 scalar: the loss of a microbatch whose gradient is added to a local sum, which begins anew
+            with the first of a batch; changes the local state. None without accumulation.
         step: Trains: the loss (float32 scalar), and global step and final step of each shard (int64 `[num_ps, 2]`).
         await_step: Replaces `step` if this step's gradient is pushed already: global step and final step.
         pull: Reads the parameters at `local_step` without waiting: global step, final step and started step of each
@@ -52,6 +58,10 @@ class StepGraph:
             with tf.device(own):
                 self.local_step = v1.placeholder(tf.int64, [], name="local_step")
                 self.number = v1.placeholder(tf.int64, [], name="number")
+                num_microbatches = job.train.accumulate
+                self.microbatch = self.number
+                if num_microbatches > 1:
+                    self.microbatch = v1.placeholder(tf.int64, [], name="microbatch")
                 self.parameters = _local("parameters", [layout.parameters.size], tf.float32)
                 self._local_steps = None if is_sync else _local("local_steps", [layout.num_ps], tf.int64)
                 self.state = _local("state", [layout.state.size], tf.uint8)
@@ -61,14 +71,21 @@ class StepGraph:
                     self.parameters.read_value(),
                     byte_vectors.unpack(layout.state, self.state.read_value()),
                     byte_vectors.unpack(layout.frozen, self.frozen.read_value()),
-                    self.number,
+                    self.microbatch,
                 )
                 self.feeds, self.summaries = training.feeds, training.summaries
                 training = finite.checked(training, layout)
                 loss = training.loss
+                new_state = byte_vectors.pack(layout.state, training.new_state)
+                self.accumulate: tf.Tensor | None = None
+                if num_microbatches > 1:
+                    sums = GradientSums(training.gradients, self.microbatch, num_microbatches)
+                    kept = [self.state.assign(new_state, read_value=False)] if layout.state.size else []
+                    with tf.control_dependencies([*sums.add, *kept, *training.updates]):
+                        self.accumulate = tf.identity(loss)
+                    training = replace(training, gradients=sums.means)
                 with tf.control_dependencies([loss]):
                     gradients = clipped(training.gradients, job.optimizer.clip_norm)
-                new_state = byte_vectors.pack(layout.state, training.new_state)
             self.step = (loss, self._push_and_pull(exchanges, gradients, new_state, training.updates))
             self.await_step = self._gather([exchange.await_and_pull([], self.local_step) for exchange in exchanges])
             self.pull = self._gather([exchange.pull(self.local_step) for exchange in exchanges])

@@ -19,6 +19,8 @@ logger = logging.getLogger("psfleet.worker")
 class TrainingData:
     """The batches of one worker; batch t is a function of the seed, the worker's index and t.
 
+    A batch is what one gradient is computed of: with `train.accumulate` k, k batches of the model in one.
+
     With as many workers as the quorum, worker i reads shard i in every epoch. With more, a worker that is always too
     late would withhold its shard from the model. Then the shards form a circle: worker i starts at shard i, and changes
     to the next shard after each epoch. All workers go round at the same pace, a batch at each step, so that they keep

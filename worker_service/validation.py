@@ -22,6 +22,7 @@ from psfleet.layout import Layout
 from psfleet.report.verdict import Verdict
 from psfleet.tf.program_data import read_within_deadline, training_data
 from psfleet.tf.server import session_config
+from worker_service.data_shard import least_examples
 from worker_service.evaluation import Evaluator
 from worker_service.frontends import FrontEnd, finite, front_end
 from worker_service.input_pipeline import read
@@ -70,17 +71,17 @@ def _with_one_batch(program: KerasProgram | GraphProgram, job: Job) -> KerasProg
 
 
 def _first_batch(program: KerasProgram | GraphProgram, job: Job) -> tuple[np.ndarray, ...]:
-    """The first batch of data shard 0."""
+    """The first batch of data shard 0: `train.batch_size` of the examples of the first gradient."""
     replicas = job.fleet.replicas
-    dataset = training_data(program, job, 0, replicas).batch(job.train.batch_size, drop_remainder=True)
+    dataset = training_data(program, job, 0, replicas).batch(job.train.gradient_examples, drop_remainder=True)
     what = "reading the first training batch"
     batch = read_within_deadline(job, what, lambda: next(read(dataset, job, what), None))
     if batch is None:
         raise ProgramError(
             f"program {job.program!r}: the training data of shard 0 of {replicas} has fewer examples than "
-            f"train.batch_size = {job.train.batch_size}, expected at least one batch"
+            f"{least_examples(job)}, expected at least one batch"
         )
-    return batch
+    return tuple(array[: job.train.batch_size] for array in batch)
 
 
 def _loss(
@@ -92,7 +93,8 @@ def _loss(
         state = [v1.placeholder(spec.dtype, spec.shape) for spec in layout.state.specs]
         frozen = [v1.placeholder(spec.dtype, spec.shape) for spec in layout.frozen.specs]
         training = finite.checked(front.build(layout, parameters, state, frozen), layout)
-        initializer = tf.group(v1.global_variables_initializer(), v1.local_variables_initializer())
+        variables = [v1.global_variables_initializer(), v1.local_variables_initializer()]
+        initializer = tf.group(*variables, v1.tables_initializer())
     named = [values[spec.name] for spec in (*layout.state.specs, *layout.frozen.specs)]
     feeds = {parameters: layout.parameters.pack(values)} | dict(zip([*state, *frozen], named, strict=True))
     feeds |= dict(zip(training.feeds, batch, strict=True))

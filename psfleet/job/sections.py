@@ -111,8 +111,18 @@ class Train(Section):
 
     steps: PositiveInt = Field(description="Final step: number of updates after which the run is done.")
     batch_size: PositiveInt = Field(description="Number of examples in one worker's batch.")
+    accumulate: PositiveInt = Field(
+        1,
+        description="Number of batches in one gradient: a worker pushes the mean of their gradients, which is that of "
+        "one batch of `batch_size` * `accumulate` examples, with the memory of one of `batch_size`.",
+    )
     shuffle: NonNegativeInt = Field(0, description="Size of the shuffle buffer in examples; 0: no shuffling.")
     seed: int = Field(0, ge=0, lt=2**32, description="Random seed of initial weights, shuffling and dropout.")
+
+    @property
+    def gradient_examples(self) -> int:
+        """Number of examples in one gradient."""
+        return self.batch_size * self.accumulate
 
 
 class Evaluate(Section):

@@ -155,11 +155,14 @@ class GraphFleet:
 
 
 @contextmanager
-def graph_fleet(num_ps: int = 1, front_end: Any = None, **sections: Any) -> Iterator[GraphFleet]:
+def graph_fleet(
+    num_ps: int = 1, front_end: Any = None, values: Mapping[str, np.ndarray] | None = None, **sections: Any
+) -> Iterator[GraphFleet]:
     """Starts a server with its shard for each ps.
 
     Args:
-        front_end: Trained instead of `TwoTensors`; its parameters and state start from zeros.
+        front_end: Trained instead of `TwoTensors`.
+        values: Of its parameters, state and frozen tensors; None: zeros.
         sections: Of the job.
     """
     front_end = front_end or TWO_TENSORS
@@ -168,11 +171,13 @@ def graph_fleet(num_ps: int = 1, front_end: Any = None, **sections: Any) -> Iter
     fields["fleet"] = {"ps": num_ps, **sections.get("fleet", {})}
     job = parse_job(fields)
     layout = _layout(job, front_end)
-    state, frozen = np.zeros(layout.state.shard_size, np.uint8), np.zeros(0, np.uint8)
-    content = ShardContent(np.zeros(layout.parameters.shard_size, np.float32), {}, {}, state, frozen)
+    specs = (*layout.parameters.specs, *layout.state.specs, *layout.frozen.specs)
+    values = values or {spec.name: np.zeros(spec.shape, spec.dtype) for spec in specs}
     ps = free_addresses(num_ps)
     shards = [
-        ShardGraph(boot(address, None), ShardPlan(RUN, 1, shard, job, layout, Path()), 0, content)
+        ShardGraph(
+            boot(address, None), ShardPlan(RUN, 1, shard, job, layout, Path()), 0, _content(layout, shard, values)
+        )
         for shard, address in enumerate(ps)
     ]
     with ThreadPoolExecutor() as threads:
@@ -183,8 +188,13 @@ def graph_fleet(num_ps: int = 1, front_end: Any = None, **sections: Any) -> Iter
                 shard.close()
 
 
+def _content(layout: Layout, shard: int, values: Mapping[str, np.ndarray]) -> ShardContent:
+    vectors = [flat.pack(values).reshape(layout.num_ps, -1)[shard] for flat in (layout.parameters, layout.state)]
+    return ShardContent(vectors[0], {}, {}, vectors[1], layout.frozen.pack(values).reshape(layout.num_ps, -1)[shard])
+
+
 def _layout(job: Job, front_end: FrontEnd) -> Layout:
-    return Layout.plan(front_end.parameters, front_end.state, (), job.fleet.ps, BUCKET_BYTES)
+    return Layout.plan(front_end.parameters, front_end.state, front_end.frozen, job.fleet.ps, BUCKET_BYTES)
 
 
 @functools.cache

@@ -38,8 +38,8 @@ class Stepper:
     number: Any
 
     @classmethod
-    def of(cls, front: FrontEnd) -> Stepper:
-        """Builds the front end's step and opens a session."""
+    def of(cls, front: FrontEnd, server: str = "") -> Stepper:
+        """Builds the front end's step and opens a session, on a server at `grpc://host:port` or in this process."""
         layout = Layout.plan(front.parameters, front.state, front.frozen, num_ps=2, bucket_bytes=4096)
         with tf.Graph().as_default() as graph:
             vector = tf.compat.v1.placeholder(tf.float32, [layout.parameters.size])
@@ -47,7 +47,10 @@ class Stepper:
             frozen = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in layout.frozen.specs]
             number = tf.compat.v1.placeholder_with_default(tf.constant(0, tf.int64), [])
             training = front.build(layout, vector, state, frozen, number)
-        return cls(front, layout, training, tf.compat.v1.Session(graph=graph), [vector, *state, *frozen], number)
+            tables = tf.compat.v1.tables_initializer()
+        session = tf.compat.v1.Session(server, graph=graph)
+        session.run(tables)
+        return cls(front, layout, training, session, [vector, *state, *frozen], number)
 
     def run(
         self,

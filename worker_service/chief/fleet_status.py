@@ -67,7 +67,7 @@ class FleetStatusLogger:
         """As ps 0 describes them; while it cannot be reached, its last description."""
         if states[0] is not None:
             self._workers = states[0].workers
-        batch_size = self._job.train.batch_size
+        batch_size = self._job.train.gradient_examples
         rows = []
         for worker in self._workers:
             rate = self._rate(("worker", worker.index), worker.pushed, now)

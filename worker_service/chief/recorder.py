@@ -153,7 +153,7 @@ class Recorder:
     def _examples(self, steps: int) -> int:
         """Number of examples in the gradients of a number of steps."""
         gradients = self._job.quorum if self._job.update.mode == "sync" else 1
-        return steps * gradients * self._job.train.batch_size
+        return steps * gradients * self._job.train.gradient_examples
 
     def _progress(self, now: float, global_step: int, loss: float) -> None:
         before, step_before = self._last

@@ -69,7 +69,7 @@ class FrontEnd(Protocol):
             parameters: `[layout.parameters.size]` float32.
             state: One tensor for each of `layout.state.specs`.
             frozen: One tensor for each of `layout.frozen.specs`.
-            number: int64 scalar, of the batch. Keras programs derive the step's random numbers from it; None: 0.
+            number: int64 scalar, of the microbatch. Keras programs derive its random numbers from it; None: 0.
 
         Raises:
             ProgramError: The program raised, or uses something that a worker does not support.

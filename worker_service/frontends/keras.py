@@ -18,7 +18,7 @@ from psfleet.job.program import KerasProgram
 from psfleet.job.user_code import user_code
 from psfleet.layout import Layout, TensorSpec, state_order
 from psfleet.tf.program_data import built_model, training_data
-from worker_service.frontends import finite, flat, keras_checks
+from worker_service.frontends import finite, flat, keras_checks, lookup_tables
 from worker_service.frontends.graph_import import split, transplant
 from worker_service.frontends.interface import TrainingGraph
 from worker_service.frontends.random_state import RandomState
@@ -99,7 +99,7 @@ class KerasFrontEnd:
             self._step = self._trace_step(layout)
         graph = self._step.graph
         feeds = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in tf.nest.flatten(self._batch_spec)]
-        captured = [tf.constant(outer.numpy()) for outer, _ in graph.captures]
+        captured = [lookup_tables.constant(outer, inner) for outer, inner in graph.captures]
         number = tf.constant(0, tf.int64) if number is None else number
         values = [parameters, number, *state, *frozen, *feeds, *captured]
         inputs = list(zip(graph.inputs, values, strict=True))

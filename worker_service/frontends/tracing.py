@@ -14,6 +14,7 @@ from psfleet.job.job import Job
 from psfleet.job.user_code import user_code
 from psfleet.tf.global_seed import trace_seed
 from psfleet.tf.program_data import batches_explained
+from worker_service.frontends import lookup_tables
 
 
 class Scope(keras.StatelessScope):
@@ -56,12 +57,12 @@ def traced(
     with seed, batches_explained(shapes), user_code(job, "the model's forward pass or loss"):
         concrete = tf.function(function, autograph=False).get_concrete_function(list(specs), batch_spec)
     for outer, inner in concrete.graph.captures:
-        if outer.dtype in (tf.resource, tf.variant):
+        if outer.dtype in (tf.resource, tf.variant) and not lookup_tables.is_read_table(inner):
             names = [variable.name for variable in concrete.graph.variables if variable.handle is outer]
             what = f"variable {names[0]}" if names else f"a resource in {inner.consumers()[0].name}"
             raise ProgramError(
                 f"program {job.program!r}: the forward pass uses {what}, which is not a variable of the model; "
-                "expected lookup tables in the data set, and random layers with a keras.random.SeedGenerator of "
-                "their own"
+                "expected lookup tables that it only reads, outside of loops and functions, and random layers with a "
+                "keras.random.SeedGenerator of their own"
             )
     return concrete

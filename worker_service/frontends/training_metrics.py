@@ -41,7 +41,7 @@ class TrainingMetrics:
 
     def __init__(self, model: keras.Model, program: KerasProgram, job: Job) -> None:
         self._model = model
-        self._every = job.summaries.every_steps
+        self._every = job.summaries.every_steps * job.train.accumulate
         self._quorum = job.quorum
         self.is_collected = job.update.mode == "sync" and bool(program.metrics or program.weighted_metrics)
 
@@ -81,7 +81,7 @@ class TrainingMetrics:
         """A variable's value at the start of a step: zeros every `summaries.every_steps` steps.
 
         Args:
-            number: int64 scalar, of the batch, which is that of the step.
+            number: int64 scalar, of the microbatch: that of the step, times `train.accumulate`, for the first one.
         """
         return tf.where(tf.equal(number % self._every, 0), tf.zeros_like(value), value)
 
@@ -103,7 +103,7 @@ class TrainingMetrics:
                 for metric in self._model.metrics:
                     result = metric.result()
                     named = result if isinstance(result, Mapping) else {metric.name: result}
-                    found |= {name: value.numpy() for name, value in named.items()}
+                    found |= {name: np.asarray(value) for name, value in named.items()}
         return {LOSS if name == "loss" else name: float(value) for name, value in found.items() if value.shape == ()}
 
 

@@ -169,19 +169,6 @@ def followed_by(layer: layers.Layer, **dense: Any) -> Callable[[], keras.Model]:
     return lambda: keras.Sequential([keras.Input((5,)), layers.Dense(1, **dense), layer])
 
 
-class TableLookup(layers.Layer):
-    def __init__(self) -> None:
-        super().__init__()
-        keys, values = tf.constant([0], tf.int64), tf.constant([2.0])
-        self.table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(keys, values), 1.0)
-
-    def call(self, x: tf.Tensor) -> tf.Tensor:
-        return x * self.table.lookup(tf.constant([0], tf.int64))
-
-    def compute_output_shape(self, shape: Any) -> Any:
-        return shape
-
-
 class OwnStep(keras.Sequential):
     def train_step(self, data: Any) -> Any:
         return {}
@@ -220,7 +207,6 @@ class Raising(layers.Layer):
         ({"model": followed_by(layers.Flatten(), dtype="float64")}, "dense/kernel is float64, expected float32"),
         ({"model": followed_by(layers.Flatten(), kernel_constraint="non_neg")}, "dense/kernel has a constraint"),
         ({"model": followed_by(GlobalNoise())}, "variable .*seed_generator_state.*, which is not a variable of"),
-        ({"model": lambda: followed_by(TableLookup())()}, "a resource in .*Lookup.* lookup tables in the"),
         ({"model": lambda: OwnStep([keras.Input((5,)), layers.Dense(1)])}, "overrides train_step"),
         ({"model": lambda: followed_by(Raising())()}, "the model's forward pass or loss raised ValueError"),
         (

@@ -72,7 +72,7 @@ def test_losses_weights_and_state_are_those_of_keras_and_training_continues(name
         values |= {spec.name: value for spec, value in zip(stepper.front.state, state, strict=True)}
     expected_losses, expected = trained_by_keras(name)
     np.testing.assert_allclose(losses[:COMPARED], expected_losses, rtol=1e-4)
-    assert compared.keys() == expected.keys()
+    assert {spec.name for spec in specs if spec.is_saved} == expected.keys()
     for variable, value in expected.items():
         np.testing.assert_allclose(compared[variable], value, rtol=1e-3, atol=1e-5, err_msg=variable)
     assert all(np.isfinite(value).all() for value in [losses, *values.values()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from contextlib import ExitStack
 from typing import Any
@@ -67,9 +68,14 @@ def front_of(index: int = 0, job: Job | None = None, **fields: Any) -> FrontEnd:
     return front_end(program_of(**fields), job or job_of(), WORKERS, index)
 
 
+@functools.cache
+def all_steppers() -> list[Stepper]:
+    return [Stepper.of(front_of(index)) for index in range(WORKERS)]
+
+
 def stepped(steps: int) -> dict[str, np.ndarray]:
     """The values after so many steps of all workers, without updates of the weights."""
-    steppers = [Stepper.of(front_of(index)) for index in range(WORKERS)]
+    steppers = all_steppers()
     values = steppers[0].front.initial_values()
     for step in range(steps):
         states = []
@@ -134,13 +140,12 @@ def test_async_mode_collects_none() -> None:
     assert front_of(job=job_of(update={"mode": "async"})).state == ()
 
 
-@pytest.mark.parametrize("num_ps", [1, 2])
-def test_the_chief_reads_the_metrics_of_a_whole_step_with_its_parameters(num_ps: int) -> None:
+def test_the_chief_reads_the_metrics_of_a_whole_step_with_its_parameters() -> None:
     """In a fleet: the weights are zeros, so every prediction is 0.5 and counts as 0."""
     job = job_of()
     front = front_of(job=job, metrics=["accuracy"])
     sections = {"summaries": {"every_steps": EVERY}, "train": {"steps": 20, "batch_size": BATCH}}
-    fleet_of = graph_fleet(num_ps, front, fleet={"workers": WORKERS}, update={"quorum": WORKERS}, **sections)
+    fleet_of = graph_fleet(2, front, fleet={"workers": WORKERS}, update={"quorum": WORKERS}, **sections)
     with fleet_of as fleet, ExitStack() as stack:
         workers = [stack.enter_context(fleet.worker(index)) for index in range(WORKERS)]
         steps = [

@@ -1,0 +1,74 @@
+"""A model with a lookup layer trains on weighted examples, accumulates gradients, and resumes with its metrics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import psfleet
+from psfleet.checkpoint.store import newest
+from psfleet.checkpoint.tensors import read_tensors
+
+pytestmark = pytest.mark.usefixtures("launches_forked")
+
+PROGRAM = """\
+import keras, numpy as np, psfleet, tensorflow as tf
+
+WORDS = np.array([["a"], ["b"], ["c"], ["d"]] * 12)
+LABELS = np.array([0, 1, 1, 0] * 12, np.int32)
+WEIGHTS = np.array([1.0, 2.0, 0.5, 0.0] * 12, np.float32)
+
+def model():
+    lookup = keras.layers.StringLookup(vocabulary=["a", "b", "c"], output_mode="one_hot")
+    dense = keras.layers.Dense(2, kernel_initializer="zeros")
+    return keras.Sequential([keras.Input((1,), dtype="string"), lookup, dense])
+
+def build():
+    data = tf.data.Dataset.from_tensor_slices((WORDS, LABELS, WEIGHTS))
+    return psfleet.KerasProgram(
+        model=model,
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        weighted_metrics=["accuracy"],
+        train=lambda shard, shards: data.shard(shards, shard),
+        evaluate=lambda: data,
+    )
+"""
+
+
+def test_weights_metrics_accumulation_and_tables_work_in_a_fleet_that_is_resumed(tmp_path: Path) -> None:
+    (tmp_path / "words_program.py").write_text(PROGRAM)
+    out = tmp_path / "run"
+    job = {
+        "name": "words",
+        "program": "words_program:build",
+        "fleet": {"ps": 2, "workers": 2},
+        "optimizer": {"name": "lion", "learning_rate": 0.1, "weight_decay": 0.01},
+        "train": {"steps": 4, "batch_size": 4, "accumulate": 3},
+        "summaries": {"every_steps": 2},
+        "device": {"intra_op_threads": 1},
+    }
+    first = psfleet.train(job, out=out, program_folder=tmp_path)
+    assert (first.status, first.final_step, first.gradients.used) == ("done", 4, 8), first.error
+    resumed = psfleet.train({**job, "train": {**job["train"], "steps": 8}}, out=out, program_folder=tmp_path)
+    assert (resumed.status, resumed.final_step) == ("done", 8), resumed.error
+    assert resumed.eval["accuracy"] == 1.0, "examples of weight 0 count"
+    checkpoint = newest(out / "checkpoints")
+    assert checkpoint is not None
+    assert sorted(read_tensors(checkpoint)) == ["sequential/dense/bias", "sequential/dense/kernel"]
+    accuracies = scalars(out / "tensorboard", "train/accuracy")
+    assert sorted(accuracies) == [2, 4, 6, 8]
+    assert accuracies[8] == pytest.approx(1.0)
+
+
+def scalars(folder: Path, tag: str) -> dict[int, float]:
+    """The values of a scalar by step, from all event files."""
+    found = {}
+    for path in sorted(folder.rglob("*tfevents*")):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                if value.tag == tag:
+                    found[event.step] = float(np.squeeze(tf.make_ndarray(value.tensor)))
+    return found

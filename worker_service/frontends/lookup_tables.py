@@ -1,0 +1,51 @@
+"""Lookup tables that a Keras model's forward pass reads, as constants of a worker's graph.
+
+`StringLookup`, `IntegerLookup` and `TextVectorization` keep their vocabulary in a table of the process that built the
+model. A worker's session has a copy of it, which it initializes when it opens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python.eager.context import eager_mode
+
+from worker_service.frontends.graph_import import SCOPE
+
+_READS = frozenset(("LookupTableFindV2", "LookupTableSizeV2", "LookupTableExportV2"))
+
+
+def is_read_table(placeholder: tf.Tensor) -> bool:
+    """Whether a captured resource is a table that the graph only reads.
+
+    A call of a function or a loop that gets the table does not count: it could change it.
+
+    Args:
+        placeholder: The capture inside the graph.
+    """
+    users = placeholder.consumers()
+    return any(user.type == "LookupTableFindV2" for user in users) and all(user.type in _READS for user in users)
+
+
+def constant(captured: Any, placeholder: tf.Tensor) -> tf.Tensor:
+    """What takes the place of a captured tensor in the default graph, a v1 graph: its value, or a copy of a table.
+
+    The table's initializer is in the collection TABLE_INITIALIZERS.
+    """
+    if captured.dtype != tf.resource:
+        return tf.constant(captured.numpy())
+    find = next(user for user in placeholder.consumers() if user.type == "LookupTableFindV2")
+    with eager_mode():
+        keys, values = tf.raw_ops.LookupTableExportV2(
+            table_handle=captured, Tkeys=find.get_attr("Tin"), Tvalues=find.get_attr("Tout")
+        )
+        keys, values = keys.numpy(), values.numpy()
+    key_dtype, value_dtype = tf.as_dtype(find.get_attr("Tin")), tf.as_dtype(find.get_attr("Tout"))
+    initializer = tf.lookup.KeyValueTensorInitializer(keys, values, key_dtype, value_dtype)
+    # The default value is an input of each lookup. Tables are resources of the worker's server, found by their names.
+    content = hashlib.sha256(repr((keys.tolist(), values.tolist())).encode()).hexdigest()[:16]
+    default = "" if value_dtype == tf.string else 0
+    table = tf.lookup.StaticHashTable(initializer, default, name=f"{SCOPE}_table_{content}")
+    return table.resource_handle
