@@ -1,27 +1,17 @@
-"""Append-only files of records, one JSON object per line."""
+"""Files of records, one JSON object per line, that a process which is killed leaves readable."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from psfleet.errors import BadJobError
+from psfleet.report.records import Record
 
-
-class _OfStep(Protocol):
-    """A record of a step."""
-
-    @property
-    def step(self) -> int:
-        """The global step."""
-
-
-RecordT = TypeVar("RecordT", bound=BaseModel)
-OfStepT = TypeVar("OfStepT", bound=_OfStep)
+RecordT = TypeVar("RecordT", bound=Record)
 
 
 class JsonLines(Generic[RecordT]):
@@ -41,17 +31,23 @@ class JsonLines(Generic[RecordT]):
                 line = line if file.read(1) == b"\n" else b"\n" + line
             file.write(line)
 
-    def read(self) -> list[RecordT]:
-        """Reads all complete records, in the order of the file; empty if there is no file.
+    def num_bytes(self) -> int:
+        """Size of the file; 0 if there is none."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def read(self, offset: int = 0) -> list[RecordT]:
+        """Reads all complete records from a byte on, in the order of the file; empty if there is no file.
 
         Raises:
             BadJobError: A line is JSON but not a record of this version.
         """
         try:
-            lines = self.path.read_bytes().split(b"\n")
+            content = self.path.read_bytes()
         except FileNotFoundError:
             return []
-        records = (self._parsed(line, number) for number, line in enumerate(lines, 1) if line)
+        first = content[:offset].count(b"\n") + 1
+        lines = content[offset:].split(b"\n")
+        records = (self._parsed(line, number) for number, line in enumerate(lines, first) if line)
         return [record for record in records if record is not None]
 
     def _parsed(self, line: bytes, number: int) -> RecordT | None:
@@ -64,18 +60,8 @@ class JsonLines(Generic[RecordT]):
             raise mismatch(f"{self.path} line {number}", error) from error
 
 
-def without_undone(records: Iterable[OfStepT]) -> list[OfStepT]:
-    """Records in the order of their file, by ascending step: each replaces those before it of its or a higher step."""
-    kept: list[OfStepT] = []
-    for record in records:
-        while kept and kept[-1].step >= record.step:
-            kept.pop()
-        kept.append(record)
-    return kept
-
-
 def mismatch(source: str, error: ValidationError) -> BadJobError:
-    """The first validation error of a file, as one line."""
+    """The error of a file that is not of this version: its first validation error in one line."""
     problem = error.errors()[0]
     field = ".".join(str(part) for part in problem["loc"]) or "content"
     return BadJobError(f"{source}: {field}: {problem['msg']}")

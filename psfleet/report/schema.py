@@ -8,22 +8,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from psfleet.errors import UsageError
-from psfleet.report.json_lines import JsonLines, mismatch, without_undone
-
-Count = Annotated[int, Field(ge=0)]
-StalenessValue = Annotated[str, Field(pattern=r"^\d+$")]
-OneLine = Annotated[str, AfterValidator(lambda text: " ".join(text.split()))]
-
-
-class Record(BaseModel):
-    """Base class of all records: immutable; unknown keys are errors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
+from psfleet.report.curves import without_undone
+from psfleet.report.json_lines import JsonLines, mismatch
+from psfleet.report.records import Count, OneLine, Record, StalenessValue, Status
 
 
 class StepSecs(Record):
@@ -134,7 +126,7 @@ class Report(Record):
     DRAFT_NAME: ClassVar[str] = ".report.json"
     """The report before the final evaluation, for a chief that replaces one which died in it."""
 
-    status: Literal["done", "stopped", "failed"] = Field(
+    status: Status = Field(
         description="done: the final step is reached, or training was stopped early (`stopped_early`), and the last "
         "checkpoint is verified; stopped: a signal ended the run, which can be resumed; failed: all other outcomes."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from psfleet.errors import ProgramError, PsfleetError
-from psfleet.report.schema import Record
+from psfleet.report.records import Record
 
 
 class Verdict(Record):
