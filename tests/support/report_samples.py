@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-from psfleet.report.schema import (
-    CheckpointInfo,
-    Event,
-    Gradients,
-    Placement,
-    PsGradients,
-    Report,
-    StepSecs,
-    WorkerGradients,
-)
+from psfleet.report.measurements import Gradients, Placement, PsGradients, StepSecs, WorkerGradients
+from psfleet.report.schema import CheckpointInfo, Event, Report
 
 FAILED = Report(status="failed", exit_code=75, error="lost ps 1", name="a", run="r", mode="sync", target_step=10)
 DONE = Report(
@@ -32,7 +24,10 @@ DONE = Report(
         pushed=40,
         used=30,
         dropped=10,
-        per_worker={"10": WorkerGradients(pushed=10, used=9), "9": WorkerGradients(pushed=30, used=21)},
+        per_worker={
+            "10": WorkerGradients(pushed=10, used=9, examples_per_sec=120.0),
+            "9": WorkerGradients(pushed=30, used=21),
+        },
         per_ps=[PsGradients(pushed=40, used=30, dropped=10)],
     ),
     staleness={"0": 20, "1": 10},
