@@ -23,7 +23,12 @@ def job() -> Job:
     )
 
 
-LEFT_BY_A_RUN = ("checkpoints/00000010-g1/manifest.json", "tensorboard/events.out.tfevents.1", "history.jsonl")
+LEFT_BY_A_RUN = (
+    "checkpoints/00000010-g1/manifest.json",
+    "tensorboard/events.out.tfevents.1",
+    "history.jsonl",
+    "evaluations.jsonl",
+)
 LEFT_BY_A_START = ("logs/ps-0.log", "events.jsonl", "report.json", "report.html")
 OF_THE_USER = (
     "notes.txt",
