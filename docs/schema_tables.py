@@ -15,10 +15,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from psfleet.job.job import Job
-from psfleet.report.schema import Point, Report
+from psfleet.report.schema import Evaluation, Point, Report
 
 BEGIN, END = "<!-- schema -->", "<!-- /schema -->"
-DOCUMENTS: Mapping[str, tuple[type[BaseModel], ...]] = {"job-file.md": (Job,), "report.md": (Report, Point)}
+DOCUMENTS: Mapping[str, tuple[type[BaseModel], ...]] = {"job-file.md": (Job,), "report.md": (Report, Point, Evaluation)}
 """The models of each document in `docs/`, in the order of its pairs of markers."""
 
 _TYPES = {"integer": "integer", "number": "number", "string": "text", "boolean": "true or false", "null": "null"}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 
-def clipped(gradients: Sequence[tf.Tensor], clip_norm: float | None) -> Sequence[tf.Tensor]:
+def clipped(gradients: Sequence[tf.Tensor], clip_norm: float | None) -> tuple[Sequence[tf.Tensor], tf.Tensor | None]:
     """The gradient, scaled down to `clip_norm` if its global norm is larger; any finite gradient stays finite.
 
     The squares of elements above 1e19 exceed float32, and `tf.clip_by_global_norm` returns NaN for an infinite norm.
@@ -16,9 +16,13 @@ def clipped(gradients: Sequence[tf.Tensor], clip_norm: float | None) -> Sequence
     Args:
         gradients: float32 `[size]` for each parameter.
         clip_norm: None: nothing is clipped.
+
+    Returns:
+        The gradient; and its global norm before that, float32 scalar, infinite if it exceeds float32. None: nothing is
+        clipped, and the norm would cost a pass over all elements.
     """
     if clip_norm is None:
-        return [tf.identity(gradient) for gradient in gradients]
+        return [tf.identity(gradient) for gradient in gradients], None
     norm = tf.linalg.global_norm(gradients)
 
     def usual() -> list[tf.Tensor]:
@@ -33,4 +37,4 @@ def clipped(gradients: Sequence[tf.Tensor], clip_norm: float | None) -> Sequence
         return [factor * one for one in ones]
 
     result: list[tf.Tensor] = tf.nest.flatten(tf.cond(tf.math.is_finite(norm), usual, large))
-    return result
+    return result, norm

@@ -89,7 +89,7 @@ def serve(settings: Settings, stop: Stop) -> int:
         exposing(settings, metrics.read),
     ):
         saved = saved_final_step(settings)
-        if saved is not None and is_last(job, saved, fleet.describe()):
+        if saved is not None and is_last(job, saved, fleet.describe):
             return conclude(settings, fleet, stop, saved)
         files = program_files(job.program, settings.program_folder)
         membership = join(fleet, settings, job, stop, files)

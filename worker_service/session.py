@@ -219,6 +219,13 @@ class WorkerSession:
             serialized: bytes = self._session.run(self._step.summaries, feeds, options=self._options)
         return serialized
 
+    def gradient_norm(self) -> float | None:
+        """The global norm of the newest step's gradient before it was clipped; None if the job does not clip."""
+        if self._step.gradient_norm is None:
+            return None
+        with translate_errors():
+            return float(self._session.run(self._step.gradient_norm, options=self._options))
+
     def parameters(self) -> np.ndarray:
         """The local parameters, float32 `[layout.parameters.size]`."""
         with translate_errors():

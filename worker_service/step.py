@@ -36,6 +36,8 @@ class StepGraph:
         pull: Reads the parameters at `local_step` without waiting: global step, final step and started step of each
             shard (int64 `[num_ps, 3]`). See `Exchange.pull`.
         summaries: `[]` string, the program's own summaries; None if it has none.
+        gradient_norm: float32 variable: the global norm of the newest gradient before it was clipped; None without
+            clipping.
         load_frozen: Copies the frozen weights from the ps.
         parameters: float32 `[layout.parameters.size]`, the local copy.
         state: uint8 `[layout.state.size]`, the local copy: floating point tensors as of the parameters' step, and all
@@ -85,8 +87,12 @@ class StepGraph:
                         self.accumulate = tf.identity(loss)
                     training = replace(training, gradients=sums.means)
                 with tf.control_dependencies([loss]):
-                    gradients = clipped(training.gradients, job.optimizer.clip_norm)
-            self.step = (loss, self._push_and_pull(exchanges, gradients, new_state, training.updates))
+                    gradients, norm = clipped(training.gradients, job.optimizer.clip_norm)
+                updates = list(training.updates)
+                self.gradient_norm = None if norm is None else _local("gradient_norm", [], tf.float32)
+                if self.gradient_norm is not None:
+                    updates.append(self.gradient_norm.assign(norm, read_value=False))
+            self.step = (loss, self._push_and_pull(exchanges, gradients, new_state, updates))
             self.await_step = self._gather([exchange.await_and_pull([], self.local_step) for exchange in exchanges])
             self.pull = self._gather([exchange.pull(self.local_step) for exchange in exchanges])
             with tf.device(own):

@@ -61,7 +61,8 @@ class Stop(Monitored):
         "is not finite counts as one without an improvement."
     )
     min_delta: NonNegative = Field(
-        0.0, description="Smallest difference from the best value so far that is an improvement; 0: any difference."
+        0.0,
+        description="Smallest difference from the last improvement that is an improvement; 0: any difference.",
     )
 
     def is_improvement(self, value: float, than: float | None) -> bool:

@@ -15,21 +15,10 @@ from jinja2 import Environment, StrictUndefined, Template
 
 from psfleet.report import charts
 from psfleet.report.attempts import earlier_report, merged, standing
-from psfleet.report.charts import Level, LineChart
-from psfleet.report.schema import History, Point, Report
+from psfleet.report.figures import figures, number
+from psfleet.report.schema import Evaluation, EvaluationLog, History, Point, Report
 
 MAX_STALENESS_ROWS = 20
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A line chart with its labels; `summary` describes it in a sentence."""
-
-    name: str
-    title: str
-    y_label: str
-    chart: LineChart | None
-    summary: str
 
 
 @dataclass(frozen=True)
@@ -42,18 +31,19 @@ class Bar:
     cells: tuple[str, ...]
 
 
-def render(report: Report, curve: Sequence[Point]) -> str:
+def render(report: Report, curve: Sequence[Point], evaluations: Sequence[Evaluation] = ()) -> str:
     """Renders the page of a run.
 
     Args:
         report: The content of `report.json`.
         curve: The points by ascending step, from `History.curve`; may be empty.
+        evaluations: By ascending step, from `EvaluationLog.curve`; may be empty.
     """
     return template().render(
         report=report,
         headline=_headline(report),
         numbers=_key_numbers(report),
-        figures=[_loss_figure(curve), _step_figure(report, curve)],
+        figures=figures(report, curve, evaluations),
         workers=_worker_bars(report),
         ps=_ps_bars(report),
         staleness=_staleness_bars(report.staleness),
@@ -76,7 +66,8 @@ def publish(report: Report, folder: Path) -> Report:
     """
     report = standing(merged(earlier_report(folder), report), folder)
     report.write(folder)
-    text = render(report, History(folder / History.FILE_NAME).curve())
+    evaluations = EvaluationLog(folder / EvaluationLog.FILE_NAME).curve()
+    text = render(report, History(folder / History.FILE_NAME).curve(), evaluations)
     temporary = folder / "report.html.tmp"
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(folder / "report.html")
@@ -87,14 +78,14 @@ def publish(report: Report, folder: Path) -> Report:
 def template() -> Template:
     """The page's template, compiled once in a process and its forks: 0.06 CPU seconds."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(duration=_duration, moment=_moment, number=_number, whole=_whole)
+    environment.filters.update(duration=_duration, moment=_moment, number=number, whole=_whole)
     return environment.from_string(files("psfleet.report").joinpath("report.html.j2").read_text(encoding="utf-8"))
 
 
 def _headline(report: Report) -> str:
     progress = f"step {report.final_step:,} of {report.target_step:,}"
     if report.status == "done":
-        return f"Done: {progress}"
+        return f"Done: stopped early at {progress}" if report.stopped_early else f"Done: {progress}"
     if report.status == "stopped":
         return f"Stopped at {progress}; the same command resumes from the last checkpoint"
     return f"Failed at {progress} with exit code {report.exit_code}"
@@ -105,10 +96,11 @@ def _key_numbers(report: Report) -> list[tuple[str, str]]:
     gradients = report.gradients
     since = f" since step {gradients.since_step:,}" if gradients.since_step else ""
     return [
-        *((f"evaluation: {name}", _number(value)) for name, value in report.eval.items()),
-        ("last training loss", _number(report.loss)),
+        *((f"evaluation: {name}", number(value)) for name, value in report.eval.items()),
+        *((f"best {best.metric}", f"{number(best.value)} at step {best.step:,}") for best in [report.best] if best),
+        ("last training loss", number(report.loss)),
         ("time", _duration(report.seconds)),
-        ("examples per second", _number(report.examples_per_sec)),
+        ("examples per second", number(report.examples_per_sec)),
         ("median step time", _duration(report.step_secs.p50)),
         ("95th percentile of step times", _duration(report.step_secs.p95)),
         ("mode", report.mode),
@@ -120,54 +112,19 @@ def _key_numbers(report: Report) -> list[tuple[str, str]]:
     ]
 
 
-def _loss_figure(curve: Sequence[Point]) -> Figure:
-    samples = [(float(point.step), point.loss) for point in curve]
-    chart = charts.line_chart(samples)
-    return Figure("loss", "Loss", "training loss", chart, _describe("losses", "", samples, chart))
-
-
-def _step_figure(report: Report, curve: Sequence[Point]) -> Figure:
-    """Step times in milliseconds, or in seconds when the median step takes one or more."""
-    known = sorted(point.step_secs for point in curve if charts.is_drawable(point.step_secs))
-    median = report.step_secs.p50 if report.step_secs.p50 is not None else known[len(known) // 2] if known else 0.0
-    unit, per_sec = ("s", 1.0) if median >= 1 else ("ms", 1e3)
-    samples = [(float(point.step), point.step_secs * per_sec) for point in curve]
-    quantiles = ((report.step_secs.p50, "median", False), (report.step_secs.p95, "95th percentile", True))
-    levels = [
-        Level(secs * per_sec, f"{name} {_number(secs * per_sec)} {unit}", above)
-        for secs, name, above in quantiles
-        if secs is not None
-    ]
-    chart = charts.line_chart(samples, levels)
-    summary = _describe("step times", f" {unit}", samples, chart)
-    return Figure("step-times", "Step times", f"time of a step, {unit}", chart, summary)
-
-
-def _describe(what: str, unit: str, samples: Sequence[charts.Sample], chart: LineChart | None) -> str:
-    """Describes a chart in a sentence, also if it cannot be drawn."""
-    if not samples:
-        return f"No {what} were recorded."
-    if chart is None:
-        return f"None of the {len(samples):,} recorded {what} is a finite number."
-    finite = [sample for sample in samples if charts.is_drawable(sample[1])]
-    (first_x, first_y), (last_x, last_y) = finite[0], finite[-1]
-    text = f"{_number(first_y)}{unit} at step {first_x:,.0f}"
-    if len(finite) > 1:
-        values = [y for _, y in finite]
-        text = f"From {text} to {_number(last_y)}{unit} at step {last_x:,.0f}"
-        text += f"; lowest {_number(min(values))}{unit}, highest {_number(max(values))}{unit}"
-    if chart.num_left_out:
-        text += f"; {chart.num_left_out:,} of {len(samples):,} are not finite and are omitted"
-    return text + "."
-
-
 def _worker_bars(report: Report) -> list[Bar]:
-    """One row per worker: bars of used and dropped gradients; numbers of pushed, used and dropped."""
-    rows = [(key, counts.pushed, counts.used) for key, counts in report.gradients.per_worker.items()]
+    """One row per worker: bars of used and dropped gradients; numbers of pushed, used and dropped; examples/s."""
+    counts = report.gradients.per_worker
+    rows = [(key, each.pushed, each.used) for key, each in counts.items()]
     rows.sort(key=lambda row: (not row[0].isdecimal(), len(row[0]) if row[0].isdecimal() else 0, row[0]))
     most = max((pushed for _, pushed, _ in rows), default=0) or 1
     return [
-        Bar(key, used / most, max(0, pushed - used) / most, (_whole(pushed), _whole(used), _whole(pushed - used)))
+        Bar(
+            key,
+            used / most,
+            max(0, pushed - used) / most,
+            (_whole(pushed), _whole(used), _whole(pushed - used), number(counts[key].examples_per_sec)),
+        )
         for key, pushed, used in rows
     ]
 
@@ -182,7 +139,7 @@ def _ps_bars(report: Report) -> list[Bar]:
         size = sizes[index] if index < len(sizes) else None
         gradients = counts[index] if index < len(counts) else None
         numbers = (gradients.pushed, gradients.used, gradients.dropped) if gradients else (None, None, None)
-        bars.append(Bar(str(index), (size or 0) / most, 0.0, tuple(_whole(number) for number in (size, *numbers))))
+        bars.append(Bar(str(index), (size or 0) / most, 0.0, tuple(map(_whole, (size, *numbers)))))
     return bars
 
 
@@ -215,19 +172,10 @@ def _whole(value: int | None) -> str:
     return "–" if value is None else f"{value:,}"
 
 
-def _number(value: float | None) -> str:
-    """A number with about four significant digits."""
-    if value is None:
-        return "–"
-    if math.isfinite(value) and 1000 <= abs(value) < 1e9:
-        return f"{value:,.0f}"
-    return f"{value:.4g}"
-
-
 def _duration(secs: float | None) -> str:
     """A duration in ms, s, min or h, depending on its length."""
     if secs is None or not math.isfinite(secs):
-        return _number(secs)
+        return number(secs)
     if 0 < secs < 1:
         return f"{secs * 1000:.3g} ms"
     if secs < 120:

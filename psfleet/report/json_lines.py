@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from pydantic import ValidationError
 
 from psfleet.errors import BadJobError
 from psfleet.report.records import Record
 
-
-class _OfStep(Protocol):
-    """A record of a step."""
-
-    @property
-    def step(self) -> int:
-        """The global step."""
-
-
 RecordT = TypeVar("RecordT", bound=Record)
-OfStepT = TypeVar("OfStepT", bound=_OfStep)
 
 
 class JsonLines(Generic[RecordT]):
@@ -69,16 +58,6 @@ class JsonLines(Generic[RecordT]):
             if error.errors()[0]["type"] == "json_invalid":
                 return None
             raise mismatch(f"{self.path} line {number}", error) from error
-
-
-def without_undone(records: Iterable[OfStepT]) -> list[OfStepT]:
-    """Records in the order of their file, by ascending step: each replaces those before it of its or a higher step."""
-    kept: list[OfStepT] = []
-    for record in records:
-        while kept and kept[-1].step >= record.step:
-            kept.pop()
-        kept.append(record)
-    return kept
 
 
 def mismatch(source: str, error: ValidationError) -> BadJobError:

@@ -70,19 +70,21 @@ def progress(console: Console, job: Job) -> Iterator[Listener]:
 
 def summary(console: Console, report: Report, out: Path) -> None:
     """Prints how a run ended and where its results are."""
-    counts = report.gradients
+    counts, best = report.gradients, report.best
     since = f" since step {counts.since_step}" if counts.since_step else ""
     rows = {
         "status": report.status + (f" (exit code {report.exit_code})" if report.exit_code else ""),
         "error": report.error,
         "attempts": _attempts(report),
         "steps": f"{report.final_step} of {report.target_step}",
+        "stopped early": report.stopped_early,
         "time": f"{report.seconds:.1f} s, {report.examples_per_sec:,.0f} examples/s",
         **{f"test {name}": f"{value:.4f}" for name, value in report.eval.items()},
         **{name: f"{value:.4f}" for name, value in _few_weights(report).items()},
         "gradients": f"{counts.pushed} pushed, {counts.used} used, {counts.dropped} dropped{since}",
         "restarts": str(report.restarts) if report.restarts else None,
         "checkpoint": _relative(report.checkpoint.path) if report.checkpoint else None,
+        "best": f"{best.metric} {best.value:.4f}, {_relative(best.path)}" if best else None,
         "report": str(out / "report.html"),
     }
     for name, value in rows.items():

@@ -14,18 +14,10 @@ from typing import ClassVar
 from pydantic import Field, PrivateAttr, ValidationError
 
 from psfleet.errors import UsageError
-from psfleet.report.json_lines import JsonLines, mismatch, without_undone
-from psfleet.report.records import (
-    Attempt,
-    Count,
-    Gradients,
-    OneLine,
-    Placement,
-    Record,
-    StalenessValue,
-    Status,
-    StepSecs,
-)
+from psfleet.report.curves import without_undone
+from psfleet.report.json_lines import JsonLines, mismatch
+from psfleet.report.measurements import Gradients, Placement, StepSecs
+from psfleet.report.records import Attempt, Count, OneLine, Record, StalenessValue, Status
 
 
 class Event(Record):
@@ -67,6 +59,16 @@ class Point(Record):
     loss: float = Field(description="The chief's training loss at this step, in the unit of the program's loss.")
     step_secs: float = Field(description="Mean step time since the previous point, in seconds.")
     examples_per_sec: float = Field(description="Examples of used gradients per second since the previous point.")
+    learning_rate: float | None = Field(
+        None,
+        description="Scheduled learning rate of the last of these updates, in async mode before the policy for stale "
+        "gradients; null: it does not follow from the step.",
+    )
+    gradient_norm: float | None = Field(
+        None,
+        description="Global norm of the chief's newest gradient before it was clipped; null without "
+        "`optimizer.clip_norm`, which computes it.",
+    )
 
 
 class Evaluation(Record):

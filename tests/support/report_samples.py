@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from psfleet.report.attempts import merged, with_attempt
-from psfleet.report.records import Gradients, Placement, PsGradients, StepSecs, WorkerGradients
+from psfleet.report.measurements import Gradients, Placement, PsGradients, StepSecs, WorkerGradients
 from psfleet.report.schema import CheckpointInfo, Event, Report
 
 FAILED = Report(status="failed", exit_code=75, error="lost ps 1", name="a", run="r", mode="sync", target_step=10)
@@ -25,7 +25,10 @@ DONE = Report(
         pushed=40,
         used=30,
         dropped=10,
-        per_worker={"10": WorkerGradients(pushed=10, used=9), "9": WorkerGradients(pushed=30, used=21)},
+        per_worker={
+            "10": WorkerGradients(pushed=10, used=9, examples_per_sec=120.0),
+            "9": WorkerGradients(pushed=30, used=21),
+        },
         per_ps=[PsGradients(pushed=40, used=30, dropped=10)],
     ),
     staleness={"0": 20, "1": 10},

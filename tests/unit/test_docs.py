@@ -14,7 +14,8 @@ from pydantic import BaseModel, Field
 from docs import schema_tables
 from docs.schema_tables import BEGIN, DOCUMENTS, END, insert, rewrite, tables
 from psfleet.job.job import Job, parse_job
-from psfleet.report.schema import Point, Report
+from psfleet.job.monitored import monitored
+from psfleet.report.schema import Evaluation, Point, Report
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -94,7 +95,9 @@ def test_tables_in_the_documents_match_the_schema(name: str) -> None:
     assert document == insert(document, DOCUMENTS[name]), "run `python -m docs.schema_tables`"
 
 
-@pytest.mark.parametrize(("name", "model"), [("job-file.md", Job), ("report.md", Report), ("report.md", Point)])
+@pytest.mark.parametrize(
+    ("name", "model"), [("job-file.md", Job), ("report.md", Report), ("report.md", Point), ("report.md", Evaluation)]
+)
 def test_every_field_is_documented_with_its_description(name: str, model: type[BaseModel]) -> None:
     rows = re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", (DOCS / name).read_text(encoding="utf-8"), re.MULTILINE)
     for each in models(model):
@@ -103,13 +106,14 @@ def test_every_field_is_documented_with_its_description(name: str, model: type[B
 
 
 def test_the_example_job_is_valid_and_shows_every_section() -> None:
-    whole, asynchronous = re.findall(
+    whole, asynchronous, watching = re.findall(
         r"```yaml\n(.*?)```", (DOCS / "job-file.md").read_text(encoding="utf-8"), re.DOTALL
     )
     content = yaml.safe_load(whole)
     assert set(content) == set(Job.model_fields)
     assert parse_job(content).optimizer.learning_rate == 1e-3
     assert parse_job(content | yaml.safe_load(asynchronous)).update.stale.bound == 8
+    assert set(monitored(parse_job(content | yaml.safe_load(watching)))) == {"evaluate.stop", "checkpoint.best"}
 
 
 def test_tables_show_unions_bounds_and_defaults() -> None:

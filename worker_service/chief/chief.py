@@ -115,4 +115,5 @@ class Chief(Worker):
         """After each heartbeat, on its thread."""
         self._components.events.record_restarts(states)
         self._status_logger.update(states)
+        self._components.recorder.worker_rates.update(states)
         self._components.committer.update(states)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 
 from psfleet.callbacks import Callback
 from psfleet.callbacks.loading import load_callbacks
@@ -53,9 +54,18 @@ def saved_final_step(settings: Settings) -> Checkpoint | None:
     return newest_from(settings.out / CHECKPOINTS, final_step(settings.job, evaluations))
 
 
-def is_last(job: Job, checkpoint: Checkpoint, states: States) -> bool:
-    """Whether a checkpoint of `saved_final_step` is the last one of its run: no ps trains on after an early stop."""
-    if checkpoint.step >= job.train.steps or outcome_of(states) is not None:
+def is_last(job: Job, checkpoint: Checkpoint, describe: Callable[[], States]) -> bool:
+    """Whether a checkpoint of `saved_final_step` is the last one of its run: no ps trains on after an early stop.
+
+    Args:
+        job: Of the run.
+        checkpoint: Verified.
+        describe: Returns the states of the ps; not called for a checkpoint of the final step, which needs no ps.
+    """
+    if checkpoint.step >= job.train.steps:
+        return True
+    states = describe()
+    if outcome_of(states) is not None:
         return True
     return all(state is None or state.phase not in TRAINING for state in states)
 

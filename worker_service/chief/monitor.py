@@ -92,8 +92,8 @@ class Monitor:
             return
         if 0 < checkpoint.step < self._job.train.steps and checkpoint.step % every == 0:
             with self._lock:
+                self._expect(checkpoint)
                 self._due.append(checkpoint)
-                self._pending[checkpoint.step] = checkpoint
 
     def take_due(self) -> list[Checkpoint]:
         """The checkpoints to be evaluated, the oldest first; each once."""
@@ -104,8 +104,7 @@ class Monitor:
     def begin_last(self, checkpoint: Checkpoint) -> None:
         """The last checkpoint of the run is going to be evaluated."""
         with self._lock:
-            self._due = [each for each in self._due if each.step != checkpoint.step]
-            self._pending[checkpoint.step] = checkpoint
+            self._expect(checkpoint)
 
     def generation_of(self, step: int, present: int) -> int:
         """The generation of the weights that are evaluated at a step: of its checkpoint, or else the present one."""
@@ -144,6 +143,11 @@ class Monitor:
         if decision is not None and before is None:
             self._storage.events.add("chief", 0, EARLY_STOP, decision.reason)
 
+    def _expect(self, checkpoint: Checkpoint) -> None:
+        """The next evaluation of a step is that of this checkpoint, not of one of an earlier generation."""
+        self._due = [each for each in self._due if each.step != checkpoint.step]
+        self._pending[checkpoint.step] = checkpoint
+
     def _save(self) -> None:
         """Appends what is not in the file yet; what the disk refuses waits for the next evaluation.
 
@@ -163,8 +167,9 @@ class Monitor:
         with self._storage.writing("the evaluation of a checkpoint"):
             evaluated.write(found.checkpoint, found.metrics)
         with self._lock:
-            before = self._best
-            self._best = evaluated.best([found, *([before] if before else [])], watched)
+            # A checkpoint that is evaluated again, at the end of a run that is done already, replaces itself.
+            others = [each for each in [self._best] if each and each.checkpoint.folder != found.checkpoint.folder]
+            self._best = evaluated.best([found, *others], watched)
             self._pending.pop(found.checkpoint.step, None)
             is_better = self._best is found
         if is_better:

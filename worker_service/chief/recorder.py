@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.job.job import Job
+from psfleet.job.learning_rate import scheduled_rate
 from psfleet.layout import Layout
 from psfleet.report.schema import History, Point
 from worker_service.batch_reader import Batch
@@ -21,6 +22,7 @@ from worker_service.chief.evaluation_recorder import EvaluationRecorder
 from worker_service.chief.evaluations import Values
 from worker_service.chief.monitor import Monitor
 from worker_service.chief.storage import Storage
+from worker_service.chief.worker_rates import WorkerRates
 from worker_service.evaluation import Evaluator
 from worker_service.session import WorkerSession
 
@@ -47,6 +49,7 @@ class Recorder:
     Attributes:
         monitor: Receives the evaluations.
         loss: Of the newest step's batch; None before the first.
+        worker_rates: Measured by the chief's heartbeats.
     """
 
     def __init__(
@@ -74,6 +77,7 @@ class Recorder:
         self.loss: float | None = None
         self.steps_done = 0
         self.training_secs = 0.0
+        self.worker_rates = WorkerRates()
 
     def begin(self, generation: int) -> None:
         """A generation starts or is attached to again."""
@@ -101,7 +105,7 @@ class Recorder:
         self._evaluation.evaluations.check()
         now = time.perf_counter()
         if now - self._last[0] >= PROGRESS_SECS or global_step >= self._job.train.steps:
-            self._progress(now, global_step, loss)
+            self._progress(session, now, global_step, loss)
         if self._is_due("summaries", global_step, self._job.summaries.every_steps):
             self._summarize(session, batch, global_step, loss)
         self._begin_evaluation(session, global_step)
@@ -150,12 +154,17 @@ class Recorder:
         """Examples of all workers per second, over all steps of this process."""
         return self._examples(self.steps_done) / self.training_secs if self.training_secs else 0.0
 
+    def worker_examples_per_sec(self) -> dict[int, float]:
+        """Examples of the gradients that each worker has pushed per second, by index."""
+        batch_size = self._job.train.batch_size
+        return {index: rate * batch_size for index, rate in self.worker_rates.gradients_per_sec().items()}
+
     def _examples(self, steps: int) -> int:
         """Number of examples in the gradients of a number of steps."""
         gradients = self._job.quorum if self._job.update.mode == "sync" else 1
         return steps * gradients * self._job.train.gradient_examples
 
-    def _progress(self, now: float, global_step: int, loss: float) -> None:
+    def _progress(self, session: WorkerSession, now: float, global_step: int, loss: float) -> None:
         before, step_before = self._last
         made = global_step - step_before
         secs = max(now - before, 1e-9)
@@ -167,6 +176,8 @@ class Recorder:
             loss=loss,
             step_secs=secs / max(made, 1),
             examples_per_sec=self._examples(made) / secs,
+            learning_rate=self._learning_rate(global_step),
+            gradient_norm=self._gradient_norm(session),
         )
         with self._storage.writing(History.FILE_NAME):
             self._history.append(point)
@@ -176,13 +187,18 @@ class Recorder:
     def _summarize(self, session: WorkerSession, batch: Batch, global_step: int, loss: float) -> None:
         own = session.summaries(batch)
         metrics = self._training_metrics(session)
+        scalars = {
+            "loss": loss,
+            **metrics,
+            "step_secs": self.step_secs[-1] if self.step_secs else None,
+            "learning_rate": self._learning_rate(global_step),
+            "gradient_norm": self._gradient_norm(session),
+        }
 
         def write() -> None:
-            tf.summary.scalar("train/loss", loss)
-            for name, value in metrics.items():
-                tf.summary.scalar(f"train/{name}", value)
-            if self.step_secs:
-                tf.summary.scalar("train/step_secs", self.step_secs[-1])
+            for name, value in scalars.items():
+                if value is not None:
+                    tf.summary.scalar(f"train/{name}", value)
             if own is not None:
                 tf.summary.experimental.write_raw_pb(own, global_step)
 
@@ -194,6 +210,13 @@ class Recorder:
             return {}
         state, _ = session.state()
         return self._evaluator.training_metrics(self._layout.state.unpack(state))
+
+    def _learning_rate(self, global_step: int) -> float | None:
+        """Of the update that led to a step."""
+        return scheduled_rate(self._job.optimizer, max(0, global_step - 1))
+
+    def _gradient_norm(self, session: WorkerSession) -> float | None:
+        return session.gradient_norm() if self._job.optimizer.clip_norm is not None else None
 
     def _is_due(self, what: str, global_step: int, every: int | None) -> bool:
         if global_step < self._due[what]:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import DONE, PsfleetError, StoppedError
 from psfleet.polling import wait_until
-from psfleet.report.records import Gradients, Placement, PsGradients, StepSecs, WorkerGradients
+from psfleet.report.measurements import Gradients, Placement, PsGradients, StepSecs, WorkerGradients
 from psfleet.report.schema import CheckpointInfo, Event, Report
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.last_checkpoint import LastCheckpoint
@@ -170,7 +170,7 @@ class RunFinisher:
             step_secs=StepSecs(p50=recorder.quantile_secs(0.5), p95=recorder.quantile_secs(0.95)),
             loss=recorder.loss,
             eval=recorder.metrics,
-            gradients=_gradients(known),
+            gradients=_gradients(known, recorder.worker_examples_per_sec()),
             staleness=_staleness(known),
             placement=_placement(known),
             restarts=_restarts(events),
@@ -196,7 +196,7 @@ def _restarts(events: Sequence[Event]) -> int:
     return sum(event.kind == "restarted" for event in events)
 
 
-def _gradients(states: Sequence[pb.ShardState]) -> Gradients:
+def _gradients(states: Sequence[pb.ShardState], examples_per_sec: Mapping[int, float]) -> Gradients:
     """Counts of gradients: ps 0's as the run's, and those of each ps, because each chooses its quorum on its own."""
     per_ps = [
         PsGradients(pushed=sum(state.pushed), used=sum(state.used), dropped=sum(state.pushed) - sum(state.used))
@@ -206,7 +206,11 @@ def _gradients(states: Sequence[pb.ShardState]) -> Gradients:
         return Gradients()
     joined = {worker.index for worker in states[0].workers}
     per_worker = {
-        str(index): WorkerGradients(pushed=states[0].pushed[index], used=states[0].used[index])
+        str(index): WorkerGradients(
+            pushed=states[0].pushed[index],
+            used=states[0].used[index],
+            examples_per_sec=examples_per_sec.get(index),
+        )
         for index in sorted(joined)
         if index < len(states[0].pushed)
     }

@@ -12,6 +12,7 @@ from keras.optimizers import schedules
 from pydantic import TypeAdapter
 
 from ps_service import optimizers
+from psfleet.job.learning_rate import scheduled_rate
 from psfleet.job.optimizer import Optimizer
 
 RATE = 0.05
@@ -44,6 +45,8 @@ def test_a_schedule_gives_the_rates_of_keras_times_the_warm_up(name: str, warmup
     warm_up = [min(1, (step + 1) / warmup_steps) if warmup_steps else 1 for step in STEPS]
     expected = [float(rate_of(step)) * factor for step, factor in zip(STEPS, warm_up, strict=True)]
     np.testing.assert_allclose(rates({**schedule, "warmup_steps": warmup_steps}, STEPS), expected, rtol=1e-5)
+    recorded = [scheduled_rate(fields_of({**schedule, "warmup_steps": warmup_steps}), step) for step in STEPS]
+    np.testing.assert_allclose(np.array(recorded, np.float64), expected, rtol=1e-5)
 
 
 def test_a_warm_up_begins_above_zero_and_reaches_the_full_rate_at_its_last_step() -> None:
@@ -59,9 +62,14 @@ def test_a_rate_stays_exact_at_steps_beyond_the_whole_numbers_of_float32() -> No
     assert rates(schedule, [boundary, boundary + 1]) == pytest.approx([RATE, RATE / 2])
 
 
+def fields_of(schedule: dict[str, Any]) -> Any:
+    """The section of a job with a schedule."""
+    return TypeAdapter(Optimizer).validate_python({"name": "sgd", "learning_rate": RATE, "schedule": schedule})
+
+
 def rates(schedule: dict[str, Any], steps: Any) -> list[float]:
     """The scheduled rate at each of the steps."""
-    fields = TypeAdapter(Optimizer).validate_python({"name": "sgd", "learning_rate": RATE, "schedule": schedule})
+    fields = fields_of(schedule)
     with tf.Graph().as_default() as graph:
         step = v1.placeholder(tf.int64, [])
         rate = optimizers.learning_rate(fields, step)

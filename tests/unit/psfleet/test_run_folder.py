@@ -27,6 +27,7 @@ LEFT_BY_A_RUN = (
     "checkpoints/00000010-g1/manifest.json",
     "tensorboard/events.out.tfevents.1",
     "history.jsonl",
+    "evaluations.jsonl",
     "events.jsonl",
     "report.json",
     "report.html",

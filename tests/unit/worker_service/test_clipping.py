@@ -15,7 +15,7 @@ def clip(gradients: list[list[float]], clip_norm: float | None) -> list[np.ndarr
     # As StepGraph does.
     tf.compat.v1.disable_control_flow_v2()
     with tf.Graph().as_default() as graph:
-        tensors = clipped([tf.constant(gradient, tf.float32) for gradient in gradients], clip_norm)
+        tensors, _ = clipped([tf.constant(gradient, tf.float32) for gradient in gradients], clip_norm)
     with tf.compat.v1.Session(graph=graph) as session:
         found: list[np.ndarray] = session.run(list(tensors))
     return found
@@ -46,3 +46,12 @@ def test_a_gradient_is_scaled_to_the_norm_if_it_is_longer(
 def test_a_gradient_that_is_not_finite_stays_so() -> None:
     assert not np.isfinite(clip([[np.inf], [1.0]], 1.0)[0]).any()
     assert not np.isfinite(clip([[np.nan], [1.0]], 1.0)[0]).any()
+
+
+@pytest.mark.parametrize(("clip_norm", "expected"), [(0.5, 5.0), (100.0, 5.0), (None, None)])
+def test_the_norm_is_that_before_clipping(clip_norm: float | None, expected: float | None) -> None:
+    tf.compat.v1.disable_control_flow_v2()
+    with tf.Graph().as_default() as graph:
+        _, norm = clipped([tf.constant([3.0, 0.0]), tf.constant([-4.0])], clip_norm)
+    with tf.compat.v1.Session(graph=graph) as session:
+        assert (None if norm is None else float(session.run(norm))) == expected

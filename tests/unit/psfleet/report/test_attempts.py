@@ -12,7 +12,7 @@ from support.report_samples import DONE
 
 from psfleet.report import html
 from psfleet.report.attempts import merged, newest_attempt, resumed_from, standing, with_attempt, with_end
-from psfleet.report.records import Gradients, PsGradients, StepSecs
+from psfleet.report.measurements import Gradients, PsGradients, StepSecs
 from psfleet.report.schema import CheckpointInfo, Event, Report
 
 FIRST = with_attempt(DONE, 100.0, 0, [])

@@ -13,8 +13,8 @@ from support.report_samples import DONE, FAILED, TWO_ATTEMPTS
 
 from psfleet.report.charts import line_chart
 from psfleet.report.html import render
-from psfleet.report.records import Gradients, WorkerGradients
-from psfleet.report.schema import CheckpointInfo, Event, Point
+from psfleet.report.measurements import Gradients, WorkerGradients
+from psfleet.report.schema import BestInfo, CheckpointInfo, Evaluation, Event, Point
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
@@ -85,7 +85,7 @@ def test_the_page_shows_all_parts_of_a_report() -> None:
         "From 2 at step 1 to 0.5 at step 3; lowest 0.5, highest 2.",
         "median 12.5 ms",
         "95th percentile 25 ms",
-        "9 30 21 9 10 10 9 1",
+        "9 30 21 9 – 10 10 9 1 120",
         "0 123,456 40 30 10",
         "1 10 33.3 %",
         "1 event, 37 steps lost",
@@ -106,6 +106,41 @@ def test_the_page_shows_each_attempt_and_the_numbers_of_the_one_that_trained() -
         "2027-01-15 08:00:00 failed (75) 1,900 to 1,900 2 s lost ps 1; fleet.ps 1 -> 2",
     ):
         assert expected in text
+
+
+def test_the_page_shows_evaluations_learning_rate_and_gradient_norm() -> None:
+    curve = [
+        point.model_copy(update={"learning_rate": 0.1 / point.step, "gradient_norm": 2.0 * point.step})
+        for point in points([2.0, 1.0, 0.5])
+    ]
+    evaluations = [
+        Evaluation(time=0.0, step=step, generation=1, secs=0.1, metrics={"top 5": value, "loss": math.nan})
+        for step, value in ((2, 0.75), (3, 0.625))
+    ]
+    best = BestInfo(metric="top 5", value=0.75, step=2, path="checkpoints/00000002-g1")
+    html = render(DONE.model_copy(update={"best": best}), curve, evaluations)
+    text = checked(html).text
+    for expected in (
+        "best top 5 0.75 at step 2",
+        "Evaluation: top 5",
+        "From 0.75 at step 2 to 0.625 at step 3",
+        "None of the 2 recorded values is a finite number.",
+        "Learning rate",
+        "From 0.1 at step 1 to 0.03333 at step 3",
+        "Gradient norm",
+        "From 2 at step 1 to 6 at step 3",
+        "Best top 5: step 2 in checkpoints/00000002-g1",
+    ):
+        assert expected in text
+    ids = re.findall(r' id="([^"]*)"', html)
+    assert len(ids) == len(set(ids))
+    assert not [each for each in ids if " " in each]
+
+
+def test_the_page_of_a_run_that_was_stopped_early_says_why() -> None:
+    early = {"final_step": 700, "stopped_early": "loss has not improved in the last 3 evaluations"}
+    text = checked(render(DONE.model_copy(update=early), [])).text
+    assert "Done: stopped early at step 700 of 1,900 loss has not improved in the last 3 evaluations" in text
 
 
 def test_the_page_needs_nothing_from_outside_and_runs_nothing() -> None:

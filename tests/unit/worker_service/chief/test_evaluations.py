@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -120,6 +121,35 @@ def test_evaluations_that_take_longer_than_their_interval_do_not_pile_up(tmp_pat
     evaluations.finish()
     assert seen == [10, 20]
     assert [event.cause for event in events.all()] == ["not evaluated in time: 7 steps from 30 to 90"]
+
+
+def test_a_checkpoint_is_read_when_its_turn_comes_and_a_skipped_one_is_named(tmp_path: Path) -> None:
+    """Its weights take no memory while it waits, and the chief can delete one that is skipped."""
+    now, released, read, skipped = [0.0], threading.Semaphore(0), [], []
+
+    def take(step: int, values: Mapping[str, np.ndarray]) -> None:
+        assert released.acquire(timeout=WAIT_SECS)
+
+    def load(step: int) -> dict[str, np.ndarray]:
+        read.append(step)
+        return {"w": np.zeros(1 << 20)}
+
+    events = Events(tmp_path, sample_job())
+    evaluations = Evaluations(take, events, 600.0, lambda: now[0], max_waiting_bytes=1, on_skipped=skipped.append)
+    for step in (10, 20, 30, 40):
+        evaluations.begin(step, partial(load, step), is_saved=True)
+        now[0] += 15.0
+    assert skipped == [40]
+    wait_until(lambda: read == [10], WAIT_SECS, "the first evaluation")
+    for _ in range(3):
+        released.release()
+    evaluations.finish()
+    assert read == [10, 20, 30]
+    evaluations.begin(50, partial(load, 50), is_saved=True)
+    evaluations.begin(60, partial(load, 60), is_saved=True)
+    # Those that wait are skipped before the one that runs is released.
+    evaluations.finish_running(lambda: bool(released.release()))
+    assert skipped == [40, 60]
 
 
 def test_a_new_generation_waits_only_for_the_evaluation_that_runs(training: Training) -> None:

@@ -147,8 +147,29 @@ def test_a_chief_that_replaces_another_has_the_same_best_and_evaluates_what_that
     assert successor.folders() == [20, 40, 50]
 
 
+def test_the_metrics_of_a_step_that_was_trained_again_are_those_of_its_newest_checkpoint(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    for generation in (1, 2):
+        run.monitor.committed(save(tmp_path / "checkpoints", 20, generation=generation))
+    assert [checkpoint.generation for checkpoint in run.monitor.take_due()] == [2]
+    assert run.monitor.generation_of(20, 9) == 2
+    run.evaluate(s20=0.5)
+    assert run.monitor.best is not None
+    assert run.monitor.best.path.endswith("00000020-g2")
+
+
+def test_a_checkpoint_that_is_evaluated_again_has_its_newest_value(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.commit(60)
+    run.evaluate(s60=0.75)
+    again = Run(tmp_path)
+    again.monitor.begin_last(save(tmp_path / "checkpoints", 60))
+    again.evaluate(s60=0.625)
+    assert again.best() == (60, 0.625)
+
+
 def test_a_decision_is_an_event_of_the_run_and_is_not_forgotten_by_the_next_chief(tmp_path: Path) -> None:
-    reason = "accuracy has not improved in the last 2 evaluations: best 0.75 at step 20, 0.625 at step 60"
+    reason = "accuracy has not improved in the last 2 evaluations: last improved to 0.75 at step 20, 0.625 at step 60"
     run = Run(tmp_path)
     run.evaluate(s20=0.75, s40=0.5, s60=0.625)
     assert [(event.kind, event.cause) for event in run.events.all()] == [("early_stop", reason)]

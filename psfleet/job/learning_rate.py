@@ -1,0 +1,41 @@
+"""The learning rate that a schedule gives at a step, for records; the ps compute it with `ps_service.optimizers`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from psfleet.job.optimizer import Constant, Cosine, Exponential, OptimizerBase, Piecewise
+
+_FACTORS: dict[type, Callable[..., float]] = {
+    Constant: lambda schedule, step: 1.0,
+    Exponential: lambda schedule, step: _exponential(schedule, step),
+    Piecewise: lambda schedule, step: schedule.factors[sum(step > last for last in schedule.boundaries)],
+    Cosine: lambda schedule, step: _cosine(schedule, step),
+}
+"""Factor of the learning rate by schedule, of the schedule and the step."""
+
+
+def scheduled_rate(optimizer: OptimizerBase, step: int) -> float | None:
+    """The learning rate of the update that follows a step; in async mode before the policy for stale gradients.
+
+    Returns:
+        None if the schedule depends on more than the step.
+    """
+    schedule = optimizer.schedule
+    factor = _FACTORS.get(type(schedule))
+    if factor is None:
+        return None
+    warmup = min(1.0, (step + 1) / schedule.warmup_steps) if schedule.warmup_steps else 1.0
+    return optimizer.learning_rate * factor(schedule, step) * warmup
+
+
+def _exponential(schedule: Exponential, step: int) -> float:
+    exponent = step / schedule.decay_steps
+    power: float = schedule.decay_rate ** (math.floor(exponent) if schedule.staircase else exponent)
+    return power
+
+
+def _cosine(schedule: Cosine, step: int) -> float:
+    share = min(step, schedule.decay_steps) / schedule.decay_steps
+    return schedule.final_factor + (1 - schedule.final_factor) * (1 + math.cos(math.pi * share)) / 2

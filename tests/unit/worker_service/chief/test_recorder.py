@@ -1,0 +1,80 @@
+"""What the chief records of its training, beside the loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from support.chief_samples import sample_context, sample_job, sample_storage, shard_state
+
+from psfleet.control import control_pb2 as pb
+from psfleet.layout import Layout
+from psfleet.report.schema import History, Point
+from worker_service.chief import run_finisher
+from worker_service.chief.recorder import Recorder
+
+SCHEDULE = {"kind": "piecewise", "boundaries": [4], "factors": [1.0, 0.5]}
+
+
+def recorder_of(out: Path, **optimizer: Any) -> Recorder:
+    """A recorder of a job whose learning rate is halved after update 5."""
+    job = sample_job(
+        optimizer={"name": "sgd", "learning_rate": 0.5, "schedule": SCHEDULE, **optimizer},
+        summaries={"every_steps": 1},
+    )
+    context = sample_context(out, job=job)
+    return Recorder(out, job, Layout.plan([], [], [], 2, 4096), None, sample_storage(context))
+
+
+def train(recorder: Recorder, *steps: int, norm: float | None) -> list[Point]:
+    """Ends steps whose progress is due; the points in the history."""
+    session: Any = SimpleNamespace(summaries=lambda batch: None, gradient_norm=lambda: norm)
+    batch: Any = None
+    for step in steps:
+        recorder.start(step - 1)
+        recorder._last = (float("-inf"), step - 1)
+        recorder.step(session, batch, step, loss=0.5, secs=0.1)
+    recorder.close()
+    return History(recorder._history.path).read()
+
+
+def scalars(out: Path) -> dict[str, list[float]]:
+    """The values in TensorBoard's files, by tag."""
+    found: dict[str, list[float]] = {}
+    for path in sorted((out / "tensorboard").iterdir()):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                found.setdefault(value.tag, []).append(float(tf.make_ndarray(value.tensor)))
+    return found
+
+
+def test_a_point_has_the_learning_rate_of_its_update_and_the_norm_of_a_clipped_gradient(tmp_path: Path) -> None:
+    points = train(recorder_of(tmp_path, clip_norm=5.0), 5, 6, norm=7.0)
+    assert [(point.learning_rate, point.gradient_norm) for point in points] == [(0.5, 7.0), (0.25, 7.0)]
+    found = scalars(tmp_path)
+    assert (found["train/learning_rate"], found["train/gradient_norm"]) == ([0.5, 0.25], [7.0, 7.0])
+
+
+def test_without_clipping_no_norm_is_computed(tmp_path: Path) -> None:
+    [point] = train(recorder_of(tmp_path), 5, norm=7.0)
+    assert point.gradient_norm is None
+    assert "train/gradient_norm" not in scalars(tmp_path)
+
+
+def test_the_report_has_the_throughput_of_each_worker_that_was_measured(tmp_path: Path) -> None:
+    """Worker 0 pushes 2 gradients of 8 examples per second; worker 1 has pushed only one."""
+    now = 0.0
+    recorder = recorder_of(tmp_path)
+    recorder.worker_rates._clock = lambda: now
+    state = shard_state(20)
+    state.pushed[:], state.used[:] = [21, 1], [20, 0]
+    state.workers.extend(pb.WorkerState(index=index, process=str(index), pushed=1) for index in range(2))
+    recorder.worker_rates.update([state])
+    now, state.workers[0].pushed = 10.0, 21
+    recorder.worker_rates.update([state])
+    found = run_finisher._gradients([state], recorder.worker_examples_per_sec()).per_worker
+    assert found["0"].examples_per_sec == pytest.approx(16.0)
+    assert found["1"].examples_per_sec is None
