@@ -74,7 +74,7 @@ def default_folder(name: str, platform: str = LOCAL) -> Path:
 
 
 @contextmanager
-def claimed(path: Path, job: Job, fresh: bool, platform: str = LOCAL) -> Iterator[RunFolder]:
+def claimed(path: Path, job: Job, fresh: bool, platform: str = LOCAL, keeps: bool = False) -> Iterator[RunFolder]:
     """Context manager that locks a run folder, deletes what one start leaves, and writes the resolved job.
 
     Args:
@@ -82,6 +82,7 @@ def claimed(path: Path, job: Job, fresh: bool, platform: str = LOCAL) -> Iterato
         job: The resolved job.
         fresh: Whether checkpoints, history and reports of earlier runs are deleted too.
         platform: Where the run is: `local`, or the name of a platform.
+        keeps: Whether what an earlier start has left stays, its logs included.
 
     Raises:
         UsageError: The folder cannot be written, another run has locked it, or `check_owner` refuses it.
@@ -99,7 +100,8 @@ def claimed(path: Path, job: Job, fresh: bool, platform: str = LOCAL) -> Iterato
             raise UsageError(f"--out {path}: another run is using it, expected another folder") from error
         check_owner(path, job, fresh, platform)
         try:
-            clear(folder.path, OWN if fresh else OF_ONE_START)
+            if not keeps:
+                clear(folder.path, OWN if fresh else OF_ONE_START)
             (folder.path / LOGS).mkdir(exist_ok=True)
             folder.job.write_text(job.model_dump_json(indent=2), encoding="utf-8")
             (folder.path / OWNER).write_text(json.dumps({"name": job.name, "platform": platform}), encoding="utf-8")

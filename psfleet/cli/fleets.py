@@ -1,4 +1,4 @@
-"""The commands for a fleet in containers: `psfleet up`, `status`, `logs`, `scale`, `down`, `render`."""
+"""The commands for a fleet in containers: `psfleet up`, `results`, `status`, `logs`, `scale`, `down`, `render`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from psfleet.errors import UsageError
 from psfleet.job.job import load_job
 from psfleet.launch.logs import fleet_logs
 from psfleet.launch.platform import COMPOSE, Request, platform
-from psfleet.launch.results import collect
+from psfleet.launch.results import collect, fetch
 from psfleet.launch.status import statuses
 from psfleet.launch.up import down as take_down
 from psfleet.launch.up import scale as scale_fleet
@@ -67,6 +67,19 @@ def up(job: JobFile, on: On = COMPOSE, overrides: Overrides = None, out: Out = N
         console.print(text, markup=False, highlight=False)
         raise typer.Exit(errors.SIGNAL_BASE + 2) from None
     raise typer.Exit(report.exit_code)
+
+
+@app.command()
+def results(job: Fleet, on: On = COMPOSE, out: Out = None) -> None:
+    """Copy what a run has on its platform to the run folder, also after `psfleet down`."""
+    name = _name(job)
+    loaded = load_job(Path(job)) if Path(job).is_file() else None
+    folder = out if out is not None else default_folder(name, on)
+    report = fetch(platform(on), name, loaded, folder, on)
+    if report is None:
+        typer.echo(f"{name}: copied to {folder}; no report yet, since no attempt of the run has ended")
+    else:
+        summary(Console(soft_wrap=True), report, folder)
 
 
 @app.command()

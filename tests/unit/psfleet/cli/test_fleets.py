@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.command_line import JOB, Psfleet, commands
+from support.report_samples import DONE
 from support.scripted_platform import ScriptedPlatform, log, member
 
 from psfleet.cli import fleets
 from psfleet.launch.platform import Request
+from psfleet.report.schema import Report
 
 ENTRY = {"time": 1.0, "level": "info", "message": "ps is ready"}
 
@@ -36,6 +39,23 @@ def test_the_hint_after_ctrl_c_repeats_the_whole_command(psfleet: Psfleet, monke
     assert said.code == 130
     assert "`psfleet up job.yaml --on kubernetes --set 'options.text=two words' --out 'a b'`" in said.out
     assert "`psfleet down tiny --on kubernetes`" in said.out
+
+
+def test_results_of_a_fleet_are_copied_and_summed_up(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Any, ...]] = []
+    found: list[Report | None] = [DONE, None]
+
+    def fetch(*arguments: Any) -> Report | None:
+        seen.append(arguments[1:])
+        return found.pop(0)
+
+    monkeypatch.setattr(fleets, "fetch", fetch)
+    said = psfleet("results", "job.yaml", "--on", "kubernetes")
+    assert (said.code, "status:          done" in said.out) == (0, True)
+    said = psfleet("results", "tiny", "--out", "copies")
+    assert (said.code, "tiny: copied to copies; no report yet" in said.out) == (0, True)
+    (name, job, folder, on), (_, unknown, _, _) = seen
+    assert (name, job.name, folder, on, unknown) == ("tiny", "tiny", Path("runs/tiny"), "kubernetes", None)
 
 
 def test_logs_are_lines_for_people_or_as_they_were_logged(psfleet: Psfleet) -> None:
