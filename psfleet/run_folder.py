@@ -9,14 +9,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from psfleet.checkpoint import committed
-from psfleet.errors import UsageError
+from psfleet.errors import DeadlineError, UsageError
 from psfleet.job.job import Job
+from psfleet.polling import wait_until
 from psfleet.report.schema import EventLog, History, Report
 
 LOCAL = "local"
 """The platform of runs on this machine's processes."""
+LOCK = ".lock"
+"""File that a run locks exclusively while it uses the folder."""
+LOCK_SECS = 0.2
+"""How long a run waits for the lock: `is_locked` holds it for a moment."""
 OWNER = ".run"
 """Marker of a run folder: the job's name and the platform, as JSON."""
 LOGS = "logs"
@@ -68,9 +74,9 @@ def default_folder(name: str, platform: str = LOCAL) -> Path:
     """`runs/NAME`; `runs/NAME-PLATFORM` if that has a run, or the former one on another platform."""
     folder = Path("runs") / name
     own = folder.with_name(f"{name}-{platform}")
-    owner = _owner(folder)
-    is_elsewhere = owner is not None and owner.platform not in ("", platform) and (folder / CHECKPOINTS).is_dir()
-    return own if is_elsewhere or (_owner(own) == Owner(name, platform) and (own / CHECKPOINTS).is_dir()) else folder
+    found = owner(folder)
+    is_elsewhere = found is not None and found.platform not in ("", platform) and (folder / CHECKPOINTS).is_dir()
+    return own if is_elsewhere or (owner(own) == Owner(name, platform) and (own / CHECKPOINTS).is_dir()) else folder
 
 
 @contextmanager
@@ -90,13 +96,13 @@ def claimed(path: Path, job: Job, fresh: bool, platform: str = LOCAL, keeps: boo
     folder = RunFolder(path.resolve())
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
-        lock = (folder.path / ".lock").open("w")
+        lock = (folder.path / LOCK).open("w")
     except OSError as error:
         raise UsageError(f"--out {path}: {error.strerror or error}, expected a folder that can be written") from error
     with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            wait_until(lambda: _try_lock(lock, fcntl.LOCK_EX), LOCK_SECS, f"the lock of {path}", poll_secs=0.02)
+        except DeadlineError as error:
             raise UsageError(f"--out {path}: another run is using it, expected another folder") from error
         check_owner(path, job, fresh, platform)
         try:
@@ -119,8 +125,8 @@ def check_owner(path: Path, job: Job, fresh: bool, platform: str) -> None:
         UsageError: The folder has files of the user's that a run would delete, or it has a run of another job, or of
             this one on another platform, and `fresh` is false.
     """
-    owner = _owner(path)
-    if owner is None:
+    found = owner(path)
+    if found is None:
         theirs = [name for name in (OWN if fresh else OVERWRITTEN) if _exists(path / name)]
         if theirs:
             raise UsageError(
@@ -130,20 +136,38 @@ def check_owner(path: Path, job: Job, fresh: bool, platform: str) -> None:
         return
     if fresh:
         return
-    if owner.name != job.name:
+    if found.name != job.name:
         raise UsageError(
-            f"--out {path}: has a run of job {owner.name}; expected another folder for job {job.name}, or --fresh to "
+            f"--out {path}: has a run of job {found.name}; expected another folder for job {job.name}, or --fresh to "
             "delete that run"
         )
-    if owner.platform not in ("", platform) and (path / CHECKPOINTS).is_dir():
-        command = "train" if owner.platform == LOCAL else f"up --on {owner.platform}"
+    if found.platform not in ("", platform) and (path / CHECKPOINTS).is_dir():
+        command = "train" if found.platform == LOCAL else f"up --on {found.platform}"
         raise UsageError(
-            f"--out {path}: has a run on platform {owner.platform}, which `psfleet {command}` continues; expected "
+            f"--out {path}: has a run on platform {found.platform}, which `psfleet {command}` continues; expected "
             "another folder, or --fresh to delete that run"
         )
 
 
-def _owner(path: Path) -> Owner | None:
+def is_locked(path: Path) -> bool:
+    """Whether a run holds the lock of a run folder: on this machine, or while its results are copied."""
+    try:
+        with (path / LOCK).open("r") as lock:
+            return not _try_lock(lock, fcntl.LOCK_SH)
+    except OSError:
+        return False
+
+
+def _try_lock(lock: IO[str], kind: int) -> bool:
+    """Locks an open file, shared or exclusively; False if another process has it."""
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def owner(path: Path) -> Owner | None:
     """The owner of a run folder; None if no run has written it."""
     for name in (OWNER, "job.json"):
         try:

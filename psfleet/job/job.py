@@ -135,35 +135,6 @@ def job_from_json(text: str, source: str = "job") -> Job:
     return parse_job(content, source)
 
 
-def changes(before: Mapping[str, Any], job: Job) -> list[str]:
-    """The fields in which a job differs from an earlier one, as texts `train.steps 400 -> 900`.
-
-    Args:
-        before: The earlier job, as `Job.model_dump(mode="json")` gave it.
-    """
-    old, new = _flat(before), _flat(job.model_dump(mode="json"))
-    return [
-        f"{field} {_shown(old, field)} -> {_shown(new, field)}"
-        for field in dict.fromkeys([*new, *old])
-        if _shown(old, field) != _shown(new, field)
-    ]
-
-
-def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """All values of nested mappings by dotted names."""
-    found: dict[str, Any] = {}
-    for key, value in content.items():
-        if isinstance(value, Mapping) and value:
-            found |= _flat(value, f"{prefix}{key}.")
-        else:
-            found[prefix + key] = value
-    return found
-
-
-def _shown(values: Mapping[str, Any], field: str) -> str:
-    return json.dumps(values[field]).strip('"') if field in values else "nothing"
-
-
 def _override(content: dict[str, Any], override: str) -> None:
     """Sets one field of a job file's content."""
     key, separator, text = override.partition("=")

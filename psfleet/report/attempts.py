@@ -9,7 +9,8 @@ from typing import Any
 
 from psfleet.checkpoint.store import has_checkpoints, newest_committed, newest_from
 from psfleet.errors import DONE, PsfleetError
-from psfleet.job.job import Job, changes
+from psfleet.job.differences import changes
+from psfleet.job.job import Job
 from psfleet.report.records import Attempt, Status
 from psfleet.report.schema import CheckpointInfo, Event, Report
 
@@ -30,7 +31,7 @@ def earlier_report(folder: Path) -> Report | None:
     try:
         return Report.read(folder)
     except PsfleetError as error:
-        logger.warning("the earlier report is replaced: %s", error)
+        logger.warning("not used: %s", error)
         return None
 
 

@@ -11,7 +11,8 @@ import yaml
 from pydantic import ValidationError
 
 from psfleet.errors import UsageError
-from psfleet.job.job import Job, changes, load_job, parse_job
+from psfleet.job.differences import changes
+from psfleet.job.job import Job, load_job, parse_job
 from psfleet.job.optimizer import Adam, Constant, Exponential, Piecewise, Sgd
 from psfleet.job.sections import Stale
 

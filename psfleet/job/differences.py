@@ -1,0 +1,50 @@
+"""What differs between jobs: since a checkpoint, and between runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+from psfleet.job.job import Job
+
+
+def changes(before: Mapping[str, Any], job: Job) -> list[str]:
+    """The fields in which a job differs from an earlier one, as texts `train.steps 400 -> 900`.
+
+    Args:
+        before: The earlier job, as `Job.model_dump(mode="json")` gave it.
+    """
+    old, new = _flat(before), _flat(job.model_dump(mode="json"))
+    return [
+        f"{field} {_shown(old, field)} -> {_shown(new, field)}"
+        for field in dict.fromkeys([*new, *old])
+        if _shown(old, field) != _shown(new, field)
+    ]
+
+
+def differing(jobs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The fields in which jobs differ, each with its values as text in the order of the jobs.
+
+    Args:
+        jobs: As `Job.model_dump(mode="json")` gave them.
+    """
+    flat = [_flat(job) for job in jobs]
+    values = {field: [_shown(each, field) for each in flat] for field in dict.fromkeys(chain(*flat))}
+    return {field: shown for field, shown in values.items() if len(set(shown)) > 1}
+
+
+def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """All values of nested mappings by dotted names."""
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        if isinstance(value, Mapping) and value:
+            found |= _flat(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
+
+
+def _shown(values: Mapping[str, Any], field: str) -> str:
+    return json.dumps(values[field]).strip('"') if field in values else "nothing"

@@ -1,0 +1,47 @@
+"""`psfleet runs` and `psfleet compare`, as tables and as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.command_line import Psfleet
+from support.program_samples import sample_job
+from support.report_samples import DONE, FAILED
+
+from psfleet.report.attempts import with_attempt
+from psfleet.report.schema import Report
+from psfleet.run_folder import claimed
+
+
+def leave(name: str, report: Report, **train: int) -> None:
+    """A run in `runs/`."""
+    with claimed(Path("runs") / name, sample_job(**train), fresh=False):
+        pass
+    report.write(Path("runs") / name)
+
+
+@pytest.fixture(autouse=True)
+def _runs(psfleet: Psfleet) -> None:
+    leave("a", with_attempt(DONE, 1.7e9, 0, []))
+    leave("b", with_attempt(FAILED, 1.8e9, 0, []), steps=20)
+
+
+def test_runs_are_a_table_or_json(psfleet: Psfleet) -> None:
+    head, first, second = psfleet("runs").out.splitlines()
+    assert head.split() == ["run", "job", "platform", "status", "step", "of", "metric", "started", "seconds"]
+    assert first.split()[:6] == ["runs/b", "sample", "local", "failed", "(75)", "0"]
+    assert second.split()[:8] == ["runs/a", "sample", "local", "done", "1900", "1900", "accuracy", "0.9876"]
+    rows = json.loads(psfleet("runs", "runs", "--json").out)
+    assert [(row["run"], row["status"], row["value"]) for row in rows] == [
+        ("runs/b", "failed", None),
+        ("runs/a", "done", 0.9876),
+    ]
+
+
+def test_a_folder_without_runs_says_so(psfleet: Psfleet) -> None:
+    Path("empty").mkdir()
+    assert psfleet("runs", "empty").out == "no runs in empty\n"
+    assert psfleet("runs", "empty", "--json").out == "[]\n"
+    assert psfleet("runs", "nowhere").code == 64
