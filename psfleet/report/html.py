@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 
 from psfleet.report import charts
 from psfleet.report.attempts import earlier_report, merged, standing
 from psfleet.report.charts import Level, LineChart
+from psfleet.report.formats import count_text, duration_text, moment, number_text
 from psfleet.report.schema import History, Point, Report
 
 MAX_STALENESS_ROWS = 20
@@ -49,7 +48,7 @@ def render(report: Report, curve: Sequence[Point]) -> str:
         report: The content of `report.json`.
         curve: The points by ascending step, from `History.curve`; may be empty.
     """
-    return _template().render(
+    return template("report.html.j2").render(
         report=report,
         headline=_headline(report),
         numbers=_key_numbers(report),
@@ -84,10 +83,14 @@ def publish(report: Report, folder: Path) -> Report:
 
 
 @cache
-def _template() -> Template:
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(duration=_duration, moment=_moment, number=_number, whole=_whole)
-    return environment.from_string(files("psfleet.report").joinpath("report.html.j2").read_text(encoding="utf-8"))
+def template(name: str) -> Template:
+    """The template of a page, in a file beside this module."""
+    loader = FunctionLoader(lambda name: files("psfleet.report").joinpath(name).read_text(encoding="utf-8"))
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=loader
+    )
+    environment.filters.update(duration=duration_text, moment=moment, number=number_text, whole=count_text)
+    return environment.get_template(name)
 
 
 def _headline(report: Report) -> str:
@@ -104,18 +107,18 @@ def _key_numbers(report: Report) -> list[tuple[str, str]]:
     gradients = report.gradients
     since = f" since step {gradients.since_step:,}" if gradients.since_step else ""
     return [
-        *((f"evaluation: {name}", _number(value)) for name, value in report.eval.items()),
-        ("last training loss", _number(report.loss)),
-        ("time", _duration(report.seconds)),
-        ("examples per second", _number(report.examples_per_sec)),
-        ("median step time", _duration(report.step_secs.p50)),
-        ("95th percentile of step times", _duration(report.step_secs.p95)),
+        *((f"evaluation: {name}", number_text(value)) for name, value in report.eval.items()),
+        ("last training loss", number_text(report.loss)),
+        ("time", duration_text(report.seconds)),
+        ("examples per second", number_text(report.examples_per_sec)),
+        ("median step time", duration_text(report.step_secs.p50)),
+        ("95th percentile of step times", duration_text(report.step_secs.p95)),
         ("mode", report.mode),
-        (f"gradients pushed{since}", _whole(gradients.pushed)),
-        ("gradients used", f"{_whole(gradients.used)}{_share(gradients.used, gradients.pushed)}"),
-        ("gradients dropped", f"{_whole(gradients.dropped)}{_share(gradients.dropped, gradients.pushed)}"),
-        ("generation", _whole(report.generation)),
-        ("restarts", _whole(report.restarts)),
+        (f"gradients pushed{since}", count_text(gradients.pushed)),
+        ("gradients used", f"{count_text(gradients.used)}{_share(gradients.used, gradients.pushed)}"),
+        ("gradients dropped", f"{count_text(gradients.dropped)}{_share(gradients.dropped, gradients.pushed)}"),
+        ("generation", count_text(report.generation)),
+        ("restarts", count_text(report.restarts)),
     ]
 
 
@@ -133,7 +136,7 @@ def _step_figure(report: Report, curve: Sequence[Point]) -> Figure:
     samples = [(float(point.step), point.step_secs * per_sec) for point in curve]
     quantiles = ((report.step_secs.p50, "median", False), (report.step_secs.p95, "95th percentile", True))
     levels = [
-        Level(secs * per_sec, f"{name} {_number(secs * per_sec)} {unit}", above)
+        Level(secs * per_sec, f"{name} {number_text(secs * per_sec)} {unit}", above)
         for secs, name, above in quantiles
         if secs is not None
     ]
@@ -150,11 +153,11 @@ def _describe(what: str, unit: str, samples: Sequence[charts.Sample], chart: Lin
         return f"None of the {len(samples):,} recorded {what} is a finite number."
     finite = [sample for sample in samples if charts.is_drawable(sample[1])]
     (first_x, first_y), (last_x, last_y) = finite[0], finite[-1]
-    text = f"{_number(first_y)}{unit} at step {first_x:,.0f}"
+    text = f"{number_text(first_y)}{unit} at step {first_x:,.0f}"
     if len(finite) > 1:
         values = [y for _, y in finite]
-        text = f"From {text} to {_number(last_y)}{unit} at step {last_x:,.0f}"
-        text += f"; lowest {_number(min(values))}{unit}, highest {_number(max(values))}{unit}"
+        text = f"From {text} to {number_text(last_y)}{unit} at step {last_x:,.0f}"
+        text += f"; lowest {number_text(min(values))}{unit}, highest {number_text(max(values))}{unit}"
     if chart.num_left_out:
         text += f"; {chart.num_left_out:,} of {len(samples):,} are not finite and are omitted"
     return text + "."
@@ -166,7 +169,12 @@ def _worker_bars(report: Report) -> list[Bar]:
     rows.sort(key=lambda row: (not row[0].isdecimal(), len(row[0]) if row[0].isdecimal() else 0, row[0]))
     most = max((pushed for _, pushed, _ in rows), default=0) or 1
     return [
-        Bar(key, used / most, max(0, pushed - used) / most, (_whole(pushed), _whole(used), _whole(pushed - used)))
+        Bar(
+            key,
+            used / most,
+            max(0, pushed - used) / most,
+            (count_text(pushed), count_text(used), count_text(pushed - used)),
+        )
         for key, pushed, used in rows
     ]
 
@@ -181,7 +189,7 @@ def _ps_bars(report: Report) -> list[Bar]:
         size = sizes[index] if index < len(sizes) else None
         gradients = counts[index] if index < len(counts) else None
         numbers = (gradients.pushed, gradients.used, gradients.dropped) if gradients else (None, None, None)
-        bars.append(Bar(str(index), (size or 0) / most, 0.0, tuple(_whole(number) for number in (size, *numbers))))
+        bars.append(Bar(str(index), (size or 0) / most, 0.0, tuple(count_text(number) for number in (size, *numbers))))
     return bars
 
 
@@ -199,7 +207,7 @@ def _staleness_bars(counts: Mapping[str, int]) -> list[Bar]:
 
 
 def _histogram_bar(label: str, total: int, totals: Iterable[int]) -> Bar:
-    return Bar(label, total / max(totals), 0.0, (_whole(total), _share(total, sum(totals), parentheses=False)))
+    return Bar(label, total / max(totals), 0.0, (count_text(total), _share(total, sum(totals), parentheses=False)))
 
 
 def _share(part: int, whole: int, *, parentheses: bool = True) -> str:
@@ -208,34 +216,3 @@ def _share(part: int, whole: int, *, parentheses: bool = True) -> str:
         return ""
     text = f"{100 * part / whole:.1f} %"
     return f" ({text})" if parentheses else text
-
-
-def _whole(value: int | None) -> str:
-    return "–" if value is None else f"{value:,}"
-
-
-def _number(value: float | None) -> str:
-    """A number with about four significant digits."""
-    if value is None:
-        return "–"
-    if math.isfinite(value) and 1000 <= abs(value) < 1e9:
-        return f"{value:,.0f}"
-    return f"{value:.4g}"
-
-
-def _duration(secs: float | None) -> str:
-    """A duration in ms, s, min or h, depending on its length."""
-    if secs is None or not math.isfinite(secs):
-        return _number(secs)
-    if 0 < secs < 1:
-        return f"{secs * 1000:.3g} ms"
-    if secs < 120:
-        return f"{secs:.3g} s"
-    minutes, rest = divmod(round(secs), 60)
-    return f"{minutes} min {rest} s" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def _moment(time: float) -> dict[str, Any]:
-    """Unix time in seconds as an ISO 8601 text for machines and a text for readers, in UTC."""
-    at = datetime.fromtimestamp(time, UTC)
-    return {"machine": at.isoformat(timespec="seconds"), "reader": f"{at:%Y-%m-%d %H:%M:%S}"}

@@ -40,6 +40,39 @@ def test_runs_are_a_table_or_json(psfleet: Psfleet) -> None:
     ]
 
 
+def test_runs_are_compared_by_settings_and_figures(psfleet: Psfleet) -> None:
+    said = psfleet("compare", "a", "runs/b", "--html", "both.html")
+    lines = [" ".join(line.split()) for line in said.out.splitlines()]
+    assert said.code == 0
+    for expected in (
+        "setting runs/a runs/b",
+        "train.steps 10 20",
+        "figure runs/a runs/b",
+        "status done failed (75)",
+        "evaluation: accuracy 0.9876 –",
+        "both.html: curves of all runs",
+    ):
+        assert expected in lines
+    assert Path("both.html").read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("a",), "expected two runs or more"),
+        (("a", "nowhere"), "nowhere: no job.json can be read"),
+        (("a", "b", "--html", "no/such.html"), "--html no/such.html: No such file or directory"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_in_a_line(psfleet: Psfleet, arguments: tuple[str, ...], expected: str) -> None:
+    said = psfleet("compare", *arguments)
+    assert (said.code, expected in said.err) == (64, True), said
+
+
+def test_runs_of_one_job_do_not_differ(psfleet: Psfleet) -> None:
+    assert psfleet("compare", "a", "a").out.startswith("the jobs do not differ\n\n")
+
+
 def test_a_folder_without_runs_says_so(psfleet: Psfleet) -> None:
     Path("empty").mkdir()
     assert psfleet("runs", "empty").out == "no runs in empty\n"
