@@ -13,8 +13,11 @@ from support.report_samples import DONE
 from support.scripted_platform import ScriptedPlatform, log, member
 
 from psfleet.cli import fleets
+from psfleet.errors import UsageError
+from psfleet.job.job import load_job
 from psfleet.launch.platform import Request
 from psfleet.report.schema import Report
+from psfleet.run_folder import claimed
 
 ENTRY = {"time": 1.0, "level": "info", "message": "ps is ready"}
 
@@ -83,6 +86,24 @@ def test_status_is_a_table_or_json(psfleet: Psfleet) -> None:
     assert len(psfleet("status", "tiny").out.splitlines()) == 3
     rows = json.loads(psfleet("status", "tiny", "--json").out)
     assert [(row["role"], row["state"]) for row in rows] == [("ps", "running"), ("chief", "running")]
+
+
+def test_status_shows_local_runs_even_where_no_engine_is(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a local run, what the platform says counts."""
+
+    def unreachable(*_: object) -> list[Any]:
+        raise UsageError("no Docker engine can be reached")
+
+    job = load_job(Path("job.yaml"))
+    with claimed(Path("runs/tiny"), job, fresh=False):
+        assert len(psfleet("status", "tiny").out.splitlines()) == 4, "a local run and a fleet in containers"
+        assert len(psfleet("status", "tiny", "--on", "compose").out.splitlines()) == 3
+        monkeypatch.setattr(fleets, "statuses", unreachable)
+        (row,) = json.loads(psfleet("status", "--json").out)
+        assert (row["fleet"], row["role"], row["state"]) == ("tiny", "chief", "starting")
+        assert psfleet("status", "--on", "compose").code == 64
+        assert psfleet("status", "other").code == 64
+    assert psfleet("status").code == 64
 
 
 def test_status_is_shown_again_until_ctrl_c(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:
