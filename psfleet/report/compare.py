@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from psfleet.checkpoint.store import newest_committed
 from psfleet.errors import BadJobError, UsageError
 from psfleet.job.differences import differing
 from psfleet.report import charts
@@ -27,7 +28,10 @@ Row = tuple[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """What the folder of a run has: its resolved job, its report (None: no attempt has ended), its curve."""
+    """What the folder of a run has: its job, its report (None: no attempt has ended), its curve.
+
+    The job is that of the newest checkpoint: `job.json` may be that of an attempt that was refused.
+    """
 
     label: str
     job: dict[str, Any]
@@ -47,6 +51,9 @@ class ComparedRun:
             raise UsageError(f"{folder}: no job.json can be read ({error}), expected the folder of a run") from error
         if not isinstance(job, dict):
             raise BadJobError(f"{folder / 'job.json'}: expected a resolved job as JSON")
+        checkpoint = newest_committed(folder / "checkpoints")
+        trained = checkpoint.extra.get("job") if checkpoint is not None else None
+        job = trained if isinstance(trained, dict) else job
         curve = History(folder / History.FILE_NAME).curve()
         return cls(str(folder), job, earlier_report(folder), tuple(curve))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from support.checkpoint_samples import save
 from support.program_samples import sample_job
 from support.report_samples import DONE, TWO_ATTEMPTS
 
@@ -35,6 +36,12 @@ def runs(tmp_path: Path) -> list[ComparedRun]:
 def test_only_settings_that_differ_are_listed(runs: list[ComparedRun]) -> None:
     assert settings(runs) == [("train.steps", ("10", "20", "10"))]
     assert settings([runs[0], runs[2]]) == []
+
+
+def test_the_job_is_the_one_that_trained_the_model(tmp_path: Path, runs: list[ComparedRun]) -> None:
+    """An attempt with another job was refused."""
+    save(tmp_path / "b" / "checkpoints", 20, extra={"job": sample_job(steps=30).model_dump(mode="json")})
+    assert settings([runs[0], ComparedRun.read(tmp_path / "b")]) == [("train.steps", ("10", "30"))]
 
 
 def test_figures_are_those_of_the_reports(runs: list[ComparedRun]) -> None:
