@@ -76,11 +76,12 @@ def results(job: Fleet, on: On = COMPOSE, out: Out = None) -> None:
     name = _name(job)
     loaded = load_job(Path(job)) if Path(job).is_file() else None
     folder = out if out is not None else default_folder(name, on)
-    report = fetch(platform(on), name, loaded, folder, on)
-    if report is None:
-        typer.echo(f"{name}: copied to {folder}; no report yet, since no attempt of the run has ended")
+    found = fetch(platform(on), name, loaded, folder, on)
+    typer.echo(f"{name}: copied to {folder}" + ("; the fleet runs" if found.is_running else ""))
+    if found.report is None:
+        typer.echo("no report yet: no attempt of the run has ended")
     else:
-        summary(Console(soft_wrap=True), report, folder)
+        summary(Console(soft_wrap=True), found.report, folder)
 
 
 @app.command()

@@ -76,15 +76,27 @@ def collect(platform: Platform, name: str, folder: Path, on: str) -> Report:
         return html.publish(with_failure(report, gone), run_folder.path)
 
 
-def fetch(platform: Platform, name: str, job: Job | None, folder: Path, on: str) -> Report | None:
+@dataclass(frozen=True)
+class Fetched:
+    """What `fetch` found of a run.
+
+    Attributes:
+        report: In the run folder; None: no attempt of the run has ended.
+        is_running: Whether its fleet trains, so that the report is that of the attempts before.
+    """
+
+    report: Report | None
+    is_running: bool = False
+
+
+def fetch(platform: Platform, name: str, job: Job | None, folder: Path, on: str) -> Fetched:
     """Copies what a run has on a platform named `on` into a run folder, whether its fleet is up or down.
 
     Args:
         job: Names the image that reads the results of a fleet that is down; None: as in the run folder.
 
     Returns:
-        The report in the run folder; as from `collect` if the fleet has ended and is still there. None: no attempt of
-        the run has ended.
+        The report; as from `collect` if the fleet has ended and is still there.
 
     Raises:
         UsageError: There are no results, the job is not known, or the folder cannot be used.
@@ -99,14 +111,14 @@ def fetch(platform: Platform, name: str, job: Job | None, folder: Path, on: str)
     else:
         job = platform.job(name)
         if chief.is_over and not may_restart(chief, job):
-            return collect(platform, name, folder, on)
+            return Fetched(collect(platform, name, folder, on))
     with claimed(folder, job, fresh=False, platform=on, keeps=chief is None) as run_folder:
         if chief is not None:
             save_logs(platform, name, members, run_folder)
         copied = copy_results(platform, job, run_folder.path, math.inf)
         if copied is not None and copied.has_more_than(run_folder.path):
-            return html.publish(validated(copied.report, run_folder.path), run_folder.path)
-        return earlier_report(run_folder.path)
+            html.publish(validated(copied.report, run_folder.path), run_folder.path)
+        return Fetched(earlier_report(run_folder.path), is_running=chief is not None)
 
 
 def _job_of(folder: Path, name: str) -> Job:

@@ -237,7 +237,7 @@ def test_results_are_fetched_while_the_fleet_trains_and_after_it_was_taken_down(
         one.up()
         one.wait_for_step(5)
         one.leave()
-        assert "no report yet" in one.run("results", str(one.job), "--out", str(one.out))
+        assert "the fleet runs\nno report yet" in one.run("results", str(one.job), "--out", str(one.out))
         assert (one.out / "logs" / "worker-0.log").stat().st_size
         one.run("down", one.name)
         assert set(one.left()) == {"volumes"}

@@ -16,7 +16,7 @@ from psfleet.cli import fleets
 from psfleet.errors import UsageError
 from psfleet.job.job import load_job
 from psfleet.launch.platform import Request
-from psfleet.report.schema import Report
+from psfleet.launch.results import Fetched
 from psfleet.run_folder import claimed
 
 ENTRY = {"time": 1.0, "level": "info", "message": "ps is ready"}
@@ -46,9 +46,9 @@ def test_the_hint_after_ctrl_c_repeats_the_whole_command(psfleet: Psfleet, monke
 
 def test_results_of_a_fleet_are_copied_and_summed_up(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[Any, ...]] = []
-    found: list[Report | None] = [DONE, None]
+    found = [Fetched(DONE), Fetched(None, is_running=True)]
 
-    def fetch(*arguments: Any) -> Report | None:
+    def fetch(*arguments: Any) -> Fetched:
         seen.append(arguments[1:])
         return found.pop(0)
 
@@ -56,7 +56,7 @@ def test_results_of_a_fleet_are_copied_and_summed_up(psfleet: Psfleet, monkeypat
     said = psfleet("results", "job.yaml", "--on", "kubernetes")
     assert (said.code, "status:          done" in said.out) == (0, True)
     said = psfleet("results", "tiny", "--out", "copies")
-    assert (said.code, "tiny: copied to copies; no report yet" in said.out) == (0, True)
+    assert (said.code, "tiny: copied to copies; the fleet runs\nno report yet" in said.out) == (0, True)
     (name, job, folder, on), (_, unknown, _, _) = seen
     assert (name, job.name, folder, on, unknown) == ("tiny", "tiny", Path("runs/tiny"), "kubernetes", None)
 

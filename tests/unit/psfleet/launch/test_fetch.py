@@ -48,7 +48,9 @@ def leave(folder: Path, started: float, **changes: Any) -> Report:
 
 def fetched(out: Path, volume: Path, *members: Member, **options: Any) -> Report | None:
     platform = ScriptedPlatform(members, logs={"chief": ["trained"], "ps-0": ["served"]}, results=volume)
-    return fetch(platform, "small", options.get("job", job()), out, "scripted")
+    found = fetch(platform, "small", options.get("job", job()), out, "scripted")
+    assert found.is_running == any(one.role == "chief" and (one.awaits_restart or not one.is_over) for one in members)
+    return found.report
 
 
 def test_a_fleet_that_is_down_leaves_what_its_chief_reported(out: Path, volume: Path) -> None:
