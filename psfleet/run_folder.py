@@ -9,15 +9,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from psfleet.checkpoint import committed
-from psfleet.errors import UsageError
+from psfleet.errors import DeadlineError, UsageError
 from psfleet.job.function_program import FILES
 from psfleet.job.job import Job
+from psfleet.polling import wait_until
 from psfleet.report.schema import EvaluationLog, EventLog, History, Report
 
 LOCAL = "local"
 """The platform of `psfleet train`."""
+LOCK = ".lock"
+"""File that a run locks exclusively while it uses the folder."""
+LOCK_SECS = 0.2
+"""How long a run waits for the lock: `is_locked` holds it for a moment."""
 OWNER_FILE = ".run"
 """Marker of a run folder: the job's name and the platform, as JSON."""
 JOB_FILE = "job.json"
@@ -90,14 +96,14 @@ def default_folder(name: str, platform: str = LOCAL) -> Path:
     """
     folder = Path("runs") / name
     own = folder.with_name(f"{name}-{platform}")
-    owner = _owner(folder)
-    is_elsewhere = owner is not None and owner.platform not in ("", platform) and (folder / CHECKPOINTS).is_dir()
-    has_own = _owner(own) == Owner(name, platform) and (own / CHECKPOINTS).is_dir()
+    found = owner(folder)
+    is_elsewhere = found is not None and found.platform not in ("", platform) and (folder / CHECKPOINTS).is_dir()
+    has_own = owner(own) == Owner(name, platform) and (own / CHECKPOINTS).is_dir()
     return own if is_elsewhere or has_own else folder
 
 
 @contextmanager
-def claimed(path: Path, job: Job, fresh: bool, platform: str = LOCAL) -> Iterator[RunFolder]:
+def claimed(path: Path, job: Job, fresh: bool, platform: str = LOCAL, keeps: bool = False) -> Iterator[RunFolder]:
     """Context manager that locks a run folder, deletes what one start leaves, and writes the resolved job.
 
     Args:
@@ -105,6 +111,7 @@ def claimed(path: Path, job: Job, fresh: bool, platform: str = LOCAL) -> Iterato
         job: The resolved job.
         fresh: Whether checkpoints, history and reports of earlier runs are deleted too.
         platform: Name of the platform of the run.
+        keeps: Whether what an earlier start has left stays, its logs included.
 
     Raises:
         UsageError: The folder cannot be written, another run has locked it, or `check_owner` refuses it.
@@ -112,17 +119,18 @@ def claimed(path: Path, job: Job, fresh: bool, platform: str = LOCAL) -> Iterato
     folder = RunFolder(path.resolve())
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
-        lock = (folder.path / ".lock").open("w")
+        lock = (folder.path / LOCK).open("w")
     except OSError as error:
         raise UsageError(f"--out {path}: {error.strerror or error}, expected a folder that can be written") from error
     with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+            wait_until(lambda: _try_lock(lock, fcntl.LOCK_EX), LOCK_SECS, f"the lock of {path}", poll_secs=0.02)
+        except DeadlineError as error:
             raise UsageError(f"--out {path}: another run is using it, expected another folder") from error
         check_owner(path, job, fresh, platform)
         try:
-            clear(folder.path, ALL_RESULTS if fresh else OF_ONE_START)
+            if not keeps:
+                clear(folder.path, ALL_RESULTS if fresh else OF_ONE_START)
             (folder.path / LOGS).mkdir(exist_ok=True)
             folder.job.write_text(job.model_dump_json(indent=2), encoding="utf-8")
             (folder.path / OWNER_FILE).write_text(
@@ -142,8 +150,8 @@ def check_owner(path: Path, job: Job, fresh: bool, platform: str) -> None:
         UsageError: No run has written the folder, but it has files that this one would delete; or `fresh` is false and
             it has a run of another job, or checkpoints of this job on another platform.
     """
-    owner = _owner(path)
-    if owner is None:
+    found = owner(path)
+    if found is None:
         in_the_way = [name for name in (ALL_RESULTS if fresh else OVERWRITTEN) if _exists(path / name)]
         if in_the_way:
             raise UsageError(
@@ -153,20 +161,38 @@ def check_owner(path: Path, job: Job, fresh: bool, platform: str) -> None:
         return
     if fresh:
         return
-    if owner.name != job.name:
+    if found.name != job.name:
         raise UsageError(
-            f"--out {path}: has a run of job {owner.name}; expected another folder for job {job.name}, or --fresh to "
+            f"--out {path}: has a run of job {found.name}; expected another folder for job {job.name}, or --fresh to "
             "delete that run"
         )
-    if owner.platform not in ("", platform) and (path / CHECKPOINTS).is_dir():
-        command = "train" if owner.platform == LOCAL else f"up --on {owner.platform}"
+    if found.platform not in ("", platform) and (path / CHECKPOINTS).is_dir():
+        command = "train" if found.platform == LOCAL else f"up --on {found.platform}"
         raise UsageError(
-            f"--out {path}: has a run on platform {owner.platform}, which `psfleet {command}` continues; expected "
+            f"--out {path}: has a run on platform {found.platform}, which `psfleet {command}` continues; expected "
             "another folder, or --fresh to delete that run"
         )
 
 
-def _owner(path: Path) -> Owner | None:
+def is_locked(path: Path) -> bool:
+    """Whether a run holds the lock of a run folder: on this machine, or while its results are copied."""
+    try:
+        with (path / LOCK).open("r") as lock:
+            return not _try_lock(lock, fcntl.LOCK_SH)
+    except OSError:
+        return False
+
+
+def _try_lock(lock: IO[str], kind: int) -> bool:
+    """Locks an open file, shared or exclusively; False if another process has it."""
+    try:
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def owner(path: Path) -> Owner | None:
     """The owner of a run folder; None if no run has written it."""
     for name in (OWNER_FILE, JOB_FILE):
         try:

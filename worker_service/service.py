@@ -69,7 +69,7 @@ def preload() -> None:
     """Prepares what each chief needs for its first summary and its first report: 0.2 CPU seconds."""
     # `tf.summary` imports it at its first call.
     importlib.import_module("tensorboard.summary.v2")
-    html.template()
+    html.template("report.html.j2")
 
 
 def serve(settings: Settings, stop: Stop) -> int:

@@ -9,12 +9,11 @@ from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
-from tensorflow.python.client import pywrap_tf_session as tf_session
 
 from psfleet.addresses import Address
 from psfleet.errors import LostPeerError
@@ -22,6 +21,7 @@ from psfleet.job.job import Job
 from psfleet.tf import keeps_previous
 from psfleet.tf.server import session_config
 from worker_service.accumulation import microbatches
+from worker_service.repeated_call import RepeatedCall
 from worker_service.session_errors import UnreachableError, translate_errors
 from worker_service.step import StepGraph
 
@@ -47,29 +47,6 @@ class SessionStart:
     def global_step(self) -> int:
         """The lowest global step among the shards."""
         return int(self.shards[:, 0].min())
-
-
-class _Call:
-    """A repeated run of a session with fixed fetches and feeds.
-
-    With feeds, `Session.make_callable` is `Session.run`, which checks and converts everything at each call: 0.4 ms of a
-    step. This makes the call below it, like BaseSession._do_run of TensorFlow 2.21.
-    """
-
-    def __init__(
-        self, session: v1.Session, fetches: Sequence[tf.Tensor], feeds: Sequence[tf.Tensor], options: v1.RunOptions
-    ) -> None:
-        session._extend_graph()
-        self._session = session
-        self._fetches = [tensor._as_tf_output() for tensor in fetches]
-        self._feeds = [tensor._as_tf_output() for tensor in feeds]
-        self._options = tf_session.TF_NewBufferFromString(options.SerializeToString())
-
-    def __call__(self, *values: np.ndarray | np.generic) -> list[Any]:
-        """The fetches as NumPy values; the feeds must have the placeholders' types."""
-        fed = {feed: np.asarray(value) for feed, value in zip(self._feeds, values, strict=True)}
-        fetched: list[Any] = self._session._call_tf_sessionrun(self._options, fed, self._fetches, [], None)
-        return fetched
 
 
 class WorkerSession:
@@ -128,9 +105,9 @@ class WorkerSession:
         if step.accumulate is not None:
             numbers.append(step.microbatch)
             add = [*step.feeds, step.microbatch]
-            self._accumulate = _Call(self._session, [step.accumulate], add, self._options)
-        self._train = _Call(self._session, step.step, [*step.feeds, *numbers], self._options)
-        self._await = _Call(self._session, [step.await_step], [step.local_step], self._options)
+            self._accumulate = RepeatedCall(self._session, [step.accumulate], add, self._options)
+        self._train = RepeatedCall(self._session, step.step, [*step.feeds, *numbers], self._options)
+        self._await = RepeatedCall(self._session, [step.await_step], [step.local_step], self._options)
         return start
 
     def resume(self) -> SessionStart:

@@ -11,7 +11,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from psfleet.callbacks.interface import Callback, RunInfo
-from psfleet.job.changes import flattened
+from psfleet.job.differences import flattened
 from psfleet.report.schema import Report
 
 RUN_ID = "mlflow_run_id"

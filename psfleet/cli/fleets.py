@@ -1,4 +1,4 @@
-"""The commands for a fleet in containers: `psfleet up`, `status`, `logs`, `scale`, `down`, `render`."""
+"""The commands for a fleet in containers: `psfleet up`, `results`, `status`, `logs`, `scale`, `down`, `render`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from psfleet import errors
 from psfleet.cli import log_lines
 from psfleet.cli.arguments import Fresh, JobFile, Out, Overrides
 from psfleet.cli.status_table import table_of
-from psfleet.errors import UsageError
+from psfleet.errors import LostPeerError, UsageError
 from psfleet.job.job import NAME_PATTERN, load_job
+from psfleet.launch.local.status import local_statuses
 from psfleet.launch.logs import fleet_logs
-from psfleet.launch.platform import COMPOSE, Request, platform
-from psfleet.launch.results import collect
-from psfleet.launch.status import statuses
+from psfleet.launch.platform import COMPOSE, Platform, Request, platform
+from psfleet.launch.results import collect, fetch
+from psfleet.launch.status import TaskStatus, statuses
 from psfleet.launch.up import down as take_down
 from psfleet.launch.up import scale as scale_fleet
 from psfleet.launch.up import start
@@ -74,20 +75,38 @@ def up(job: JobFile, on: On = COMPOSE, overrides: Overrides = None, out: Out = N
 
 
 @app.command()
+def results(job: Fleet, on: On = COMPOSE, out: Out = None) -> None:
+    """Copy what a run has on its platform to the run folder, also after `psfleet down`."""
+    name = _name(job)
+    loaded = load_job(Path(job)) if Path(job).is_file() else None
+    folder = out if out is not None else default_folder(name, on)
+    found = fetch(platform(on), name, loaded, folder, on)
+    typer.echo(f"{name}: copied to {folder}" + ("; the fleet runs" if found.is_running else ""))
+    if found.report is None:
+        typer.echo("no report yet: no attempt of the run has ended")
+    else:
+        summary(Console(soft_wrap=True), found.report, folder)
+
+
+@app.command()
 def status(
     job: Annotated[
         str | None, typer.Argument(metavar="[JOB]", help="A job file or a job's name; all by default.")
     ] = None,
-    on: On = COMPOSE,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of containers.")] = False,
+    on: Annotated[
+        str | None,
+        typer.Option("--on", metavar="PLATFORM", help="compose or kubernetes; by default runs on this machine, too."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of containers and processes.")] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show the table again every 2 seconds.")] = False,
 ) -> None:
-    """Show every container: role, index, step, rate, health, restarts, last event."""
+    """Show every container, and every process of a local run: role, index, step, rate, restarts, last event."""
     name = None if job is None else _name(job)
-    place, console = platform(on), Console()
+    place, console = platform(on or COMPOSE), Console()
 
     def show() -> None:
-        rows = statuses(place, name)
+        rows = local_statuses(Path("runs"), name) if on is None else []
+        rows += _container_statuses(place, name, is_optional=bool(rows))
         if as_json:
             typer.echo(json.dumps([dataclasses.asdict(row) for row in rows]))
         else:
@@ -102,6 +121,16 @@ def status(
             show()
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _container_statuses(place: Platform, name: str | None, is_optional: bool) -> list[TaskStatus]:
+    """The containers of a fleet or of all; if optional, none where the platform has none or cannot be reached."""
+    try:
+        return statuses(place, name)
+    except (UsageError, LostPeerError):
+        if not is_optional:
+            raise
+        return []
 
 
 @app.command()

@@ -14,7 +14,7 @@ from rich.console import Console
 from psfleet import __version__, errors, launch
 from psfleet.addresses import Address, tf_config
 from psfleet.checkpoint import export
-from psfleet.cli import certificates, fleets
+from psfleet.cli import certificates, fleets, runs
 from psfleet.cli.arguments import Fresh, JobFile, Out, Overrides
 from psfleet.control.client import PsClient
 from psfleet.control.credentials import read_identity
@@ -36,6 +36,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(fleets.app)
+app.add_typer(runs.app)
 app.command()(certificates.certs)
 
 

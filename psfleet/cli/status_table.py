@@ -5,31 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console, RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from psfleet.cli.tables import NOTHING, table
 from psfleet.launch.status import TaskStatus
 
 COLUMNS = ("fleet", "role", "index", "state", "health", "step", "rate", "restarts", "container", "last event")
 NUMBERS = {"index", "step", "rate", "restarts"}
-NOTHING = "-"
 
 
 def table_of(console: Console, tasks: Sequence[TaskStatus]) -> RenderableType:
     """A table with one row for each member; a text of plain columns if the console is not a terminal."""
     if not tasks:
         return Text("no fleet is there")
-    rows = [_cells(task) for task in tasks]
-    if console.is_terminal:
-        table = Table(box=None)
-        for column in COLUMNS:
-            table.add_column(column, justify="right" if column in NUMBERS else "left")
-        for row in rows:
-            table.add_row(*map(Text, row))
-        return table
-    widths = [max(map(len, cells)) for cells in zip(COLUMNS, *rows, strict=True)]
-    lines = ("  ".join(map(str.ljust, cells, widths)).rstrip() for cells in (COLUMNS, *rows))
-    return Text("\n".join(lines))
+    return table(console, COLUMNS, [_cells(task) for task in tasks], NUMBERS)
 
 
 def _cells(task: TaskStatus) -> tuple[str, ...]:

@@ -151,8 +151,15 @@ class Platform(WatchedPlatform, Protocol):
     def job(self, name: str) -> Job:
         """The job that a fleet trains."""
 
+    def has_results(self, name: str) -> bool:
+        """Whether there are checkpoints and reports of a fleet, which may be down."""
+
     def tar(self, job: Job, names: Sequence[str]) -> AbstractContextManager[Iterator[Iterator[bytes]]]:
-        """The results of a run as tar archives, each a stream of chunks; may hold more than the files named."""
+        """The results of a run as tar archives, each a stream of chunks; may hold more than the files named.
+
+        Args:
+            job: Of the run, whose fleet may be down; names the image that reads the results then.
+        """
 
     def scaled_away(self, name: str) -> list[Member]:
         """Former members that `scale` removed, as far as the platform keeps their logs."""

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
+import math
 import signal
-import tarfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 from psfleet import errors
-from psfleet.errors import PERMANENT_CODES, STOPPED, LostPeerError
-from psfleet.job.job import Job
-from psfleet.launch.logs import fleet_table, with_indices
-from psfleet.launch.platform import TRAINING, Member, Platform, chief_of, gone_for_good, require
+from psfleet.errors import PERMANENT_CODES, STOPPED, BadJobError, UsageError
+from psfleet.job.job import Job, job_from_json
+from psfleet.launch.platform import TRAINING, Member, Platform, chief_of, gone_for_good, may_restart, require
+from psfleet.launch.transfer import copy_results, save_logs
 from psfleet.report import html
 from psfleet.report.attempts import earlier_report, newest_checkpoint, resumed_from, with_attempt, with_end
-from psfleet.report.evidence import first_failure, validated, with_own_checkpoints
-from psfleet.report.schema import EvaluationLog, EventLog, History, Report
-from psfleet.run_folder import CHECKPOINTS, LOGS, TENSORBOARD, RunFolder, claimed
-
-ALWAYS = (CHECKPOINTS, TENSORBOARD, History.FILE_NAME, EvaluationLog.FILE_NAME)
-"""Results that are copied whatever their age: a resumed run continues them."""
-OF_THIS_START = (EventLog.FILE_NAME, Report.FILE_NAME)
-"""Results of which only those of this start of the fleet replace the ones in the run folder."""
-STAGING = ".collected"
-"""Folder inside the run folder for files that are not whole yet, or that do not replace those of the run folder."""
+from psfleet.report.evidence import first_failure, validated
+from psfleet.report.schema import EventLog, Report
+from psfleet.run_folder import CHECKPOINTS, RunFolder, claimed
 
 
 @dataclass(frozen=True)
@@ -74,90 +63,81 @@ def collect(platform: Platform, name: str, folder: Path, on: str) -> Report:
     created = chief.created if chief is not None else 0.0
     with claimed(folder, job, fresh=False, platform=on) as run_folder:
         # Before the copy, which needs a volume or a pod: if it fails, the logs show why.
-        _save_logs(platform, name, members, run_folder)
-        copied = _copied(platform, job, run_folder.path, created)
-        if copied is not None and chief is not None and _is_of_last_process(copied, chief):
-            report = validated(copied, run_folder.path)
+        save_logs(platform, name, members, run_folder)
+        copied = copy_results(platform, job, run_folder.path, created)
+        report = copied.report if copied is not None and copied.is_new else None
+        if report is not None and chief is not None and _is_of_last_process(report, chief):
+            report = validated(report, run_folder.path)
         else:
+            if copied is not None and report is None and copied.has_more_than(run_folder.path):
+                html.publish(copied.report, run_folder.path)
             ended = unreported(job, run_folder, members, gone, Start(job.name, created))
-            report = ended if copied is None else with_end(copied, ended.status, ended.exit_code, ended.error)
+            report = ended if report is None else with_end(report, ended.status, ended.exit_code, ended.error)
         return html.publish(with_failure(report, gone), run_folder.path)
 
 
-def _copied(platform: Platform, job: Job, folder: Path, created: float) -> Report | None:
-    """Copies what belongs to the run; a report of an earlier start is published if the folder lacks its attempts.
+@dataclass(frozen=True)
+class Fetched:
+    """What `fetch` found of a run.
+
+    Attributes:
+        report: In the run folder; None: no attempt of the run has ended.
+        is_running: Whether its fleet trains, so that the report is that of the attempts before.
+    """
+
+    report: Report | None
+    is_running: bool = False
+
+
+def fetch(platform: Platform, name: str, job: Job | None, folder: Path, on: str) -> Fetched:
+    """Copies what a run has on a platform named `on` into a run folder, whether its fleet is up or down.
+
+    Args:
+        job: Names the image that reads the results of a fleet that is down; None: as in the run folder.
 
     Returns:
-        The chief's report of this start; None if it left none.
+        The report; as from `collect` if the fleet has ended and is still there.
+
+    Raises:
+        UsageError: There are no results, the job is not known, or the folder cannot be used.
+        LostPeerError: The copy broke off.
     """
-    staging = folder / STAGING
-    shutil.rmtree(staging, ignore_errors=True)
+    members = platform.members(name)
+    chief = chief_of(members)
+    if chief is None:
+        if not platform.has_results(name):
+            raise UsageError(f"no fleet {name} {platform.where}, and no results of an earlier one, expected either")
+        job = job or _job_of(folder, name)
+    else:
+        job = platform.job(name)
+        if chief.is_over and not may_restart(chief, job):
+            return Fetched(collect(platform, name, folder, on))
+    with claimed(folder, job, fresh=False, platform=on, keeps=chief is None) as run_folder:
+        if chief is not None:
+            save_logs(platform, name, members, run_folder)
+        copied = copy_results(platform, job, run_folder.path, math.inf)
+        if copied is not None and copied.has_more_than(run_folder.path):
+            html.publish(validated(copied.report, run_folder.path), run_folder.path)
+        return Fetched(earlier_report(run_folder.path), is_running=chief is not None)
+
+
+def _job_of(folder: Path, name: str) -> Job:
+    """The job in a run folder.
+
+    Raises:
+        UsageError: It has none of this name.
+    """
+    path = RunFolder(folder).job
     try:
-        _copy(platform, job, folder)
-        report, path = earlier_report(staging), staging / Report.FILE_NAME
-        report = None if report is None else with_own_checkpoints(report, folder)
-        is_new = report is not None and path.stat().st_mtime >= int(created)
-        events = staging / EventLog.FILE_NAME
-        is_missing = not (folder / EventLog.FILE_NAME).exists()
-        if events.exists() and (is_missing or events.stat().st_mtime >= int(created)):
-            events.replace(folder / EventLog.FILE_NAME)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-    if report is None or is_new:
-        return report if report is None or report.attempts else with_attempt(report, created, None, [])
-    if _has_more(report, folder):
-        html.publish(report, folder)
-    return None
-
-
-def _has_more(report: Report, folder: Path) -> bool:
-    """Whether a report has attempts that the one in the run folder lacks."""
-    own = earlier_report(folder)
-    known = set() if own is None else {each.started for each in own.attempts}
-    return own is None or any(each.started not in known for each in report.attempts)
-
-
-def _copy(platform: Platform, job: Job, folder: Path) -> None:
-    """Extracts what belongs to the run."""
-    with platform.tar(job, [*ALWAYS, *OF_THIS_START]) as archives:
-        for chunks in archives:
-            try:
-                _extract(chunks, folder)
-            except tarfile.TarError as error:
-                raise LostPeerError(f"the copy of the results broke off: {error}") from error
-            # To the end of the stream: there the platform raises if the archive is incomplete.
-            for _ in chunks:
-                continue
-
-
-def _extract(chunks: Iterator[bytes], folder: Path) -> None:
-    """Extracts an archive; a file replaces that of the run folder when it is whole."""
-    # A stream is only read. It copies what is left of a piece at each read, so that pieces must be small.
-    pieces = (each[at : at + tarfile.RECORDSIZE] for each in chunks for at in range(0, len(each), tarfile.RECORDSIZE))
-    source: Any = SimpleNamespace(read=lambda size: next(pieces, b""))
-    with tarfile.open(fileobj=source, mode="r|") as archive:
-        for entry in archive:
-            top = Path(entry.name).parts[:1]
-            if not top or top[0] not in (*ALWAYS, *OF_THIS_START):
-                continue
-            archive.extract(entry, folder / STAGING, filter="data")
-            if entry.isfile() and top[0] in ALWAYS:
-                (folder / entry.name).parent.mkdir(parents=True, exist_ok=True)
-                (folder / STAGING / entry.name).replace(folder / entry.name)
-
-
-def _save_logs(platform: Platform, name: str, members: Sequence[Member], folder: RunFolder) -> None:
-    table = fleet_table(platform, members)
-    for member in [*with_indices(platform, members, table), *platform.scaled_away(name)]:
-        lines = platform.log(member) if member.role in TRAINING else iter(())
-        # Read even if the member has no process: a member that waits for its next one can have the log of the last.
-        first = next(lines, None)
-        if first is None:
-            continue
-        role = "ps" if member.role == "ps" else "worker"
-        path = folder.log(role, member.index) if member.index is not None else folder.path / LOGS / f"{member.name}.log"
-        with path.open("a", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in chain([first], lines))
+        job = job_from_json(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, BadJobError) as error:
+        raise UsageError(
+            f"fleet {name} is down and {path} does not describe it ({error}): expected its job file, which names the "
+            "image that reads its results"
+        ) from error
+    if job.name != name:
+        raise UsageError(f"{path} is of job {job.name}: expected the job file of {name}, or another folder")
+    return job
 
 
 def _is_of_last_process(report: Report, chief: Member) -> bool:

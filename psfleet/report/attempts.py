@@ -9,7 +9,7 @@ from typing import Any
 
 from psfleet.checkpoint.store import has_checkpoints, newest_committed, newest_from
 from psfleet.errors import DONE, PsfleetError
-from psfleet.job.changes import changes
+from psfleet.job.differences import changes
 from psfleet.job.job import Job
 from psfleet.report.records import Attempt, Status
 from psfleet.report.schema import CheckpointInfo, Event, Report
@@ -31,7 +31,7 @@ def earlier_report(folder: Path) -> Report | None:
     try:
         return Report.read(folder)
     except PsfleetError as error:
-        logger.warning("the earlier report is replaced: %s", error)
+        logger.warning("not used: %s", error)
         return None
 
 
@@ -149,14 +149,13 @@ def _knows(earlier: Report, new: Report, name: str) -> bool:
     """Whether an attempt has measured a field."""
     if name in OUTCOME:
         return True
-    if name in OF_MODEL and new.exit_code == DONE:
-        return True
-    if name in (*OF_MODEL, *OF_TRAINING):
-        return _has_trained(earlier, new)
     if name in ("gradients", "staleness"):
         return new.gradients.pushed > 0
     field = Report.model_fields[name]
-    return bool(getattr(new, name) != field.get_default(call_default_factory=True, validated_data={}))
+    is_measured = bool(getattr(new, name) != field.get_default(call_default_factory=True, validated_data={}))
+    if name in OF_MODEL:
+        return is_measured and (new.exit_code == DONE or _has_trained(earlier, new))
+    return is_measured and (name not in OF_TRAINING or _has_trained(earlier, new))
 
 
 def _events(earlier: Report, new: Report) -> dict[str, Any]:

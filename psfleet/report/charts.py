@@ -55,8 +55,25 @@ class Axis:
 
 
 @dataclass(frozen=True)
+class Curve:
+    """A drawn series: `paths` are SVG path data, `dots` are samples without neighbours."""
+
+    paths: tuple[str, ...]
+    dots: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class JointChart:
+    """Input of the template that draws several series on the same axes; a series without a finite y has no paths."""
+
+    x_axis: Axis
+    y_axis: Axis
+    curves: tuple[Curve, ...]
+
+
+@dataclass(frozen=True)
 class LineChart:
-    """Input of the template that draws a chart: `paths` are SVG path data, `dots` are samples without neighbours."""
+    """Input of the template that draws a chart; `paths` and `dots` are those of its curve."""
 
     x_axis: Axis
     y_axis: Axis
@@ -73,20 +90,45 @@ def line_chart(samples: Sequence[Sample], levels: Sequence[Level] = ()) -> LineC
         return None
     drawn_levels = [level for level in levels if is_drawable(level.value)]
     values = [y for _, y in finite] + [level.value for level in drawn_levels]
-    x_axis = _axis([x for x, _ in samples], LEFT, RIGHT, log=False, whole=True)
-    y_axis = _axis(values, BOTTOM, TOP, log=min(values) > 0 and max(values) / min(values) >= LOG_RATIO, whole=False)
+    x_axis, y_axis = _axes([x for x, _ in samples], values)
+    curve = _curve(samples, x_axis, y_axis)
+    return LineChart(
+        x_axis=x_axis,
+        y_axis=y_axis,
+        paths=curve.paths,
+        dots=curve.dots,
+        levels=tuple((round(y_axis.at(level.value), 1), level) for level in drawn_levels),
+        num_left_out=len(samples) - len(finite),
+    )
+
+
+def joint_chart(series: Sequence[Sequence[Sample]]) -> JointChart | None:
+    """The chart of several series, each as in `line_chart`; None if no y of any is finite."""
+    samples = [sample for each in series for sample in each]
+    values = [y for _, y in samples if is_drawable(y)]
+    if not values:
+        return None
+    x_axis, y_axis = _axes([x for x, _ in samples], values)
+    return JointChart(x_axis, y_axis, tuple(_curve(each, x_axis, y_axis) for each in series))
+
+
+def _axes(steps: Sequence[float], values: Sequence[float]) -> tuple[Axis, Axis]:
+    """The axes of a chart over steps; that of the values is logarithmic if they are positive and far apart."""
+    is_log = min(values) > 0 and max(values) / min(values) >= LOG_RATIO
+    x_axis = _axis(steps, LEFT, RIGHT, log=False, whole=True)
+    return x_axis, _axis(values, BOTTOM, TOP, log=is_log, whole=False)
+
+
+def _curve(samples: Sequence[Sample], x_axis: Axis, y_axis: Axis) -> Curve:
+    """A series in pixels, with gaps at non-finite y."""
     runs = [
         [(round(x_axis.at(x), 1), round(y_axis.at(y), 1)) for x, y in group]
         for drawable, group in groupby(thinned(samples), key=lambda sample: is_drawable(sample[1]))
         if drawable
     ]
-    return LineChart(
-        x_axis=x_axis,
-        y_axis=y_axis,
+    return Curve(
         paths=tuple("M" + " L".join(f"{x:g} {y:g}" for x, y in run) for run in runs if len(run) > 1),
         dots=tuple(run[0] for run in runs if len(run) == 1),
-        levels=tuple((round(y_axis.at(level.value), 1), level) for level in drawn_levels),
-        num_left_out=len(samples) - len(finite),
     )
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from psfleet.report import charts
 from psfleet.report.charts import Level, LineChart
+from psfleet.report.formats import number_text
 from psfleet.report.schema import BestInfo, Evaluation, Point, Report
 
 
@@ -45,7 +45,7 @@ def _evaluation_figures(evaluations: Sequence[Evaluation], best: BestInfo | None
         samples = [(float(each.step), each.metrics[name]) for each in evaluations if name in each.metrics]
         levels = []
         if best is not None and best.metric == name:
-            levels = [Level(best.value, f"best {number(best.value)} at step {best.step:,}", above=True)]
+            levels = [Level(best.value, f"best {number_text(best.value)} at step {best.step:,}", above=True)]
         chart = charts.line_chart(samples, levels)
         summary = _describe("values", "", samples, chart)
         yield Figure(f"evaluation-{index}", f"Evaluation: {name}", name, chart, summary)
@@ -73,7 +73,7 @@ def _step_figure(report: Report, curve: Sequence[Point]) -> Figure:
     samples = [(float(point.step), point.step_secs * per_sec) for point in curve]
     quantiles = ((report.step_secs.p50, "median", False), (report.step_secs.p95, "95th percentile", True))
     levels = [
-        Level(secs * per_sec, f"{name} {number(secs * per_sec)} {unit}", above)
+        Level(secs * per_sec, f"{name} {number_text(secs * per_sec)} {unit}", above)
         for secs, name, above in quantiles
         if secs is not None
     ]
@@ -90,20 +90,11 @@ def _describe(what: str, unit: str, samples: Sequence[charts.Sample], chart: Lin
         return f"None of the {len(samples):,} recorded {what} is a finite number."
     finite = [sample for sample in samples if charts.is_drawable(sample[1])]
     (first_x, first_y), (last_x, last_y) = finite[0], finite[-1]
-    text = f"{number(first_y)}{unit} at step {first_x:,.0f}"
+    text = f"{number_text(first_y)}{unit} at step {first_x:,.0f}"
     if len(finite) > 1:
         values = [y for _, y in finite]
-        text = f"From {text} to {number(last_y)}{unit} at step {last_x:,.0f}"
-        text += f"; lowest {number(min(values))}{unit}, highest {number(max(values))}{unit}"
+        text = f"From {text} to {number_text(last_y)}{unit} at step {last_x:,.0f}"
+        text += f"; lowest {number_text(min(values))}{unit}, highest {number_text(max(values))}{unit}"
     if chart.num_left_out:
         text += f"; {chart.num_left_out:,} of {len(samples):,} are not finite and are omitted"
     return text + "."
-
-
-def number(value: float | None) -> str:
-    """A number with about four significant digits."""
-    if value is None:
-        return "–"
-    if math.isfinite(value) and 1000 <= abs(value) < 1e9:
-        return f"{value:,.0f}"
-    return f"{value:.4g}"

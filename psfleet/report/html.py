@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment, StrictUndefined, Template
+from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 
 from psfleet.report import charts
 from psfleet.report.attempts import earlier_report, merged, standing
-from psfleet.report.figures import figures, number
+from psfleet.report.figures import figures
+from psfleet.report.formats import count_text, duration_text, moment, number_text
 from psfleet.report.schema import Evaluation, EvaluationLog, History, Point, Report
 
 MAX_STALENESS_ROWS = 20
@@ -39,7 +38,7 @@ def render(report: Report, curve: Sequence[Point], evaluations: Sequence[Evaluat
         curve: The points by ascending step, from `History.curve`; may be empty.
         evaluations: By ascending step, from `EvaluationLog.curve`; may be empty.
     """
-    return template().render(
+    return template("report.html.j2").render(
         report=report,
         headline=_headline(report),
         numbers=_key_numbers(report),
@@ -75,11 +74,14 @@ def publish(report: Report, folder: Path) -> Report:
 
 
 @cache
-def template() -> Template:
-    """The page's template, compiled once in a process and its forks: 0.06 CPU seconds."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters.update(duration=_duration, moment=_moment, number=number, whole=_whole)
-    return environment.from_string(files("psfleet.report").joinpath("report.html.j2").read_text(encoding="utf-8"))
+def template(name: str) -> Template:
+    """The template of a page, in a file beside this module; compiled once in a process and its forks."""
+    loader = FunctionLoader(lambda name: files("psfleet.report").joinpath(name).read_text(encoding="utf-8"))
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=loader
+    )
+    environment.filters.update(duration=duration_text, moment=moment, number=number_text, whole=count_text)
+    return environment.get_template(name)
 
 
 def _headline(report: Report) -> str:
@@ -93,22 +95,22 @@ def _headline(report: Report) -> str:
 
 def _key_numbers(report: Report) -> list[tuple[str, str]]:
     """Name and value of the most important results."""
-    gradients = report.gradients
+    gradients, best = report.gradients, report.best
     since = f" since step {gradients.since_step:,}" if gradients.since_step else ""
     return [
-        *((f"evaluation: {name}", number(value)) for name, value in report.eval.items()),
-        *((f"best {best.metric}", f"{number(best.value)} at step {best.step:,}") for best in [report.best] if best),
-        ("last training loss", number(report.loss)),
-        ("time", _duration(report.seconds)),
-        ("examples per second", number(report.examples_per_sec)),
-        ("median step time", _duration(report.step_secs.p50)),
-        ("95th percentile of step times", _duration(report.step_secs.p95)),
+        *((f"evaluation: {name}", number_text(value)) for name, value in report.eval.items()),
+        *([] if best is None else [(f"best {best.metric}", f"{number_text(best.value)} at step {best.step:,}")]),
+        ("last training loss", number_text(report.loss)),
+        ("time", duration_text(report.seconds)),
+        ("examples per second", number_text(report.examples_per_sec)),
+        ("median step time", duration_text(report.step_secs.p50)),
+        ("95th percentile of step times", duration_text(report.step_secs.p95)),
         ("mode", report.mode),
-        (f"gradients pushed{since}", _whole(gradients.pushed)),
-        ("gradients used", f"{_whole(gradients.used)}{_share(gradients.used, gradients.pushed)}"),
-        ("gradients dropped", f"{_whole(gradients.dropped)}{_share(gradients.dropped, gradients.pushed)}"),
-        ("generation", _whole(report.generation)),
-        ("restarts", _whole(report.restarts)),
+        (f"gradients pushed{since}", count_text(gradients.pushed)),
+        ("gradients used", f"{count_text(gradients.used)}{_share(gradients.used, gradients.pushed)}"),
+        ("gradients dropped", f"{count_text(gradients.dropped)}{_share(gradients.dropped, gradients.pushed)}"),
+        ("generation", count_text(report.generation)),
+        ("restarts", count_text(report.restarts)),
     ]
 
 
@@ -123,7 +125,12 @@ def _worker_bars(report: Report) -> list[Bar]:
             key,
             used / most,
             max(0, pushed - used) / most,
-            (_whole(pushed), _whole(used), _whole(pushed - used), number(counts[key].examples_per_sec)),
+            (
+                count_text(pushed),
+                count_text(used),
+                count_text(pushed - used),
+                number_text(counts[key].examples_per_sec),
+            ),
         )
         for key, pushed, used in rows
     ]
@@ -139,7 +146,7 @@ def _ps_bars(report: Report) -> list[Bar]:
         size = sizes[index] if index < len(sizes) else None
         gradients = counts[index] if index < len(counts) else None
         numbers = (gradients.pushed, gradients.used, gradients.dropped) if gradients else (None, None, None)
-        bars.append(Bar(str(index), (size or 0) / most, 0.0, tuple(map(_whole, (size, *numbers)))))
+        bars.append(Bar(str(index), (size or 0) / most, 0.0, tuple(count_text(number) for number in (size, *numbers))))
     return bars
 
 
@@ -157,7 +164,7 @@ def _staleness_bars(counts: Mapping[str, int]) -> list[Bar]:
 
 
 def _histogram_bar(label: str, total: int, totals: Iterable[int]) -> Bar:
-    return Bar(label, total / max(totals), 0.0, (_whole(total), _share(total, sum(totals), parentheses=False)))
+    return Bar(label, total / max(totals), 0.0, (count_text(total), _share(total, sum(totals), parentheses=False)))
 
 
 def _share(part: int, whole: int, *, parentheses: bool = True) -> str:
@@ -166,25 +173,3 @@ def _share(part: int, whole: int, *, parentheses: bool = True) -> str:
         return ""
     text = f"{100 * part / whole:.1f} %"
     return f" ({text})" if parentheses else text
-
-
-def _whole(value: int | None) -> str:
-    return "–" if value is None else f"{value:,}"
-
-
-def _duration(secs: float | None) -> str:
-    """A duration in ms, s, min or h, depending on its length."""
-    if secs is None or not math.isfinite(secs):
-        return number(secs)
-    if 0 < secs < 1:
-        return f"{secs * 1000:.3g} ms"
-    if secs < 120:
-        return f"{secs:.3g} s"
-    minutes, rest = divmod(round(secs), 60)
-    return f"{minutes} min {rest} s" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def _moment(time: float) -> dict[str, Any]:
-    """Unix time in seconds as an ISO 8601 text for machines and a text for readers, in UTC."""
-    at = datetime.fromtimestamp(time, UTC)
-    return {"machine": at.isoformat(timespec="seconds"), "reader": f"{at:%Y-%m-%d %H:%M:%S}"}

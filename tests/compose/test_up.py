@@ -232,6 +232,29 @@ def test_a_run_that_was_grown_shrunk_and_taken_down_goes_on_from_where_it_was(tm
         assert resumed.left() == {}
 
 
+def test_results_are_fetched_while_the_fleet_trains_and_after_it_was_taken_down(tmp_path: Path) -> None:
+    with fleet(tmp_path / "fetched", PACE_SECS, train={"steps": 400}) as one:
+        one.up()
+        one.wait_for_step(5)
+        one.leave()
+        assert "the fleet runs\nno report yet" in one.run("results", str(one.job), "--out", str(one.out))
+        assert (one.out / "logs" / "worker-0.log").stat().st_size
+        one.run("down", one.name)
+        assert set(one.left()) == {"volumes"}
+        assert "status:          stopped (exit code 143)" in one.run("results", one.name, "--out", str(one.out))
+        assert set(one.left()) == {"volumes"}
+        report, found = one.report(), newest(one.out / "checkpoints")
+        assert found is not None
+        assert report.checkpoint is not None
+        assert (report.checkpoint.path, report.final_step) == (str(found.folder), found.step)
+        assert found.step >= 5
+        assert (one.out / "logs" / "worker-0.log").stat().st_size, "logs of containers that are gone stay"
+        one.run("down", one.name, "--results")
+        said = one.run("results", str(one.job), "--out", str(one.out), code=USAGE)
+        assert f"no fleet {one.name} is on the Docker engine, and no results of an earlier one" in said
+        assert one.left() == {}
+
+
 def _grow_and_shrink(seen: Fleet) -> None:
     """Within the bounds of the job: two gradients make a step, and there are four indices."""
     for outside in ("1", "5"):

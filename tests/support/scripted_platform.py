@@ -67,6 +67,7 @@ class ScriptedPlatform:
         former: What `scaled_away` returns.
         job_error: What `job` raises.
         applied, scaled, removed: What was asked for.
+        keeps_results: Whether the results of a fleet that is down are there.
     """
 
     noun = "container"
@@ -89,6 +90,7 @@ class ScriptedPlatform:
         self._job = trained or job()
         self.job_error: Exception | None = None
         self.former: list[Member] = []
+        self.keeps_results = True
         self.frozen: set[str] = set()
         self.release: Callable[[], object] = lambda: None
         self.restarted: list[str] = []
@@ -139,6 +141,10 @@ class ScriptedPlatform:
         yield from lines if tail is None else lines[max(0, len(lines) - tail) :]
         if follow and member.name in self.frozen:
             self.release()
+
+    def has_results(self, name: str) -> bool:
+        """See `Platform`."""
+        return self.keeps_results
 
     @contextmanager
     def tar(self, job: Job, names: Sequence[str]) -> Iterator[Iterator[Iterator[bytes]]]:

@@ -17,7 +17,7 @@ from psfleet.checkpoint.tensors import check_tensors
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import PsClient
 from psfleet.errors import BadJobError, StorageError
-from psfleet.job.changes import changes
+from psfleet.job.differences import changes
 from psfleet.report.schema import History, Point
 from worker_service.chief.events import Events
 from worker_service.chief.monitor import Monitor

@@ -13,12 +13,14 @@ from pathlib import Path
 import docker
 from docker.errors import NotFound
 from docker.models.containers import Container
+from docker.models.volumes import Volume
 
 from psfleet.errors import UsageError
 from psfleet.job.job import Job, job_from_json
 from psfleet.launch.compose import engine
 from psfleet.launch.compose.containers import PROJECT, RESTARTING, WORKING_DIR, member_of
 from psfleet.launch.compose.engine import translate_errors
+from psfleet.launch.compose.volume_reader import remove_readers, volume_reader
 from psfleet.launch.platform import TRAINING, Member, Request, lines_of
 from psfleet.manifests import container
 from psfleet.manifests.certificates_folder import certificates_folder
@@ -107,29 +109,31 @@ class Compose:
     def log(self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """See `Platform`."""
         with translate_errors():
-            docker_container = self._client.containers.get(member.name)
+            container = self._client.containers.get(member.name)
             # The engine refuses 0 as a time.
             yield from lines_of(
-                docker_container.logs(
-                    stream=True, follow=follow, since=since or None, tail="all" if tail is None else tail
-                )
+                container.logs(stream=True, follow=follow, since=since or None, tail="all" if tail is None else tail)
             )
+
+    @translate_errors()
+    def has_results(self, name: str) -> bool:
+        """See `Platform`."""
+        return bool(self._volumes(name))
 
     @contextmanager
     def tar(self, job: Job, names: Sequence[str]) -> Iterator[Iterator[Iterator[bytes]]]:
         """See `Platform`. The engine reads the volume of an ended container, too."""
 
-        def archives() -> Iterator[Iterator[bytes]]:
-            chief = self._chief(job.name)
+        def archives(reader: Container) -> Iterator[Iterator[bytes]]:
             for name in names:
                 try:
-                    chunks, _ = chief.get_archive(f"{container.OUT}/{name}")
+                    chunks, _ = reader.get_archive(f"{container.OUT}/{name}")
                 except NotFound:
                     continue
                 yield chunks
 
-        with translate_errors():
-            yield archives()
+        with translate_errors(), self._reader(job) as reader:
+            yield archives(reader)
 
     def scaled_away(self, name: str) -> list[Member]:
         """See `Platform`. Docker removes the log of a container with the container."""
@@ -149,7 +153,8 @@ class Compose:
         """See `Platform`."""
         label = {"label": f"{PROJECT}={project(name)}"}
         containers = self._containers(name)
-        volumes = self._client.volumes.list(filters=label) if results else []
+        volumes = self._volumes(name) if results else []
+        remove_readers(self._client, name)
         with ThreadPoolExecutor(NUM_THREADS) as pool:
             for call in [pool.submit(_end, each) for each in containers]:
                 call.result()
@@ -167,8 +172,25 @@ class Compose:
         containers = self._client.containers.list(all=True, filters={"label": label}, ignore_removed=True)
         return [each for each in containers if ROLE in each.labels]
 
+    def _volumes(self, name: str) -> list[Volume]:
+        """The volume of a fleet's results, in a list; empty if there is none."""
+        return list(self._client.volumes.list(filters={"label": f"{PROJECT}={project(name)}"}))
+
+    @contextmanager
+    def _reader(self, job: Job) -> Iterator[Container]:
+        """The chief, or for a fleet that is down a container of its own."""
+        chief, volumes = self._found_chief(job.name), self._volumes(job.name)
+        if chief is not None or not volumes:
+            yield chief or self._chief(job.name)
+            return
+        with volume_reader(self._client, job, volumes[0]) as reader:
+            yield reader
+
+    def _found_chief(self, name: str) -> Container | None:
+        return next((each for each in self._containers(name) if each.labels[ROLE] == "chief"), None)
+
     def _chief(self, name: str) -> Container:
-        chief = next((each for each in self._containers(name) if each.labels[ROLE] == "chief"), None)
+        chief = self._found_chief(name)
         if chief is None:
             raise UsageError(f"fleet {name} has no chief on the Docker engine, expected one that `psfleet up` started")
         return chief

@@ -123,6 +123,10 @@ class Kubernetes:
             return self._cluster.log(member.name, tail, follow)
         return self._log_of_index(member)
 
+    def has_results(self, name: str) -> bool:
+        """See `Platform`."""
+        return bool(self._cluster.claims(name))
+
     @contextmanager
     def tar(self, job: Job, names: Sequence[str]) -> Iterator[Iterator[Iterator[bytes]]]:
         """See `Platform`. A pod that only reads the volume packs it into a stream of the API."""

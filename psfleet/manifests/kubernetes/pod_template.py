@@ -85,7 +85,11 @@ def container_security() -> Object:
 
 
 def same_node_affinity(name: str) -> Object:
-    """All pods of a fleet on one node: only one can mount the disk, and the scheduler does not check that."""
+    """All pods of a fleet on one node: only one can mount the disk, and the scheduler does not check that.
+
+    The first pod, and the reader of a fleet that is down, have the labels themselves: the scheduler lets a pod whose
+    term only matches itself on any node.
+    """
     term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": selector(name)}}
     return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from psfleet import run_folder
 from psfleet.errors import UsageError
 from psfleet.job.job import Job, parse_job
-from psfleet.run_folder import RunFolder, claimed
+from psfleet.run_folder import RunFolder, claimed, is_locked
 
 
 @pytest.fixture
@@ -88,6 +89,20 @@ def test_a_folder_is_claimed_by_one_run_at_a_time_and_free_afterwards(job: Job, 
     assert kept(used, LEFT_BY_A_RUN) == list(LEFT_BY_A_RUN), "the run that was refused deleted something"
     with claimed(used, job, fresh=False):
         pass
+
+
+def test_a_listing_that_looks_at_the_lock_refuses_no_run(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`is_locked` holds the lock for a moment."""
+    assert not is_locked(tmp_path), "there is no lock yet"
+    with claimed(tmp_path, job, fresh=False):
+        assert is_locked(tmp_path)
+    assert not is_locked(tmp_path)
+    real, busy = run_folder._try_lock, iter([True, True])
+    monkeypatch.setattr(run_folder, "_try_lock", lambda lock, kind: not next(busy, False) and real(lock, kind))
+    with claimed(tmp_path, job, fresh=False):
+        assert next(busy, None) is None
 
 
 @pytest.mark.parametrize("out", ["file", "file/below", "folder-as-lock"])

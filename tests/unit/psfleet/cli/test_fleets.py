@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.command_line import JOB, Psfleet, commands
+from support.report_samples import DONE
 from support.scripted_platform import ScriptedPlatform, log, member
 
 from psfleet.cli import fleets
+from psfleet.errors import UsageError
+from psfleet.job.job import load_job
 from psfleet.launch.platform import Request
+from psfleet.launch.results import Fetched
+from psfleet.run_folder import claimed
 
 ENTRY = {"time": 1.0, "level": "info", "message": "ps is ready"}
 
@@ -36,6 +42,23 @@ def test_the_hint_after_ctrl_c_repeats_the_whole_command(psfleet: Psfleet, monke
     assert said.code == 130
     assert "`psfleet up job.yaml --on kubernetes --set 'options.text=two words' --out 'a b'`" in said.out
     assert "`psfleet down tiny --on kubernetes`" in said.out
+
+
+def test_results_of_a_fleet_are_copied_and_summed_up(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[Any, ...]] = []
+    found = [Fetched(DONE), Fetched(None, is_running=True)]
+
+    def fetch(*arguments: Any) -> Fetched:
+        seen.append(arguments[1:])
+        return found.pop(0)
+
+    monkeypatch.setattr(fleets, "fetch", fetch)
+    said = psfleet("results", "job.yaml", "--on", "kubernetes")
+    assert (said.code, "status:          done" in said.out) == (0, True)
+    said = psfleet("results", "tiny", "--out", "copies")
+    assert (said.code, "tiny: copied to copies; the fleet runs\nno report yet" in said.out) == (0, True)
+    (name, job, folder, on), (_, unknown, _, _) = seen
+    assert (name, job.name, folder, on, unknown) == ("tiny", "tiny", Path("runs/tiny"), "kubernetes", None)
 
 
 def test_logs_are_lines_for_people_or_as_they_were_logged(psfleet: Psfleet) -> None:
@@ -63,6 +86,24 @@ def test_status_is_a_table_or_json(psfleet: Psfleet) -> None:
     assert len(psfleet("status", "tiny").out.splitlines()) == 3
     rows = json.loads(psfleet("status", "tiny", "--json").out)
     assert [(row["role"], row["state"]) for row in rows] == [("ps", "running"), ("chief", "running")]
+
+
+def test_status_shows_local_runs_even_where_no_engine_is(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a local run, what the platform says counts."""
+
+    def unreachable(*_: object) -> list[Any]:
+        raise UsageError("no Docker engine can be reached")
+
+    job = load_job(Path("job.yaml"))
+    with claimed(Path("runs/tiny"), job, fresh=False):
+        assert len(psfleet("status", "tiny").out.splitlines()) == 4, "a local run and a fleet in containers"
+        assert len(psfleet("status", "tiny", "--on", "compose").out.splitlines()) == 3
+        monkeypatch.setattr(fleets, "statuses", unreachable)
+        (row,) = json.loads(psfleet("status", "--json").out)
+        assert (row["fleet"], row["role"], row["state"]) == ("tiny", "chief", "starting")
+        assert psfleet("status", "--on", "compose").code == 64
+        assert psfleet("status", "other").code == 64
+    assert psfleet("status").code == 64
 
 
 def test_status_is_shown_again_until_ctrl_c(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:

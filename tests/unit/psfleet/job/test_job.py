@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from psfleet.errors import UsageError
-from psfleet.job.changes import changes
+from psfleet.job.differences import changes
 from psfleet.job.job import Job, load_job, parse_job
 from psfleet.job.optimizer import Adam, Constant, Exponential, Piecewise, Sgd
 from psfleet.job.sections import Stale

@@ -79,6 +79,12 @@ def test_an_attempt_that_trained_replaces_what_it_measured() -> None:
     assert (report.eval, report.checkpoint) == (FIRST.eval, FIRST.checkpoint), "it evaluated and saved nothing"
 
 
+def test_an_attempt_that_trained_and_lost_all_ps_keeps_the_steps_that_nobody_counted() -> None:
+    report = merged(FIRST, outcome(75, "lost all ps", loss=0.25))
+    assert (report.loss, report.final_step, report.seconds) == (0.25, DONE.final_step, DONE.seconds)
+    assert (report.gradients, report.versions) == (DONE.gradients, DONE.versions)
+
+
 def test_a_report_that_is_written_again_has_one_entry_and_each_event_once() -> None:
     event = Event(time=3.0, role="worker", index=1, kind="restarted", cause="killed")
     once = merged(FIRST, outcome(events=[event], restarts=1))

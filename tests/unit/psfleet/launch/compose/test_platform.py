@@ -15,6 +15,7 @@ from support.scripted_platform import job
 
 from psfleet.errors import LostPeerError, UsageError
 from psfleet.launch.compose.platform import START_TRIES, Compose
+from psfleet.launch.compose.volume_reader import READER
 
 
 class Engine:
@@ -31,13 +32,42 @@ class Engine:
             self._noting(container("ps", State={"Status": "running"})),
             self._noting(container("chief", **changes)),
         ]
-        parts = {kind: SimpleNamespace(remove=self._request(kind, "remove")) for kind in ("network", "volume")}
+        self.found = found
+        parts = {
+            kind: SimpleNamespace(name=kind, remove=self._request(kind, "remove")) for kind in ("network", "volume")
+        }
         self.client = SimpleNamespace(
-            containers=SimpleNamespace(list=lambda **query: found),
+            containers=SimpleNamespace(list=self._listed, create=self._created),
+            images=SimpleNamespace(get=lambda name: None),
             networks=SimpleNamespace(list=lambda **query: [parts["network"]]),
             volumes=SimpleNamespace(list=lambda **query: [parts["volume"]]),
         )
         self.chief = found[1]
+
+    def _listed(self, filters: dict[str, str], **query: Any) -> list[Any]:
+        key, _, value = filters["label"].partition("=")
+        return [each for each in self.found if each.labels.get(key) in ([value] if value else each.labels.values())]
+
+    def leave_reader(self) -> None:
+        """Creates what a command leaves that is killed while it reads the volume."""
+        mount = {"volume": {"bind": "/out", "mode": "ro"}}
+        self._created(job().container.ps_image, volumes=mount, labels={READER: "small"}, network_mode="none")
+
+    def _created(self, image: str, *, volumes: Any, labels: dict[str, str], network_mode: str) -> Any:
+        """A container of the engine that mounts the volume and notes its removal."""
+        assert (image, list(volumes.values()), network_mode) == (
+            job().container.ps_image,
+            [{"bind": "/out", "mode": "ro"}],
+            "none",
+        )
+
+        def remove(force: bool) -> None:
+            self.found.remove(reader)
+
+        reader: Any = SimpleNamespace(labels=labels, remove=remove)
+        reader.get_archive = lambda path: (iter([f"{path} of the volume".encode()]), {})
+        self.found.append(reader)
+        return reader
 
     def _request(self, name: str, request: str) -> Any:
         def note(**options: Any) -> None:
@@ -103,6 +133,27 @@ def test_results_are_copied_as_far_as_they_are_there() -> None:
     engine = Engine(get_archive=archive)
     with engine.platform().tar(job(), ["checkpoints", "history.jsonl", "report.json"]) as archives:
         assert [b"".join(chunks) for chunks in archives] == [b"/out/checkpoints", b"/out/report.json"]
+
+
+def test_the_volume_of_a_fleet_that_is_down_is_read_by_a_container_that_is_never_started() -> None:
+    engine = Engine()
+    engine.found.clear()
+    assert engine.platform().has_results("small")
+    with engine.platform().tar(job(), ["checkpoints"]) as archives:
+        assert engine.platform().members("small") == [], "it is no member"
+        assert [b"".join(chunks) for chunks in archives] == [b"/out/checkpoints of the volume"]
+    assert engine.found == []
+
+
+def test_a_reader_that_was_left_behind_goes_with_the_volume_and_before_another_one() -> None:
+    engine = Engine()
+    engine.found.clear()
+    engine.leave_reader()
+    with engine.platform().tar(job(), ["checkpoints"]):
+        assert len(engine.found) == 1
+    engine.leave_reader()
+    engine.platform().remove("small", results=True)
+    assert (engine.found, engine.asked["volume"]) == ([], ["remove"])
 
 
 def test_a_copy_that_the_engine_breaks_off_is_a_lost_peer() -> None:

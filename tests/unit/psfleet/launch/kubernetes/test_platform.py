@@ -47,6 +47,10 @@ class ScriptedCluster:
         """See `Cluster`."""
         return self._pods
 
+    def claims(self, name: str) -> list[str]:
+        """See `Cluster`. Fleet `small` has a volume."""
+        return ["small"] if name == "small" else []
+
     def log(self, pod: str, tail: int | None = None, follow: bool = False) -> Iterator[str]:
         """See `Cluster`."""
         lines = [f"{pod} 1", f"{pod} 2"]
@@ -86,6 +90,11 @@ def test_workers_that_were_scaled_away_are_no_members_but_keep_their_logs() -> N
     (former,) = fleet.scaled_away("small")
     assert (former.role, former.index, former.name) == ("worker", 2, "d")
     assert list(fleet.log(former)) == ["c 1", "c 2", "d 1", "d 2"]
+
+
+def test_a_fleet_has_results_while_its_claim_is_there() -> None:
+    fleet, _ = platform()
+    assert [fleet.has_results(name) for name in ("small", "other")] == [True, False]
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])

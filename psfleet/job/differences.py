@@ -1,9 +1,10 @@
-"""Jobs as flat fields, and what differs between two of them."""
+"""What differs between jobs: since a checkpoint, and between runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from psfleet.job.job import Job
@@ -21,6 +22,17 @@ def changes(before: Mapping[str, Any], job: Job) -> list[str]:
         for field in dict.fromkeys([*new, *old])
         if _shown(old, field) != _shown(new, field)
     ]
+
+
+def differing(jobs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The fields in which jobs differ, each with its values as text in the order of the jobs.
+
+    Args:
+        jobs: As `Job.model_dump(mode="json")` gave them.
+    """
+    flat = [flattened(job) for job in jobs]
+    values = {field: [_shown(each, field) for each in flat] for field in dict.fromkeys(chain(*flat))}
+    return {field: shown for field, shown in values.items() if len(set(shown)) > 1}
 
 
 def flattened(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -1,0 +1,59 @@
+"""The status of runs of local processes, from the lock of their folders and the logs of their chiefs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from psfleet.launch.runs import RUNNING, chief_entries, is_running
+from psfleet.launch.status import TaskStatus
+from psfleet.run_folder import owner
+
+STARTING = "starting"
+
+
+def local_statuses(folder: Path, name: str | None) -> list[TaskStatus]:
+    """The processes of the runs in a folder that train at present, or of those of one job.
+
+    Args:
+        folder: Holds run folders; may be missing.
+        name: The job's name; None: all.
+    """
+    paths = sorted(folder.iterdir()) if folder.is_dir() else []
+    rows = []
+    for path in paths:
+        found = owner(path) if path.is_dir() else None
+        if found is not None and name in (None, found.name) and is_running(path, found):
+            rows += _rows(path, found.name)
+    return rows
+
+
+def _rows(path: Path, name: str) -> list[TaskStatus]:
+    """A row for each process in the chief's newest table; before there is one, a row for the chief."""
+    entries = chief_entries(path)
+    table: Mapping[str, Any] = next((each for each in reversed(entries) if each.get("event") == "fleet"), {})
+    ps = [_row(path, name, "ps", each) for each in table.get("ps", ())]
+    workers = [_row(path, name, each["role"], each) for each in table.get("workers", ())]
+    last = str(entries[-1].get("message", "")) if entries else ""
+    starting = TaskStatus(name, "chief", 0, _process(path, "worker", 0), STARTING, last_event=last)
+    return [*ps, *workers] or [starting]
+
+
+def _row(path: Path, name: str, role: str, row: Mapping[str, Any]) -> TaskStatus:
+    return TaskStatus(
+        fleet=name,
+        role=role,
+        index=row["index"],
+        name=_process(path, "ps" if role == "ps" else "worker", row["index"]),
+        state=RUNNING if row["alive"] else "away",
+        step=row["step"],
+        rate=row["rate"] if row["alive"] else None,
+        restarts=row["restarts"],
+        last_event=row["last_event"],
+    )
+
+
+def _process(path: Path, role: str, index: int) -> str:
+    """What a local process is named by: its folder and log."""
+    return f"{path}:{role}-{index}"

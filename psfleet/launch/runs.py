@@ -1,0 +1,134 @@
+"""The runs whose folders lie in a folder, with how far each one is."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from psfleet.errors import UsageError
+from psfleet.report.attempts import earlier_report
+from psfleet.report.schema import Report
+from psfleet.run_folder import LOCAL, OWNER_FILE, Owner, RunFolder, is_locked, owner
+from psfleet.service.logs import parse_line
+
+RUNNING, NO_REPORT = "running", "no report"
+TAIL_BYTES = 1 << 18
+"""End of the chief's log in which its newest entries are looked for; it writes a table of a few KB each second."""
+
+
+@dataclass(frozen=True)
+class RunEntry:
+    """One run, as `psfleet runs` lists it.
+
+    Attributes:
+        run: Its folder.
+        job: The job's name.
+        platform: Where it ran: local, compose or kubernetes; empty if it is not known.
+        status: done, stopped, failed, running (on this machine), or "no report": none of its attempts has ended.
+        exit_code: Of its newest attempt that ended; None: none has.
+        step: Updates of the model; None: not known.
+        target_step: Its final step; None: not known.
+        metric: Name of `value`: accuracy, or else the first metric; empty: it was not evaluated.
+        value: Of the newest evaluation; None: there is none.
+        started: Start of its newest attempt in seconds since 1970.
+        seconds: Duration of its newest attempt, so far if it runs.
+    """
+
+    run: str
+    job: str
+    platform: str
+    status: str
+    exit_code: int | None
+    step: int | None
+    target_step: int | None
+    metric: str
+    value: float | None
+    started: float
+    seconds: float
+
+
+def runs_in(folder: Path) -> list[RunEntry]:
+    """The runs in a folder, the newest first; a run's own folder is the one run.
+
+    Raises:
+        UsageError: There is no such folder.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such folder, expected one that holds the folders of runs")
+    found = {path: owner(path) for path in (folder, *sorted(folder.iterdir())) if path.is_dir()}
+    entries = [_entry(path, belongs_to) for path, belongs_to in found.items() if belongs_to is not None]
+    return sorted(entries, key=lambda each: each.started, reverse=True)
+
+
+def is_running(path: Path, belongs_to: Owner) -> bool:
+    """Whether a run of local processes has the folder at present."""
+    return belongs_to.platform in ("", LOCAL) and is_locked(path)
+
+
+def claimed_at(path: Path) -> float:
+    """When the newest run claimed a folder, in seconds since 1970; 0: not known."""
+    marker = path / OWNER_FILE
+    return marker.stat().st_mtime if marker.exists() else 0.0
+
+
+def chief_entries(path: Path) -> list[dict[str, Any]]:
+    """The newest log entries of the chief of a run of local processes; empty before it has logged any."""
+    try:
+        with RunFolder(path).log("worker", 0).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+            return [entry for line in file.read().splitlines() if (entry := parse_line(line)) is not None]
+    except OSError:
+        return []
+
+
+def _entry(path: Path, belongs_to: Owner) -> RunEntry:
+    report = earlier_report(path)
+    if is_running(path, belongs_to):
+        return _running(path, belongs_to, report)
+    metric = _metric({} if report is None else report.eval)
+    newest = report.attempts[-1] if report is not None and report.attempts else None
+    return RunEntry(
+        run=str(path),
+        job=belongs_to.name,
+        platform=belongs_to.platform,
+        status=NO_REPORT if report is None else report.status,
+        exit_code=None if report is None else report.exit_code,
+        step=None if report is None else report.final_step,
+        target_step=None if report is None else report.target_step,
+        metric=metric[0],
+        value=metric[1],
+        started=newest.started if newest is not None and newest.started else claimed_at(path),
+        seconds=newest.seconds if newest is not None else 0.0 if report is None else report.seconds,
+    )
+
+
+def _running(path: Path, belongs_to: Owner, report: Report | None) -> RunEntry:
+    """A run of which the chief's log tells more than the report of the attempts before."""
+    entries = chief_entries(path)
+    table: Mapping[str, Any] = next((each for each in reversed(entries) if each.get("event") == "fleet"), {})
+    evaluated: Mapping[str, Any] = next((each for each in reversed(entries) if each.get("event") == "evaluation"), {})
+    metric = _metric(evaluated.get("metrics") or ({} if report is None else report.eval))
+    started = claimed_at(path)
+    return RunEntry(
+        run=str(path),
+        job=belongs_to.name,
+        platform=belongs_to.platform,
+        status=RUNNING,
+        exit_code=None,
+        step=table.get("step"),
+        target_step=table.get("target"),
+        metric=metric[0],
+        value=metric[1],
+        started=started,
+        seconds=max(0.0, time.time() - started) if started else 0.0,
+    )
+
+
+def _metric(values: Mapping[str, float]) -> tuple[str, float | None]:
+    """Accuracy, or else the first metric; an empty name if there is none."""
+    name = "accuracy" if "accuracy" in values else next(iter(values), "")
+    return name, values.get(name)

@@ -1,0 +1,109 @@
+"""`psfleet results`: what a platform has of a run, whether its fleet trains, has ended or is down."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.checkpoint_samples import save
+from support.report_samples import DONE
+from support.scripted_platform import ScriptedPlatform, ended, job, killed, member
+
+from psfleet.checkpoint.store import newest
+from psfleet.errors import NO_CHECKPOINT, UsageError
+from psfleet.launch.platform import Member
+from psfleet.launch.results import fetch
+from psfleet.report.attempts import with_attempt
+from psfleet.report.schema import CheckpointInfo, Report
+
+STEPS = 20
+STOPPED = 143
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Path:
+    """Of a run that was stopped at step 20."""
+    folder = tmp_path / "volume"
+    saved = save(folder / "checkpoints", STEPS)
+    leave(folder, 100.0, checkpoint=CheckpointInfo(path=f"/out/checkpoints/{saved.folder.name}", step=STEPS))
+    (folder / "events.jsonl").write_text(DONE.events[0].model_dump_json() + "\n")
+    return folder
+
+
+def leave(folder: Path, started: float, **changes: Any) -> Report:
+    """The report of an attempt on a volume."""
+    content = {"name": "small", "run": "small", "status": "stopped", "exit_code": STOPPED, "target_step": 40}
+    report = DONE.model_copy(update={**content, "error": "stopped by SIGTERM", "final_step": STEPS, **changes})
+    report = with_attempt(report, started, 0, [])
+    report.write(folder)
+    return report
+
+
+def fetched(out: Path, volume: Path, *members: Member, **options: Any) -> Report | None:
+    platform = ScriptedPlatform(members, logs={"chief": ["trained"], "ps-0": ["served"]}, results=volume)
+    found = fetch(platform, "small", options.get("job", job()), out, "scripted")
+    assert found.is_running == any(one.role == "chief" and (one.awaits_restart or not one.is_over) for one in members)
+    return found.report
+
+
+def test_a_fleet_that_is_down_leaves_what_its_chief_reported(out: Path, volume: Path) -> None:
+    report = fetched(out, volume)
+    assert report is not None
+    assert (report.status, report.exit_code, report.final_step) == ("stopped", STOPPED, STEPS)
+    found = newest(out / "checkpoints")
+    assert found is not None
+    assert report.checkpoint == CheckpointInfo(path=str(found.folder), step=STEPS)
+    assert (Report.read(out), (out / "report.html").exists()) == (report, True)
+    assert (out / "events.jsonl").read_text() == (volume / "events.jsonl").read_text()
+
+
+def test_logs_and_reports_of_the_run_folder_stay_where_the_platform_has_less(out: Path, volume: Path) -> None:
+    first = fetched(out, volume, ended("chief", 0, STOPPED), ended("ps", 0, STOPPED))
+    assert first is not None
+    assert (out / "logs" / "ps-0.log").read_text() == "served\n"
+    again = fetched(out, volume, job=None)
+    assert (again, Report.read(out)) == (first, first)
+    assert (out / "logs" / "ps-0.log").read_text() == "served\n"
+    (volume / "report.json").unlink()
+    assert fetched(out, volume) == first
+
+
+def test_a_report_of_a_success_without_its_checkpoint_is_none(out: Path, volume: Path) -> None:
+    leave(volume, 200.0, status="done", exit_code=0, error=None, checkpoint=CheckpointInfo(path="/out/gone", step=40))
+    report = fetched(out, volume)
+    assert report is not None
+    assert (report.status, report.exit_code) == ("failed", NO_CHECKPOINT)
+
+
+@pytest.mark.parametrize("chief", [member("chief"), killed("chief")], ids=["trains", "is started again"])
+def test_a_fleet_that_trains_has_results_but_no_outcome(out: Path, volume: Path, chief: Member) -> None:
+    (volume / "report.json").unlink()
+    assert fetched(out, volume, chief, member("ps")) is None
+    assert not (out / "report.json").exists()
+    assert newest(out / "checkpoints") is not None
+    assert (out / "logs" / "worker-0.log").read_text() == "trained\n"
+
+
+def test_where_nothing_is_left_a_sentence_says_so(out: Path) -> None:
+    platform = ScriptedPlatform([])
+    platform.keeps_results = False
+    with pytest.raises(UsageError, match="no fleet small is in the script, and no results of an earlier one") as error:
+        fetch(platform, "small", job(), out, "scripted")
+    assert error.value.exit_code == 64
+    assert not out.exists()
+
+
+def test_a_fleet_that_is_down_needs_the_job_file_or_the_run_folder(out: Path, volume: Path) -> None:
+    with pytest.raises(UsageError, match=r"fleet small is down .* expected its job file"):
+        fetched(out, volume, job=None)
+    out.mkdir()
+    (out / "job.json").write_text(json.dumps({**job().model_dump(mode="json"), "name": "other"}))
+    with pytest.raises(UsageError, match="is of job other: expected the job file of small"):
+        fetched(out, volume, job=None)

@@ -1,0 +1,91 @@
+"""Runs side by side: their settings, their figures, and all curves on one page that needs nothing else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from support.checkpoint_samples import save
+from support.program_samples import sample_job
+from support.report_samples import DONE, TWO_ATTEMPTS
+
+from psfleet.errors import BadJobError, UsageError
+from psfleet.report.charts import joint_chart, line_chart
+from psfleet.report.compare import NUM_COLORS, ComparedRun, figures, render, settings
+from psfleet.report.schema import History, Point
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[ComparedRun]:
+    """Two runs that ended, and one that trains for the first time and has no report."""
+    for name, steps, report in (("<a>", 10, DONE), ("b", 20, TWO_ATTEMPTS), ("c", 10, None)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "job.json").write_text(sample_job(steps=steps).model_dump_json())
+        if report is not None:
+            report.write(tmp_path / name)
+        history = History(tmp_path / name / History.FILE_NAME)
+        for step in range(1, steps if report is not None else 2):
+            history.append(
+                Point(time=0.0, step=step, generation=1, loss=1 / step, step_secs=0.1, examples_per_sec=40.0)
+            )
+    return [ComparedRun.read(tmp_path / name) for name in ("<a>", "b", "c")]
+
+
+def test_only_settings_that_differ_are_listed(runs: list[ComparedRun]) -> None:
+    assert settings(runs) == [("train.steps", ("10", "20", "10"))]
+    assert settings([runs[0], runs[2]]) == []
+
+
+def test_the_job_is_the_one_that_trained_the_model(tmp_path: Path, runs: list[ComparedRun]) -> None:
+    """An attempt with another job was refused."""
+    save(tmp_path / "b" / "checkpoints", 20, extra={"job": sample_job(steps=30).model_dump(mode="json")})
+    assert settings([runs[0], ComparedRun.read(tmp_path / "b")]) == [("train.steps", ("10", "30"))]
+
+
+def test_figures_are_those_of_the_reports(runs: list[ComparedRun]) -> None:
+    found = dict(figures(runs))
+    assert found["status"] == ("done", "failed (75)", "–")
+    assert found["evaluation: accuracy"] == ("0.9876", "0.9876", "–")
+    assert found["steps"] == ("1,900 of 1,900", "1,900 of 1,900", "–")
+    assert found["attempts"] == ("1", "2", "–")
+
+
+def test_the_page_has_the_curve_of_each_run_and_needs_nothing_else(runs: list[ComparedRun]) -> None:
+    page = render(runs)
+    charts = [ElementTree.fromstring(svg) for svg in re.findall(r'<svg class="chart".*?</svg>', page, re.DOTALL)]
+    assert [chart.findtext("title") for chart in charts] == ["Loss by step", "Examples per second by step"]
+    for chart in charts:
+        assert [path.get("style", "").partition(";")[0] for path in chart.iter("path")] == [
+            "stroke: var(--run-0)",
+            "stroke: var(--run-1)",
+        ]
+        assert [dot.get("style") for dot in chart.iter("circle")] == ["fill: var(--run-2)"]
+    assert "&lt;a&gt; ends at 0.1111 at step 9; " in page
+    assert "<a>" not in page
+    assert not re.search(r"<script|https?://|url\(|@import|\ssrc=|\shref=", page)
+
+
+def test_more_runs_than_colours_are_told_apart_by_dashes(runs: list[ComparedRun]) -> None:
+    page = render(runs[:1] * (NUM_COLORS + 1))
+    assert page.count("stroke: var(--run-0); stroke-dasharray: none") == 4
+    assert page.count("stroke: var(--run-0); stroke-dasharray: 6 4") == 4
+
+
+def test_a_joint_chart_has_the_axes_of_all_series_and_each_curve_as_its_own_chart() -> None:
+    first, second = [(0.0, 1.0), (10.0, 2.0)], [(0.0, 3.0), (40.0, 5.0), (50.0, float("nan"))]
+    chart, alone = joint_chart([first, [], second]), line_chart([*first, *second])
+    assert chart is not None
+    assert alone is not None
+    assert (chart.x_axis, chart.y_axis) == (alone.x_axis, alone.y_axis)
+    assert [len(curve.paths) for curve in chart.curves] == [1, 0, 1]
+    assert joint_chart([[], [(1.0, float("inf"))]]) is None
+
+
+def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no job\.json can be read"):
+        ComparedRun.read(tmp_path)
+    (tmp_path / "job.json").write_text("[]")
+    with pytest.raises(BadJobError, match="expected a resolved job"):
+        ComparedRun.read(tmp_path)
