@@ -16,7 +16,7 @@ from psfleet.report.schema import CheckpointInfo, Event, Report
 
 logger = logging.getLogger("psfleet.report")
 
-OUTCOME = ("status", "exit_code", "error", "name", "run")
+OUTCOME = ("status", "exit_code", "error", "name", "run", "stopped_early")
 """Fields that tell about the newest attempt, whatever it did."""
 OF_MODEL = ("final_step", "target_step")
 """Fields that describe the newest attempt that trained or is done."""

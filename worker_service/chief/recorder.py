@@ -156,8 +156,8 @@ class Recorder:
 
     def worker_examples_per_sec(self) -> dict[int, float]:
         """Examples of the gradients that each worker has pushed per second, by index."""
-        batch_size = self._job.train.batch_size
-        return {index: rate * batch_size for index, rate in self.worker_rates.gradients_per_sec().items()}
+        examples = self._job.train.gradient_examples
+        return {index: rate * examples for index, rate in self.worker_rates.gradients_per_sec().items()}
 
     def _examples(self, steps: int) -> int:
         """Number of examples in the gradients of a number of steps."""

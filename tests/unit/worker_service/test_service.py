@@ -64,6 +64,7 @@ def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lead:
         chief = SimpleNamespace(run=frozen, error=own, report=lambda error: "failed")
         components = SimpleNamespace(
             recorder=SimpleNamespace(close=lambda: None),
+            callbacks=SimpleNamespace(end=lambda report: None),
             attempt=begin(chief_settings(tmp_path)),
             storage=Storage(Events(tmp_path, sample_job()), 1.0),
         )
@@ -190,7 +191,12 @@ class Ends:
         chief = SimpleNamespace(error=None, run=run, report=lambda error: error)
         attempt = SimpleNamespace(may_report_failure=lambda states: True, out=Path("out"))
         storage = SimpleNamespace(writing=lambda what: nullcontext())
-        components = SimpleNamespace(recorder=SimpleNamespace(close=lambda: None), attempt=attempt, storage=storage)
+        components = SimpleNamespace(
+            recorder=SimpleNamespace(close=lambda: None),
+            callbacks=SimpleNamespace(end=lambda report: None),
+            attempt=attempt,
+            storage=storage,
+        )
         monkeypatch.setattr(service, "Chief", lambda *args: chief)
         monkeypatch.setattr(service, "chief_components", lambda *args: components)
         monkeypatch.setattr("worker_service.service.html.publish", lambda report, out: self.reports.append(report))
