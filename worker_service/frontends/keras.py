@@ -52,6 +52,8 @@ class KerasFrontEnd:
             id(variable): TensorSpec(name, tuple(variable.shape), variable.dtype)
             for variable, name in zip(trained + others, keras_names(trained + others), strict=True)
         }
+        if index == 0:
+            keras_checks.warn_if_compiled(self._model, job)
         with user_code(job, "compile()"):
             self._model.compile(
                 loss=program.loss,

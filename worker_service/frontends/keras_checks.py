@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,10 @@ import keras
 import tensorflow as tf
 
 from psfleet.errors import ProgramError
+from psfleet.job.job import Job
 from psfleet.tf.program_data import PSFLEET_BATCHES
+
+logger = logging.getLogger("psfleet.worker")
 
 
 def check_examples(program: str, batch_spec: Any) -> None:
@@ -61,6 +65,18 @@ def check_model(program: str, model: keras.Model, trained: Sequence[Any]) -> Non
             raise _error(program, f"trainable variable {variable.path} is {variable.dtype}, expected float32")
         if variable.constraint is not None:
             raise _error(program, f"trainable variable {variable.path} has a constraint, which no ps applies")
+
+
+def warn_if_compiled(model: keras.Model, job: Job) -> None:
+    """Warns if the program has compiled the model itself: nothing of that is used."""
+    if model.compiled:
+        logger.warning(
+            "model() compiles the model, with optimizer %s: that is not used, because each ps applies the job's "
+            "optimizer, %s, to its shard; loss and metrics are those of KerasProgram",
+            type(model.optimizer).__name__,
+            job.optimizer.name,
+            extra={"event": "compiled_model"},
+        )
 
 
 def _error(program: str, message: str) -> ProgramError:

@@ -237,3 +237,17 @@ def test_a_program_that_cannot_be_trained_is_told(fields: dict[str, Any], messag
     with pytest.raises(ProgramError, match=message) as caught:
         front_of("regularized", **fields)
     assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_the_program_compiles_is_trained_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Its optimizer would otherwise seem to be used."""
+
+    def compiled() -> keras.Model:
+        model = keras.Sequential([keras.Input((5,)), layers.Dense(3)])
+        model.compile(keras.optimizers.Nadam())
+        return model
+
+    front_of("mlp", index=1, num_shards=2, model=compiled)
+    assert "compiles" not in caplog.text, "one worker says it"
+    front_of("mlp", model=compiled)
+    assert "optimizer Nadam: that is not used, because each ps applies the job's optimizer, sgd" in caplog.text
