@@ -122,7 +122,9 @@ class _Mapping:
 def _slots(function: bytes) -> Iterator[_Slot]:
     """The slots of a function in TensorFlow's loaded libraries."""
     libraries = str(Path(tf.__file__).parent / "libtensorflow")
-    mappings = [_Mapping.parse(line) for line in MAPS.read_text().splitlines()] if MAPS.exists() else []
+    # A process has more than a thousand mappings, of which these libraries have a few.
+    lines = [line for line in MAPS.read_text().splitlines() if libraries in line] if MAPS.exists() else []
+    mappings = [_Mapping.parse(line) for line in lines]
     bases: dict[str, int] = {}
     for mapping in mappings:
         # The lowest one is the base address; the same offset may be mapped again above it.

@@ -90,7 +90,11 @@ def batch(x: float, blocked: bool = False) -> Sequence[np.ndarray]:
 
 @dataclass
 class GraphFleet:
-    """The shards of a fleet that trains `TwoTensors` by plain descent at rate 1 from zeros."""
+    """The shards of a fleet that trains `TwoTensors` by plain descent at rate 1 from zeros.
+
+    Attributes:
+        queues: A session on the first ps, in which the sizes of its queues are read.
+    """
 
     job: Job
     layout: Layout
@@ -98,6 +102,7 @@ class GraphFleet:
     shards: list[ShardGraph]
     threads: ThreadPoolExecutor
     front_end: FrontEnd
+    queues: tf.compat.v1.Session
 
     @contextmanager
     def worker(self, index: int, step_secs: float = STEP_SECS) -> Iterator[InProcessWorker]:
@@ -127,9 +132,7 @@ class GraphFleet:
 
     def size(self, queue: str) -> int:
         """Elements in a queue of the first shard: `gradients` that have arrived, or `waiting` workers."""
-        sizes = _queue_sizes(self.job.model_dump_json(), self.front_end)
-        with tf.compat.v1.Session(f"grpc://{self.ps[0].data}", graph=sizes[queue].graph) as session:
-            return int(session.run(sizes[queue]))
+        return int(self.queues.run(_queue_sizes(self.job.model_dump_json(), self.front_end)[queue]))
 
     def advance(self, *shards: int) -> None:
         """Makes the next update of some shards, by default of all."""
@@ -180,9 +183,10 @@ def graph_fleet(
         )
         for shard, address in enumerate(ps)
     ]
-    with ThreadPoolExecutor() as threads:
+    sizes = _queue_sizes(job.model_dump_json(), front_end)["gradients"].graph
+    with ThreadPoolExecutor() as threads, tf.compat.v1.Session(f"grpc://{ps[0].data}", graph=sizes) as queues:
         try:
-            yield GraphFleet(job, layout, ps, shards, threads, front_end)
+            yield GraphFleet(job, layout, ps, shards, threads, front_end, queues)
         finally:
             for shard in shards:
                 shard.close()
