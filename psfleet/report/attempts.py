@@ -20,7 +20,7 @@ OUTCOME = ("status", "exit_code", "error", "name", "run", "stopped_early")
 """Fields that tell about the newest attempt, whatever it did."""
 OF_MODEL = ("final_step", "target_step")
 """Fields that describe the newest attempt that trained or is done."""
-OF_TRAINING = ("mode", "seconds", "versions")
+OF_TRAINING = ("mode", "seconds", "training_seconds", "versions")
 """Fields that describe the newest attempt that trained."""
 
 

@@ -120,7 +120,10 @@ class Report(Record):
     generation: Count = Field(
         0, description="Generation of the fleet's state at the end; each rollback starts a new one."
     )
-    seconds: float = Field(0.0, description="Duration in seconds of the newest attempt that trained.")
+    seconds: float = Field(0.0, description="Duration in seconds of the newest attempt that trained, start included.")
+    training_seconds: float = Field(
+        0.0, description="Those of these seconds in which the chief trained: neither starting, waiting nor evaluating."
+    )
     examples_per_sec: float = Field(0.0, description="Examples of used gradients per second of training.")
     step_secs: StepSecs = Field(default_factory=StepSecs, description="Distribution of step times.")
     loss: float | None = Field(

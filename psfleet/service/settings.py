@@ -29,6 +29,7 @@ TLS = "PSFLEET_TLS"
 RECORDS = "PSFLEET_RECORDS"
 ON_SIGTERM = "PSFLEET_ON_SIGTERM"
 START = "PSFLEET_START"
+LAUNCHED = "PSFLEET_LAUNCHED"
 FORK_SERVER = "PSFLEET_FORK_SERVER"
 NO_FORK_SERVER = "none"
 """Value of FORK_SERVER: each process starts in a new interpreter."""
@@ -95,6 +96,7 @@ class Settings:
         leaves_on_sigterm: Whether the chief, too, exits at SIGTERM and is replaced (Kubernetes evicts pods and drains
             nodes), instead of writing a checkpoint and ending the run.
         start: Identifier of this attempt of the run, which replacements of a process share; empty: none.
+        launched: When a local launcher started the attempt, in seconds since 1970; 0: there is none.
     """
 
     job: Job | None
@@ -111,6 +113,7 @@ class Settings:
     records: Path | None = None
     leaves_on_sigterm: bool = False
     start: str = ""
+    launched: float = 0.0
 
 
 def read(environ: Mapping[str, str] | None = None) -> Settings:
@@ -141,6 +144,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         records=Path(env[RECORDS]) if env.get(RECORDS) else None,
         leaves_on_sigterm=_leaves(env.get(ON_SIGTERM, "")),
         start=env.get(START, ""),
+        launched=_seconds(LAUNCHED, env.get(LAUNCHED) or "0"),
     )
 
 
@@ -235,6 +239,13 @@ def _leaves(text: str) -> bool:
     if text not in ("", LEAVE):
         raise BadJobError(f"{ON_SIGTERM} is {text!r}, expected {LEAVE} or nothing")
     return bool(text)
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise BadJobError(f"{name} is {text!r}, expected a number of seconds") from error
 
 
 def _integer(name: str, text: str) -> int:

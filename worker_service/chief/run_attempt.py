@@ -99,7 +99,7 @@ def _new_marker(settings: Settings, chief: str) -> _Marker:
     checkpoints, job = settings.out / CHECKPOINTS, settings.job
     first_step, changes = (None, []) if job is None else resumed_from(checkpoints, job)
     first_event = EventLog(settings.out / EventLog.FILE_NAME).num_bytes()
-    return _Marker(settings.start, time.time(), chief, first_step, tuple(changes), first_event)
+    return _Marker(settings.start, settings.launched or time.time(), chief, first_step, tuple(changes), first_event)
 
 
 def _read(out: Path) -> _Marker:

@@ -166,6 +166,7 @@ class RunFinisher:
             final_step=max([state.step for state in known] + [checkpoint.step if checkpoint else 0]),
             generation=max([state.generation for state in known] + [checkpoint.generation if checkpoint else 0]),
             seconds=self._seconds(),
+            training_seconds=recorder.training_secs,
             examples_per_sec=recorder.examples_per_sec(),
             step_secs=StepSecs(p50=recorder.quantile_secs(0.5), p95=recorder.quantile_secs(0.95)),
             loss=recorder.loss,

@@ -143,6 +143,7 @@ class Local:
             # The launcher's own environment may be that of a pod, but its processes are not pods.
             settings.ON_SIGTERM: "",
             settings.START: "",
+            settings.LAUNCHED: str(time.time()),
         }
         tasks = []
         for place, address in enumerate(free):
