@@ -29,7 +29,7 @@ TLS = "PSFLEET_TLS"
 RECORDS = "PSFLEET_RECORDS"
 ON_SIGTERM = "PSFLEET_ON_SIGTERM"
 START = "PSFLEET_START"
-LAUNCHED = "PSFLEET_LAUNCHED"
+LAUNCHED = "PSFLEET_LAUNCHED_MS"
 FORK_SERVER = "PSFLEET_FORK_SERVER"
 NO_FORK_SERVER = "none"
 """Value of FORK_SERVER: each process starts in a new interpreter."""
@@ -144,7 +144,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         records=Path(env[RECORDS]) if env.get(RECORDS) else None,
         leaves_on_sigterm=_leaves(env.get(ON_SIGTERM, "")),
         start=env.get(START, ""),
-        launched=_seconds(LAUNCHED, env.get(LAUNCHED) or "0"),
+        launched=_integer(LAUNCHED, env.get(LAUNCHED) or "0") / 1000,
     )
 
 
@@ -239,13 +239,6 @@ def _leaves(text: str) -> bool:
     if text not in ("", LEAVE):
         raise BadJobError(f"{ON_SIGTERM} is {text!r}, expected {LEAVE} or nothing")
     return bool(text)
-
-
-def _seconds(name: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError as error:
-        raise BadJobError(f"{name} is {text!r}, expected a number of seconds") from error
 
 
 def _integer(name: str, text: str) -> int:

@@ -143,7 +143,7 @@ class Local:
             # The launcher's own environment may be that of a pod, but its processes are not pods.
             settings.ON_SIGTERM: "",
             settings.START: "",
-            settings.LAUNCHED: str(time.time()),
+            settings.LAUNCHED: str(int(time.time() * 1000)),
         }
         tasks = []
         for place, address in enumerate(free):
