@@ -55,13 +55,13 @@ down: venv ## Saves, stops and removes JOB's fleet; ARGS go to `psfleet down`
 	@$(BIN)/psfleet down $(JOB) $(ARGS)
 
 test: venv ## Runs unit tests and fleet tests (real processes); ARGS go to pytest
-	$(BIN)/pytest $(TWO_AT_ONCE) tests/fleet tests/unit $(ARGS)
+	$(BIN)/pytest $(IN_PARALLEL) tests/fleet tests/unit $(ARGS)
 
 test-unit: venv ## Runs unit tests; ARGS go to pytest
-	$(BIN)/pytest $(TWO_AT_ONCE) tests/unit $(ARGS)
+	$(BIN)/pytest $(IN_PARALLEL) tests/unit $(ARGS)
 
 test-fleet: venv ## Runs fleet tests; ARGS go to pytest
-	$(BIN)/pytest $(TWO_AT_ONCE) tests/fleet $(ARGS)
+	$(BIN)/pytest $(IN_PARALLEL) tests/fleet $(ARGS)
 
 test-compose: venv images ## Tests images and fleets in containers on a Docker engine; ARGS go to pytest
 	$(BIN)/pytest tests/compose $(ARGS)
