@@ -58,6 +58,9 @@ def up(job: JobFile, on: On = COMPOSE, overrides: Overrides = None, out: Out = N
             # Deletes the results of earlier runs here, which `collect` would otherwise mix with those of this run.
             with claimed(folder, loaded, fresh=True, platform=on):
                 pass
+        for member in place.members(loaded.name):
+            if member.url:
+                console.print(f"{member.role}: {member.url}", markup=False, highlight=False)
         with progress(console, loaded) as listener:
             FleetWatcher(place, loaded, listener).run()
         report = collect(place, loaded.name, folder, on)

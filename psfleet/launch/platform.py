@@ -55,6 +55,7 @@ class Member:
         needs_user: Whether the problem persists until a user acts.
         note: What happened to it before, in one line.
         host: Host name of a worker in the chief's table of the fleet, which has the index that the worker leased.
+        url: At which its pages are reached from this machine; empty: it has none.
     """
 
     fleet: str
@@ -74,6 +75,7 @@ class Member:
     needs_user: bool = False
     note: str = ""
     host: str = ""
+    url: str = ""
 
     @property
     def has_failed(self) -> bool:

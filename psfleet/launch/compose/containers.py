@@ -52,6 +52,7 @@ def member_of(container: Container, starts: int = 0, killed: float | None = None
         health=str(state.get("Health", {}).get("Status", "")) if status == "running" else "",
         note=f"killed at {when}: out of memory, the limit is {limit}" if killed is not None else "",
         host=str(container.attrs["Config"]["Hostname"]) if role == "worker" else "",
+        url=_url(container.attrs),
     )
 
 
@@ -71,3 +72,11 @@ def _cause(state: Mapping[str, Any], memory_limit: str) -> str:
 def seconds(text: str) -> float:
     """Converts a time of the engine (ISO 8601) to seconds since 1970."""
     return datetime.fromisoformat(text).timestamp()
+
+
+def _url(attributes: Mapping[str, Any]) -> str:
+    """The address of the first published port; empty if there is none."""
+    for published in attributes.get("NetworkSettings", {}).get("Ports", {}).values():
+        for binding in published or ():
+            return f"http://{binding['HostIp']}:{binding['HostPort']}"
+    return ""

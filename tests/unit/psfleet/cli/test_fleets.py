@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,6 +43,21 @@ def test_the_hint_after_ctrl_c_repeats_the_whole_command(psfleet: Psfleet, monke
     assert said.code == 130
     assert "`psfleet up job.yaml --on kubernetes --set 'options.text=two words' --out 'a b'`" in said.out
     assert "`psfleet down tiny --on kubernetes`" in said.out
+
+
+def test_the_address_of_tensorboard_is_printed_before_training(
+    psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = dataclasses.replace(member("ps"), role="tensorboard", url="http://127.0.0.1:6007")
+    platform = ScriptedPlatform([member("ps"), member("chief"), board])
+    monkeypatch.setattr(fleets, "platform", lambda name: platform)
+
+    def interrupt(self: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fleets, "start", lambda platform, request: None)
+    monkeypatch.setattr(fleets.FleetWatcher, "run", interrupt)
+    assert psfleet("up", "job.yaml").out.splitlines()[0] == "tensorboard: http://127.0.0.1:6007"
 
 
 def test_results_of_a_fleet_are_copied_and_summed_up(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:

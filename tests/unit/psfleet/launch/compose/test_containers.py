@@ -153,3 +153,10 @@ def test_lines_are_whole_wherever_the_engine_cuts_them() -> None:
 
 def test_the_engines_times_keep_their_fraction() -> None:
     assert seconds("1970-01-01T00:00:02.5000001Z") == pytest.approx(2.5000001)
+
+
+def test_a_published_port_is_the_address_of_a_member() -> None:
+    ports = {"8888/tcp": None, "6006/tcp": [{"HostIp": "127.0.0.1", "HostPort": "6009"}]}
+    board = container("tensorboard", NetworkSettings={"Ports": ports})
+    assert member_of(board).url == "http://127.0.0.1:6009"
+    assert member_of(container("ps", NetworkSettings={"Ports": {}})).url == ""
