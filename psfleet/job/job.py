@@ -107,7 +107,7 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
         BadJobError: The content is not a valid job; names each invalid field.
     """
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.load(path.read_text(encoding="utf-8"), _loader(path.resolve().parent))
     except OSError as error:
         raise UsageError(f"job file {path}: {error.strerror or error}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -115,6 +115,21 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
     if not isinstance(content, dict):
         raise BadJobError(f"job file {path} holds {type(content).__name__}, expected a mapping of fields")
     return parse_job(content, str(path), overrides)
+
+
+def _loader(folder: Path) -> type[yaml.SafeLoader]:
+    """A YAML loader that knows the tag `!path`: a path relative to a folder."""
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    def path(loader: yaml.SafeLoader, node: yaml.Node) -> str:
+        if not isinstance(node, yaml.ScalarNode):
+            raise yaml.constructor.ConstructorError(None, None, "!path needs a text", node.start_mark)
+        return str(folder / loader.construct_scalar(node))
+
+    Loader.add_constructor("!path", path)
+    return Loader
 
 
 def parse_job(content: Mapping[str, Any], source: str = "job", overrides: Sequence[str] = ()) -> Job:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from psfleet.errors import UsageError
+from psfleet.errors import BadJobError, UsageError
 from psfleet.job.differences import changes
 from psfleet.job.job import Job, load_job, parse_job
 from psfleet.job.optimizer import Adam, Constant, Exponential, Piecewise, Sgd
@@ -178,3 +178,20 @@ def test_the_changes_between_two_jobs_are_named_by_field() -> None:
     after = parse_job(minimal(fleet={"ps": 2}, options={"rate": 0.5}, train={"steps": 20, "batch_size": 4}))
     found = changes(before.model_dump(mode="json"), after)
     assert {"fleet.ps 1 -> 2", "options.rate nothing -> 0.5", "train.steps 10 -> 20"} <= set(found)
+
+
+def test_a_text_with_the_tag_path_is_relative_to_the_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "jobs").mkdir()
+    file = tmp_path / "jobs" / "job.yaml"
+    options = "options: {data: !path ../data, absolute: !path /data, plain: data}"
+    file.write_text(
+        f"{options}\nname: a\nprogram: p:b\n"
+        "optimizer: {name: sgd, learning_rate: 1}\ntrain: {steps: 1, batch_size: 1}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert load_job(Path("jobs/job.yaml")).options == {
+        "data": f"{tmp_path}/jobs/../data", "absolute": "/data", "plain": "data"
+    }  # fmt: skip
+    file.write_text("options: {data: !path [a]}")
+    with pytest.raises(BadJobError, match="is not YAML: !path needs a text"):
+        load_job(file)
