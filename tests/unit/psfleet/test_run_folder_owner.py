@@ -37,10 +37,13 @@ def test_a_job_file_of_this_name_is_not_taken_for_a_run_that_left_it(tmp_path: P
     for name, text in mine.items():
         (tmp_path / name).write_text(text)
     for _ in range(2):
-        with pytest.raises(UsageError, match="has job.json, .*which no run has written"), claimed(tmp_path, JOB, fresh):
+        with (
+            pytest.raises(UsageError, match=r"has job\.json, .*which no run has written"),
+            claimed(tmp_path, JOB, fresh),
+        ):
             pytest.fail("claimed")
     (tmp_path / "logs" / "server.log").unlink()
-    with pytest.raises(UsageError, match="has job.json, which no run has written"), claimed(tmp_path, JOB, fresh):
+    with pytest.raises(UsageError, match=r"has job\.json, which no run has written"), claimed(tmp_path, JOB, fresh):
         pytest.fail("claimed")
     assert (tmp_path / "job.json").read_text() == mine["job.json"]
 
