@@ -119,6 +119,8 @@ def claimed(path: Path, job: Job, fresh: bool, platform: str = LOCAL, keeps: boo
     folder = RunFolder(path.resolve())
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
+        # Before there is a lock, by which `owner` knows the folder of a run.
+        check_owner(path, job, fresh, platform)
         lock = (folder.path / LOCK).open("w")
     except OSError as error:
         raise UsageError(f"--out {path}: {error.strerror or error}, expected a folder that can be written") from error
@@ -152,7 +154,8 @@ def check_owner(path: Path, job: Job, fresh: bool, platform: str) -> None:
     """
     found = owner(path)
     if found is None:
-        in_the_way = [name for name in (ALL_RESULTS if fresh else OVERWRITTEN) if _exists(path / name)]
+        names = (JOB_FILE, *(ALL_RESULTS if fresh else OVERWRITTEN))
+        in_the_way = [name for name in names if _exists(path / name)]
         if in_the_way:
             raise UsageError(
                 f"--out {path}: has {', '.join(in_the_way)}, which no run has written (there is no {OWNER_FILE}); "
@@ -193,8 +196,12 @@ def _try_lock(lock: IO[str], kind: int) -> bool:
 
 
 def owner(path: Path) -> Owner | None:
-    """The owner of a run folder; None if no run has written it."""
-    for name in (OWNER_FILE, JOB_FILE):
+    """The owner of a run folder; None if no run has written it.
+
+    A run of an earlier version has no marker, but `job.json` and a lock; without a lock, `job.json` is a file of the
+    user's, for example a job file.
+    """
+    for name in (OWNER_FILE, JOB_FILE) if (path / LOCK).exists() else (OWNER_FILE,):
         try:
             content = json.loads((path / name).read_bytes())
             return Owner(str(content["name"]), str(content.get("platform", "")))

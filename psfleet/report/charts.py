@@ -16,6 +16,8 @@ LOG_RATIO = 100.0
 """Positive values whose maximum is at least this multiple of their minimum have a logarithmic scale."""
 DRAWABLE = 1e100
 """Larger numbers are treated as non-finite, because scaling them would overflow."""
+SMALLEST = 1e-300
+"""Differences of smaller numbers cannot be divided into ticks, because powers of ten below them are 0."""
 
 Sample = tuple[float, float]
 """(x, y); y may be NaN or infinite, x may not."""
@@ -114,7 +116,7 @@ def joint_chart(series: Sequence[Sequence[Sample]]) -> JointChart | None:
 
 def _axes(steps: Sequence[float], values: Sequence[float]) -> tuple[Axis, Axis]:
     """The axes of a chart over steps; that of the values is logarithmic if they are positive and far apart."""
-    is_log = min(values) > 0 and max(values) / min(values) >= LOG_RATIO
+    is_log = min(values) >= SMALLEST and max(values) / min(values) >= LOG_RATIO
     x_axis = _axis(steps, LEFT, RIGHT, log=False, whole=True)
     return x_axis, _axis(values, BOTTOM, TOP, log=is_log, whole=False)
 
@@ -174,9 +176,9 @@ def _widened(low: float, high: float, whole: bool) -> tuple[float, float]:
     """A range of non-zero width; it starts at 0 if the values are near 0."""
     if 0 < low < high / 2:
         low = 0.0
-    if high - low > 1e-6 * max(abs(low), abs(high)):
+    if high - low > max(1e-6 * max(abs(low), abs(high)), SMALLEST):
         return low, high
-    margin = 1.0 if whole else abs(high) / 10 or 1.0
+    margin = 1.0 if whole or abs(high) < SMALLEST else abs(high) / 10
     return low - margin, high + margin
 
 

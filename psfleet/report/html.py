@@ -65,12 +65,16 @@ def publish(report: Report, folder: Path) -> Report:
     """
     report = standing(merged(earlier_report(folder), report), folder)
     report.write(folder)
-    evaluations = EvaluationLog(folder / EvaluationLog.FILE_NAME).curve()
-    text = render(report, History(folder / History.FILE_NAME).curve(), evaluations)
     temporary = folder / "report.html.tmp"
-    temporary.write_text(text, encoding="utf-8")
+    temporary.write_text(page(report, folder), encoding="utf-8")
     temporary.replace(folder / "report.html")
     return report
+
+
+def page(report: Report, folder: Path) -> str:
+    """Renders the page of a run with the curves in its folder."""
+    evaluations = EvaluationLog(folder / EvaluationLog.FILE_NAME).curve()
+    return render(report, History(folder / History.FILE_NAME).curve(), evaluations)
 
 
 @cache

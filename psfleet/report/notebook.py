@@ -7,7 +7,7 @@ from pathlib import Path
 
 from psfleet.errors import UsageError
 from psfleet.report import html
-from psfleet.report.schema import History, Report
+from psfleet.report.schema import Report
 
 HEIGHT = 720
 """Of the frame in the cell's output, in pixels; it scrolls."""
@@ -24,7 +24,7 @@ def show(report: Report, folder: Path | None) -> None:
         raise UsageError(f"there is no notebook; the page is {folder / 'report.html'}") from error
     if get_ipython() is None:
         raise UsageError(f"there is no notebook; the page is {folder / 'report.html'}")
-    display(_Page(html.render(report, History(folder / History.FILE_NAME).curve())))
+    display(_Page(html.page(report, folder)))
 
 
 class _Page:

@@ -13,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from psfleet.checkpoint.manifest import read_manifest
 from psfleet.checkpoint.tensors import read_tensors
+from psfleet.errors import NoCheckpointError
 from psfleet.job.job import Job
 from psfleet.report.schema import Report
 
@@ -114,14 +115,20 @@ def _relative(path: str) -> str:
 
 
 def _few_weights(report: Report) -> dict[str, float]:
-    """The parameters of a model that has at most FEW_WEIGHTS, by name; empty for a larger model."""
-    if report.checkpoint is None or not Path(report.checkpoint.path).is_dir():
+    """The parameters of a model that has at most FEW_WEIGHTS, by name.
+
+    Empty for a larger model, and if the checkpoint cannot be read: the report has its own verdict on that.
+    """
+    if report.checkpoint is None:
         return {}
-    checkpoint = read_manifest(Path(report.checkpoint.path))
-    specs = checkpoint.layout.parameters.specs
-    if sum(spec.size for spec in specs) > FEW_WEIGHTS:
+    try:
+        checkpoint = read_manifest(Path(report.checkpoint.path))
+        specs = checkpoint.layout.parameters.specs
+        if sum(spec.size for spec in specs) > FEW_WEIGHTS:
+            return {}
+        tensors = read_tensors(checkpoint)
+    except (NoCheckpointError, OSError):
         return {}
-    tensors = read_tensors(checkpoint)
     return {
         spec.name + (f"[{at}]" if spec.shape else ""): float(value)
         for spec in specs

@@ -95,7 +95,8 @@ class Settings:
             `psfleet.service.exit_records`); None: the launcher or Kubernetes decides about restarts.
         leaves_on_sigterm: Whether the chief, too, exits at SIGTERM and is replaced (Kubernetes evicts pods and drains
             nodes), instead of writing a checkpoint and ending the run.
-        start: Identifier of this attempt of the run, which replacements of a process share; empty: none.
+        start: Identifier of this attempt of the run, which replacements of a process share: of the launcher or the
+            Kubernetes Job, or the host name of a container that is restarted; empty: none.
         launched: When a local launcher started the attempt, in seconds since 1970; 0: there is none.
     """
 
@@ -143,7 +144,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         tls=Path(env[TLS]) if env.get(TLS) else None,
         records=Path(env[RECORDS]) if env.get(RECORDS) else None,
         leaves_on_sigterm=_leaves(env.get(ON_SIGTERM, "")),
-        start=env.get(START, ""),
+        start=env.get(START) or (os.uname().nodename if env.get(RECORDS) else ""),
         launched=_integer(LAUNCHED, env.get(LAUNCHED) or "0") / 1000,
     )
 

@@ -72,16 +72,15 @@ class _Marker:
 def begin(settings: Settings) -> Attempt:
     """Stores this chief as the newest of its attempt; the first one removes what only an earlier attempt needs.
 
-    A chief is not the first of its attempt if its settings name the cause of a restart, or if the platform names the
-    attempt and the marker in the run's folder has the same name.
+    If the platform names the attempt, a chief is its first one unless the marker in the run's folder has the same name:
+    a process that was killed while it imported TensorFlow has not begun, although the next one is a restart of it.
+    Else it is the first one if its settings name no cause of a restart.
     """
     chief = secrets.token_hex(8)
     marker = replace(_read(settings.out), chief=chief)
     if is_first(settings):
         clear(settings.out, OF_ONE_ATTEMPT)
         marker = _new_marker(settings, chief)
-    elif not marker.name:
-        marker = replace(marker, name=settings.start)
     with suppress(OSError):
         temporary = settings.out / f"{STARTED}.{chief}.tmp"
         temporary.write_text(json.dumps(asdict(marker)))
@@ -91,7 +90,7 @@ def begin(settings: Settings) -> Attempt:
 
 def is_first(settings: Settings) -> bool:
     """Whether the chief is the first of its attempt; see `begin`."""
-    return not settings.cause and (not settings.start or settings.start != _read(settings.out).name)
+    return settings.start != _read(settings.out).name if settings.start else not settings.cause
 
 
 def _new_marker(settings: Settings, chief: str) -> _Marker:

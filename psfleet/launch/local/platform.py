@@ -142,7 +142,7 @@ class Local:
             settings.METRICS_PORT: "0",
             # The launcher's own environment may be that of a pod, but its processes are not pods.
             settings.ON_SIGTERM: "",
-            settings.START: "",
+            settings.START: self.run,
             settings.LAUNCHED: str(int(time.time() * 1000)),
         }
         tasks = []

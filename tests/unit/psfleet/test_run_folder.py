@@ -52,6 +52,7 @@ def used(tmp_path: Path) -> Path:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
     (tmp_path / "job.json").write_text('{"name": "tiny"}')
+    (tmp_path / ".lock").touch()
     return tmp_path
 
 

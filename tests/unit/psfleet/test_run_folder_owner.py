@@ -29,6 +29,25 @@ def test_a_folder_that_no_run_has_written_is_refused_if_files_would_be_deleted(
     assert (tmp_path / file).read_text() == "mine"
 
 
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_job_file_of_this_name_is_not_taken_for_a_run_that_left_it(tmp_path: Path, fresh: bool) -> None:
+    """`psfleet train job.json --out .`: the job file is JSON, and the logs beside it are the user's."""
+    mine = {"job.json": '{"name": "sample"}', "logs/server.log": "mine"}
+    (tmp_path / "logs").mkdir()
+    for name, text in mine.items():
+        (tmp_path / name).write_text(text)
+    for _ in range(2):
+        with (
+            pytest.raises(UsageError, match=r"has job\.json, .*which no run has written"),
+            claimed(tmp_path, JOB, fresh),
+        ):
+            pytest.fail("claimed")
+    (tmp_path / "logs" / "server.log").unlink()
+    with pytest.raises(UsageError, match=r"has job\.json, which no run has written"), claimed(tmp_path, JOB, fresh):
+        pytest.fail("claimed")
+    assert (tmp_path / "job.json").read_text() == mine["job.json"]
+
+
 @pytest.mark.parametrize("file", ["notes.txt", "data/a.csv", "checkpoints/00000010-g1/manifest.json"])
 def test_other_files_and_copied_checkpoints_do_not_keep_a_run_out(tmp_path: Path, file: str) -> None:
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)

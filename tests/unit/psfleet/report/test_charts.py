@@ -33,6 +33,9 @@ def test_thinning_keeps_order_ends_and_extremes() -> None:
         [1.0, 1e200],
         [1e-9, 2e-9, 1.5e-9],
         [0.1, 1e6],
+        [0.1, 5e-324],
+        [0.0, 5e-324],
+        [1e-322, 1e-322],
     ],
 )
 def test_everything_drawn_lies_inside_the_plot_with_few_ticks(values: list[float]) -> None:

@@ -13,6 +13,7 @@ from support.report_samples import DONE, TWO_ATTEMPTS
 from support.tiny_job import job
 
 from psfleet.report.progress import progress, starting_entry, summary
+from psfleet.report.schema import CheckpointInfo
 
 STARTING = {"event": "starting", "message": "chief: importing TensorFlow"}
 STEP = {"event": "progress", "step": 7, "loss": 0.25, "examples_per_sec": 1200.0, "step_secs": 0.1}
@@ -76,3 +77,14 @@ def test_the_summary_lists_the_attempts_if_there_was_more_than_one() -> None:
     assert "attempts" not in first
     assert "attempts:        2: done at step 1900, failed at step 1900 (exit code 75)" in second
     assert "steps:           1900 of 1900" in second
+
+
+@pytest.mark.parametrize("manifest", [None, "{}", "no json"])
+def test_the_summary_of_a_run_with_a_damaged_checkpoint_ends(tmp_path: Path, manifest: str | None) -> None:
+    """The report says what is wrong, and the command exits with the report's code."""
+    if manifest is not None:
+        (tmp_path / "manifest.json").write_text(manifest)
+    text = io.StringIO()
+    report = DONE.model_copy(update={"checkpoint": CheckpointInfo(path=str(tmp_path), step=1900)})
+    summary(Console(file=text, width=500, color_system=None), report, Path("out"))
+    assert f"checkpoint:      {tmp_path}" in text.getvalue()

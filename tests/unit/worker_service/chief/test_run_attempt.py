@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.checkpoint_samples import save
@@ -63,6 +65,32 @@ def test_the_first_chief_of_an_attempt_keeps_reports_and_counts_only_its_own_eve
     Events(out, sample_job(), attempt.first_event).add("ps", 0, "restarted", "killed")
     again = begin(chief(out, CAUSE="it was killed"))
     assert [event.role for event in Events(out, sample_job(), again.first_event).all()] == ["ps"]
+
+
+def test_the_restart_of_a_chief_that_was_killed_before_it_began_does_not_continue_the_attempt_before(out: Path) -> None:
+    """For example because the program took too much memory: its successor has a cause, but the marker is an old one."""
+    html.publish(begin(chief(out, START="a")).entry_in(DONE), out)
+    (out / Report.DRAFT_NAME).write_text("of the attempt before")
+    attempt = begin(chief(out, START="b", CAUSE="it was killed"))
+    assert attempt.started > LONG_AGO
+    assert not attempt.has_result()
+    assert not (out / Report.DRAFT_NAME).exists()
+    assert Events(out, sample_job(), attempt.first_event).all() == []
+    assert begin(chief(out, START="b", CAUSE="it was killed")).started == attempt.started
+
+
+def test_the_containers_of_a_host_name_are_one_attempt(
+    out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Docker restarts a container under its host name; `psfleet up` makes a new one."""
+
+    def started(host: str, **env: str) -> float:
+        monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(nodename=host))
+        return begin(chief(out, RECORDS=str(tmp_path / "records"), **env)).started
+
+    first = started("one")
+    assert started("one", CAUSE="it was killed") == first
+    assert started("other", CAUSE="it was killed") > first
 
 
 def test_an_attempt_knows_from_which_step_it_starts_with_which_changes(tmp_path: Path) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import subprocess
+import tarfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +16,8 @@ from kubernetes.client.exceptions import ApiException
 
 from psfleet.errors import BadJobError, LostPeerError, UsageError
 from psfleet.launch.kubernetes.api import translate_errors
-from psfleet.launch.kubernetes.platform import Kubernetes
+from psfleet.launch.kubernetes.platform import PACK, Kubernetes
+from psfleet.manifests import container
 
 INSTANCE = "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"
@@ -115,3 +120,26 @@ def test_a_fleet_whose_job_is_damaged_is_a_bad_job(text: str, monkeypatch: pytes
     monkeypatch.setattr(cluster, "config_map", lambda name: {"job.json": text}, raising=False)
     with pytest.raises(BadJobError, match=r"ConfigMap small: job\.json: expected a resolved job as JSON"):
         fleet.job("small")
+
+
+def test_results_that_grow_while_they_are_packed_are_whole_up_to_then(tmp_path: Path) -> None:
+    """`psfleet results` of a fleet that trains: the chief appends to the history."""
+    history = tmp_path / "history.jsonl"
+    history.write_bytes(b"x" * (1 << 20))
+    command = [part.replace(container.OUT, str(tmp_path)) for part in PACK]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0) as packing:
+        assert packing.stdout is not None
+        # The pipe is full before the end of the file is read.
+        first = packing.stdout.read(1)
+        with history.open("ab") as file:
+            file.write(b"more")
+        rest, printed = packing.communicate(timeout=60)
+    assert b"changed as we read it" in printed
+    assert packing.returncode == 0
+    with tarfile.open(fileobj=io.BytesIO(first + rest)) as archive:
+        assert archive.getmember("./history.jsonl").size == 1 << 20
+
+
+def test_results_that_cannot_be_packed_are_an_error(tmp_path: Path) -> None:
+    command = [part.replace(container.OUT, str(tmp_path / "missing")) for part in PACK]
+    assert subprocess.run(command, capture_output=True, timeout=60, check=False).returncode > 0

@@ -101,6 +101,7 @@ def test_processes_are_members_with_worker_0_as_the_chief(fleet: Fleet) -> None:
         ("worker", 1, "worker 1", "running"), ("worker", 2, "worker 2", "running"),
     ]  # fmt: skip
     assert fleet.task("ps 0").environment["PSFLEET_PS"].count(":") == 1
+    assert fleet.task("worker 0").environment["PSFLEET_START"] == fleet.platform.run, "the name of the attempt"
 
 
 @pytest.mark.parametrize(
