@@ -23,6 +23,7 @@ from psfleet.run_folder import CHECKPOINTS
 from psfleet.service.logs import log_json
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
+from worker_service.build_deadline import building
 from worker_service.chief.callbacks import Callbacks
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.components import run_info
@@ -87,7 +88,8 @@ def conclude(settings: Settings, fleet: FleetClient, stop: Stop, checkpoint: Che
     conclusion = _Conclusion(settings, job, fleet, stop, checkpoint)
     end_if_stuck(conclusion.storage, lambda outcome: None)
     try:
-        front, layout = _load(settings, job, checkpoint)
+        with building(job.program, job.deadlines.first_secs, conclusion.report_failure):
+            front, layout = _load(settings, job, checkpoint)
     except PsfleetError as error:
         conclusion.report_failure(error)
         details = error.details if isinstance(error, ProgramError) else ""
@@ -144,7 +146,8 @@ class _Conclusion:
         """The job's callbacks; none if they cannot be made, which does not undo a run that is saved."""
         made: list[Callback] = []
         try:
-            made = load_callbacks(self._job)
+            with building(self._job.program, self._job.deadlines.first_secs, self.report_failure):
+                made = load_callbacks(self._job)
         except PsfleetError as error:
             self._events.add("chief", 0, "callback_failed", str(error))
         return Callbacks(made, self._events, run_info(self._settings, self._job))
