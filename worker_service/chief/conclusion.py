@@ -13,7 +13,7 @@ from psfleet.checkpoint.store import newest_from
 from psfleet.checkpoint.tensors import check_tensors
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import CALL_SECS, FINISH_SECS, FleetClient
-from psfleet.errors import DONE, ProgramError, PsfleetError
+from psfleet.errors import DONE, ProgramError, PsfleetError, StoppedError
 from psfleet.job.job import Job
 from psfleet.job.program import load_program
 from psfleet.layout import Layout
@@ -79,6 +79,7 @@ def conclude(settings: Settings, fleet: FleetClient, stop: Stop, checkpoint: Che
     Raises:
         ProgramError: The program cannot be loaded, or its evaluation failed; the report says so.
         BadJobError: The checkpoint is of another model than the program's; the report says so.
+        DeadlineError: The evaluation took too long; the report says so.
     """
     job = settings.job
     assert job is not None, "saved_final_step() found its checkpoint"
@@ -126,7 +127,11 @@ class _Conclusion:
         self._events.add("chief", 0, "restarted", settings.cause or "it was replaced")
 
     def report(self, front: FrontEnd, layout: Layout) -> None:
-        """Evaluates the checkpoint and writes the report."""
+        """Evaluates the checkpoint and writes the report, of a failure too.
+
+        Raises:
+            StoppedError: Another chief replaces this one, and reports.
+        """
         evaluator = Evaluator(front, layout, self._job.device)
         callbacks = self._callbacks()
         callbacks.start(self._checkpoint.step)
@@ -136,7 +141,9 @@ class _Conclusion:
             report = self._finisher(recorder, layout).resumed_report(self._checkpoint)
             self.storage.insist("the report", lambda: html.publish(report, self._settings.out))
             callbacks.end(report)
-        except ProgramError as error:
+        except StoppedError:
+            raise
+        except PsfleetError as error:
             self.report_failure(error)
             raise
         finally:

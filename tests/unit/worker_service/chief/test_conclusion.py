@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +19,16 @@ from psfleet.addresses import Address
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.store import write_initial
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import BAD_JOB, DONE, LOST_PEERS, PROGRAM_FAILED, ProgramError, PsfleetError, StoppedError
+from psfleet.errors import (
+    BAD_JOB,
+    DONE,
+    LOST_PEERS,
+    PROGRAM_FAILED,
+    DeadlineError,
+    ProgramError,
+    PsfleetError,
+    StoppedError,
+)
 from psfleet.job.job import parse_job
 from psfleet.job.program import load_program
 from psfleet.layout import Layout
@@ -196,6 +204,19 @@ def test_a_program_that_does_not_fit_is_reported_and_no_ps_is_told_of_a_success(
     assert (report.status, report.exit_code, report.final_step) == ("failed", exit_code, 100)
     assert report.checkpoint is not None
     assert report.checkpoint.path == str(saved.folder)
+
+
+def test_an_evaluation_that_takes_too_long_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def expire(*_: object) -> dict[str, float]:
+        raise DeadlineError("the evaluation at step 0", 1800)
+
+    monkeypatch.setattr(Evaluator, "evaluate", expire)
+    saved = save_program(tmp_path)
+    with pytest.raises(DeadlineError):
+        conclusion.conclude(chief(tmp_path, CAUSE="it was killed"), fleet_of([]), stop_of(), saved)
+    report = Report.read(tmp_path)
+    assert (report.status, report.exit_code) == ("failed", LOST_PEERS)
+    assert "the evaluation at step 0" in (report.error or "")
 
 
 @pytest.mark.parametrize("what", ["load_program", "load_callbacks"])
