@@ -57,4 +57,4 @@ def _of_program(job: Job, spec: CallbackSpec) -> Callback:
 
 
 def _is_number_of_steps(value: object) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= 1
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1
