@@ -10,7 +10,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from psfleet.errors import UsageError
+from psfleet.errors import BadJobError, UsageError
 from psfleet.job.differences import changes
 from psfleet.job.job import Job, load_job, parse_job
 from psfleet.job.optimizer import Adam, Constant, Exponential, Piecewise, Sgd
@@ -84,6 +84,14 @@ def test_a_dotted_override_sets_a_field_of_a_section(
     tmp_path: Path, override: str, section: str, field: str, value: object
 ) -> None:
     assert getattr(getattr(load(tmp_path, override), section), field) == value
+
+
+@pytest.mark.parametrize("value", [float("inf"), {"rates": [0.5, float("nan")]}])
+def test_options_that_do_not_reach_other_processes_are_refused(value: object) -> None:
+    """They would arrive as null."""
+    for where in ({"options": {"a": value}}, {"callbacks": [{"use": "mlflow", "options": {"a": value}}]}):
+        with pytest.raises(BadJobError, match=r"options.*(inf|nan) is in it, expected finite numbers"):
+            parse_job(minimal(**where))
 
 
 def test_overrides_set_nested_options_and_keep_the_others(tmp_path: Path) -> None:
