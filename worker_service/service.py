@@ -183,7 +183,10 @@ def _front_end(program: KerasProgram | GraphProgram, job: Job, index: int, fleet
 
 def _lead(process: _Process, context: RunContext, front: FrontEnd, batches: Batches) -> int:
     """Trains as the chief, and writes the report, however the run ends; returns the exit code."""
-    components = chief_components(process.settings, context, front, process.program)
+    job = process.job
+    # The job's callbacks are code of the program, too.
+    with building(job.program, job.deadlines.first_secs, _stall_report(process)):
+        components = chief_components(process.settings, context, front, process.program)
     process.metrics.add_chief(components)
     chief = Chief(context, front, batches, process.heartbeat, process.progress, components)
     try:

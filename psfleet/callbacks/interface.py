@@ -45,7 +45,7 @@ class Callback:
     every_steps: int = 10
 
     def on_start(self, run: RunInfo) -> None:
-        """Training starts, or continues with another chief."""
+        """Training starts, or continues with another chief. Called before all other methods, also without training."""
 
     def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
         """A step was made.

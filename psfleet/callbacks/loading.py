@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import numbers
 
 from psfleet.callbacks.interface import Callback
 from psfleet.errors import BadJobError, ProgramError
 from psfleet.job.callback import MLFLOW, CallbackSpec
 from psfleet.job.job import Job
 from psfleet.job.user_code import user_code
+
+EXPECTED = "expected a positive integer"
 
 
 def load_callbacks(job: Job) -> list[Callback]:
@@ -27,12 +30,15 @@ def _mlflow(spec: CallbackSpec) -> Callback:
     except ImportError as error:
         raise BadJobError(f"callbacks: mlflow needs a package ({error}): pip install 'psfleet[mlflow]'") from error
     try:
-        return MLflowTracker(**spec.options)
+        made = MLflowTracker(**spec.options)
     except TypeError as error:
         raise BadJobError(f"callbacks: options {spec.options} do not fit mlflow: {error}") from error
     except Exception as error:
         # Of MLflow: the address of its server is none, or of a kind that needs other packages.
         raise BadJobError(f"callbacks: mlflow: {error}") from error
+    if not _is_number_of_steps(made.every_steps):
+        raise BadJobError(f"callbacks: mlflow: every_steps is {made.every_steps!r}, {EXPECTED}")
+    return made
 
 
 def _of_program(job: Job, spec: CallbackSpec) -> Callback:
@@ -43,4 +49,12 @@ def _of_program(job: Job, spec: CallbackSpec) -> Callback:
         raise ProgramError(
             f"program {job.program!r}: callback {spec.use} returned {type(made).__name__}, expected a psfleet.Callback"
         )
+    if not _is_number_of_steps(made.every_steps):
+        raise ProgramError(
+            f"program {job.program!r}: callback {spec.use}: every_steps is {made.every_steps!r}, {EXPECTED}"
+        )
     return made
+
+
+def _is_number_of_steps(value: object) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1

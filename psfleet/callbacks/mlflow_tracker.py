@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from mlflow.entities import Metric, Param
+from mlflow.entities import LifecycleStage, Metric, Param
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
@@ -79,16 +79,27 @@ class MLflowTracker(Callback):
         self._client.log_batch(self._id, [Metric(name, float(value), now, step) for name, value in metrics.items()])
 
     def _known(self, marker: Path) -> str:
-        """The run of the run folder; empty if there is none, or if the server has lost it."""
+        """The run of the run folder; empty if there is none, or if the server has lost it or it was deleted there."""
         if not marker.exists():
             return ""
         try:
-            return str(self._client.get_run(marker.read_text()).info.run_id)
+            info = self._client.get_run(marker.read_text()).info
         except MlflowException:
             return ""
+        return str(info.run_id) if info.lifecycle_stage == LifecycleStage.ACTIVE else ""
 
     def _make(self, run: RunInfo) -> str:
-        name = self._experiment or run.name
-        found = self._client.get_experiment_by_name(name)
-        experiment = found.experiment_id if found is not None else self._client.create_experiment(name)
+        experiment = self._experiment_id(self._experiment or run.name)
         return str(self._client.create_run(experiment, run_name=run.run).info.run_id)
+
+    def _experiment_id(self, name: str) -> str:
+        found = self._client.get_experiment_by_name(name)
+        if found is None:
+            try:
+                return str(self._client.create_experiment(name))
+            except MlflowException:
+                # Another run may have made it meanwhile.
+                found = self._client.get_experiment_by_name(name)
+                if found is None:
+                    raise
+        return str(found.experiment_id)

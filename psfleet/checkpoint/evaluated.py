@@ -48,11 +48,6 @@ def write(checkpoint: Checkpoint, metrics: Mapping[str, float]) -> None:
     temporary.replace(checkpoint.folder / FILE_NAME)
 
 
-def is_evaluated(checkpoint: Checkpoint) -> bool:
-    """Whether the metrics of a checkpoint are stored."""
-    return (checkpoint.folder / FILE_NAME).exists()
-
-
 def committed(root: Path) -> list[Checkpoint]:
     """The committed checkpoints in a folder, the newest first; contents are not read."""
     found = []
@@ -62,6 +57,16 @@ def committed(root: Path) -> list[Checkpoint]:
         except NoCheckpointError:
             continue
     return found
+
+
+def not_reached(root: Path) -> list[Checkpoint]:
+    """The committed checkpoints after the last one whose metrics are stored, the oldest first.
+
+    Those before it were not evaluated in time. Evaluations are in the order of generations and steps.
+    """
+    found = sorted(committed(root), key=lambda each: (each.generation, each.step))
+    is_stored = [(checkpoint.folder / FILE_NAME).exists() for checkpoint in found]
+    return found[max((index + 1 for index, stored in enumerate(is_stored) if stored), default=0) :]
 
 
 def evaluated(root: Path) -> list[Evaluated]:

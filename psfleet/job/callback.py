@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field
 
-from psfleet.job.fields import Section
+from psfleet.job.fields import Options, Section
 
 MLFLOW = "mlflow"
 
@@ -18,7 +18,7 @@ class CallbackSpec(Section):
         pattern=rf"^({MLFLOW}|[A-Za-z_][\w.]*:[A-Za-z_]\w*)$",
         description="`mlflow` (needs `psfleet[mlflow]`), or `module:callable` that returns a `psfleet.Callback`.",
     )
-    options: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments.")
+    options: Options = Field(default_factory=dict, description="Keyword arguments.")
 
 
 def _spec(value: object) -> object:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import math
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 
 def _reject_bool(value: object) -> object:
@@ -13,11 +14,23 @@ def _reject_bool(value: object) -> object:
     return value
 
 
+def _require_finite(options: dict[str, Any]) -> dict[str, Any]:
+    waiting: list[Any] = [options]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{value} is in it, expected finite numbers")
+        waiting += value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else []
+    return options
+
+
 Real = Annotated[float, Field(strict=False, allow_inf_nan=False), BeforeValidator(_reject_bool)]
 """A finite number. Numeric text is accepted, because YAML 1.1 reads `1e-3` as text."""
 Positive = Annotated[Real, Field(gt=0)]
 NonNegative = Annotated[Real, Field(ge=0)]
 Fraction = Annotated[Real, Field(ge=0, lt=1)]
+Options = Annotated[dict[str, Any], AfterValidator(_require_finite)]
+"""Keyword arguments of the user's code. Other processes receive them as JSON, which has no NaN and no infinity."""
 PositiveInt = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 

@@ -54,7 +54,8 @@ def reference(function: Callable[..., Any]) -> tuple[str, Path | None]:
     if module is None or module.__name__ == "__main__" or file is None or getattr(module, name, None) is not function:
         return f"{MODULE}:{CALLABLE}", None
     depth = module.__name__.count(".") + (Path(file).name == "__init__.py")
-    return f"{module.__name__}:{name}", Path(file).resolve().parents[depth]
+    # Links stay: what they point to can have another name, or be beside another module of this name.
+    return f"{module.__name__}:{name}", Path(os.path.abspath(file)).parents[depth]
 
 
 def store(function: Callable[..., Any], folder: Path) -> Path:

@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError, model_validator
 from psfleet.errors import BadJobError, UsageError
 from psfleet.job.callback import CallbackEntry
 from psfleet.job.container import Container
-from psfleet.job.fields import Section
+from psfleet.job.fields import Options, Section
 from psfleet.job.monitored import require_schedule
 from psfleet.job.optimizer import Optimizer
 from psfleet.job.sections import Checkpoint, Deadlines, Device, Evaluate, Fleet, Stale, Summaries, Train, Update
@@ -39,7 +39,7 @@ class Job(Section):
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
         description="`module:callable` that returns the training program; the job file's folder is searched first.",
     )
-    options: dict[str, Any] = Field(default_factory=dict, description="Keyword arguments of the callable.")
+    options: Options = Field(default_factory=dict, description="Keyword arguments of the callable.")
     fleet: Fleet = Field(default_factory=Fleet, description="Number of processes of each role.")
     update: Update = Field(default_factory=Update, description="How gradients are combined into updates.")
     optimizer: Optimizer = Field(description="Update rule and learning rate.")

@@ -47,10 +47,17 @@ class Callbacks:
             self._thread.start()
 
     def start(self, step: int) -> None:
-        """Training starts from a step; when it continues after a loss, this does nothing."""
-        run, self._run_info = self._run_info, None
-        if run is None:
-            return
+        """Training starts from a step; when it continues after a loss, this does nothing.
+
+        The other methods do it, too: a checkpoint can be complete before this chief trains, and a run that is done is
+        only evaluated.
+        """
+        with self._changed:
+            run, self._run_info = self._run_info, None
+            if run is not None:
+                self._start(run, step)
+
+    def _start(self, run: RunInfo, step: int) -> None:
         self._next_steps = [step + 1] * len(self._callbacks)
         folders = {id(each): run.state / str(index) for index, each in enumerate(self._callbacks)}
 
@@ -79,16 +86,19 @@ class Callbacks:
 
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
         """The weights of a step were evaluated."""
+        self.start(step)
         self._add("on_evaluate", lambda each: each.on_evaluate(step, metrics))
 
     def saved(self, step: int, folder: Path) -> None:
         """A checkpoint is complete."""
+        self.start(step)
         self._add("on_checkpoint", lambda each: each.on_checkpoint(step, folder))
 
     def end(self, report: Report) -> None:
         """The report is written; waits for the calls so far, at most `END_SECS`."""
         if not self._callbacks:
             return
+        self.start(report.final_step)
         self._add("on_end", lambda each: each.on_end(report))
         with self._changed:
             self._is_closed = True

@@ -13,7 +13,7 @@ from psfleet.checkpoint.store import newest_from
 from psfleet.checkpoint.tensors import check_tensors
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import CALL_SECS, FINISH_SECS, FleetClient
-from psfleet.errors import DONE, ProgramError, PsfleetError
+from psfleet.errors import DONE, ProgramError, PsfleetError, StoppedError
 from psfleet.job.job import Job
 from psfleet.job.program import load_program
 from psfleet.layout import Layout
@@ -23,6 +23,7 @@ from psfleet.run_folder import CHECKPOINTS
 from psfleet.service.logs import log_json
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
+from worker_service.build_deadline import building
 from worker_service.chief.callbacks import Callbacks
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.components import run_info
@@ -78,6 +79,7 @@ def conclude(settings: Settings, fleet: FleetClient, stop: Stop, checkpoint: Che
     Raises:
         ProgramError: The program cannot be loaded, or its evaluation failed; the report says so.
         BadJobError: The checkpoint is of another model than the program's; the report says so.
+        DeadlineError: The evaluation took too long; the report says so.
     """
     job = settings.job
     assert job is not None, "saved_final_step() found its checkpoint"
@@ -87,7 +89,8 @@ def conclude(settings: Settings, fleet: FleetClient, stop: Stop, checkpoint: Che
     conclusion = _Conclusion(settings, job, fleet, stop, checkpoint)
     end_if_stuck(conclusion.storage, lambda outcome: None)
     try:
-        front, layout = _load(settings, job, checkpoint)
+        with building(job.program, job.deadlines.first_secs, conclusion.report_failure):
+            front, layout = _load(settings, job, checkpoint)
     except PsfleetError as error:
         conclusion.report_failure(error)
         details = error.details if isinstance(error, ProgramError) else ""
@@ -124,7 +127,11 @@ class _Conclusion:
         self._events.add("chief", 0, "restarted", settings.cause or "it was replaced")
 
     def report(self, front: FrontEnd, layout: Layout) -> None:
-        """Evaluates the checkpoint and writes the report."""
+        """Evaluates the checkpoint and writes the report, of a failure too.
+
+        Raises:
+            StoppedError: Another chief replaces this one, and reports.
+        """
         evaluator = Evaluator(front, layout, self._job.device)
         callbacks = self._callbacks()
         callbacks.start(self._checkpoint.step)
@@ -134,7 +141,9 @@ class _Conclusion:
             report = self._finisher(recorder, layout).resumed_report(self._checkpoint)
             self.storage.insist("the report", lambda: html.publish(report, self._settings.out))
             callbacks.end(report)
-        except ProgramError as error:
+        except StoppedError:
+            raise
+        except PsfleetError as error:
             self.report_failure(error)
             raise
         finally:
@@ -144,7 +153,8 @@ class _Conclusion:
         """The job's callbacks; none if they cannot be made, which does not undo a run that is saved."""
         made: list[Callback] = []
         try:
-            made = load_callbacks(self._job)
+            with building(self._job.program, self._job.deadlines.first_secs, self.report_failure):
+                made = load_callbacks(self._job)
         except PsfleetError as error:
             self._events.add("chief", 0, "callback_failed", str(error))
         return Callbacks(made, self._events, run_info(self._settings, self._job))

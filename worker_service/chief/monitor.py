@@ -23,6 +23,11 @@ EARLY_STOP = "early_stop"
 """Kind of the event that records the decision to end training."""
 
 
+MAX_DUE = 10
+"""Checkpoints that may wait for the chief to evaluate them; it does not while it reads old batches after a restart."""
+TOO_LATE = f"more than {MAX_DUE} checkpoints wait to be evaluated: the oldest ones are not evaluated"
+
+
 class Monitor:
     """Records evaluations, and knows the best checkpoint and the decision to stop; from any thread.
 
@@ -49,9 +54,8 @@ class Monitor:
         self._best: Evaluated | None = None
         if job.checkpoint.best is not None:
             self._best = evaluated.best(evaluated.evaluated(self._root), job.checkpoint.best)
-            for checkpoint in reversed(evaluated.committed(self._root)):
-                if not evaluated.is_evaluated(checkpoint):
-                    self._await_evaluation(checkpoint)
+            for checkpoint in evaluated.not_reached(self._root):
+                self._await_evaluation(checkpoint)
 
     @property
     def decision(self) -> StopDecision | None:
@@ -94,6 +98,11 @@ class Monitor:
             with self._lock:
                 self._expect(checkpoint)
                 self._due.append(checkpoint)
+                dropped, self._due = self._due[:-MAX_DUE], self._due[-MAX_DUE:]
+                for each in dropped:
+                    self._pending.pop(each.step, None)
+            if dropped:
+                self._storage.failed("evaluations", TOO_LATE, "evaluation_skipped")
 
     def take_due(self) -> list[Checkpoint]:
         """The checkpoints to be evaluated, the oldest first; each once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,6 +16,7 @@ from support.report_samples import DONE
 
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import (
+    LOST_PEERS,
     DataStallError,
     DeadlineError,
     LostPeerError,
@@ -23,6 +25,7 @@ from psfleet.errors import (
     ReplacedError,
     StoppedError,
 )
+from psfleet.job.sections import Deadlines
 from psfleet.report import html
 from psfleet.report.schema import Report
 from psfleet.service import settings
@@ -35,6 +38,8 @@ from worker_service.fleet_state import States
 
 NO_PS = DeadlineError("all parameter servers to answer", 600)
 NEWER_CHIEF = pb.ShardState(workers=[pb.WorkerState(index=0, incarnation=2, address="new:2222")])
+
+WAIT_SECS = 20.0
 
 Lead = Callable[..., None]
 
@@ -71,12 +76,12 @@ def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lead:
         monkeypatch.setattr(service, "Chief", lambda *args: chief)
         monkeypatch.setattr(service, "chief_components", lambda *args: components)
         monkeypatch.setattr(html, "publish", lambda report, out: (out / Report.FILE_NAME).write_text(report))
+        fleet = SimpleNamespace(describe=lambda: states)
         process: Any = SimpleNamespace(
-            settings=None, program="", heartbeat=None, progress=None,
+            settings=None, program="", heartbeat=None, progress=None, job=sample_job(), fleet=fleet,
             metrics=SimpleNamespace(add_chief=lambda components: None),
             stop=SimpleNamespace(must_leave=lambda index: False),
         )  # fmt: skip
-        fleet = SimpleNamespace(describe=lambda: states)
         context: Any = SimpleNamespace(fleet=fleet, incarnation=1, out=tmp_path)
         unused: Any = None
         service._lead(process, context, unused, unused)
@@ -180,7 +185,7 @@ class Ends:
         stop: Any = SimpleNamespace(must_leave=lambda index: False)
         fleet: Any = SimpleNamespace(finish=self.outcomes.append, describe=lambda: [None])
         self.process: Any = SimpleNamespace(
-            fleet=fleet, stop=stop, heartbeat=None, progress=None, settings=None, program="",
+            fleet=fleet, stop=stop, heartbeat=None, progress=None, settings=None, program="", job=sample_job(),
             metrics=SimpleNamespace(add_chief=id),
         )  # fmt: skip
         self.context: Any = SimpleNamespace(fleet=fleet, incarnation=1, out=Path("out"))
@@ -219,3 +224,26 @@ def test_a_chief_that_the_fleet_trains_without_reports_nothing(
     with pytest.raises(type(error)):
         service._lead(ends.process, ends.context, nothing, nothing)
     assert ends.reports == [error] * ends_run
+
+
+def test_a_callback_that_is_never_made_ends_the_chief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would wait for it for ever, and the workers for the chief."""
+    ended, codes = threading.Event(), []
+
+    def end(code: int) -> None:
+        codes.append(code)
+        ended.set()
+
+    def hang(*_: object) -> None:
+        raise ProgramError("released" if ended.wait(WAIT_SECS) else "nothing ends a chief that waits for a callback")
+
+    ends = Ends(monkeypatch, LostPeerError("gone"), 0)
+    ends.process.job = sample_job().model_copy(update={"deadlines": Deadlines(stall_secs=0.01, first_batch_secs=0.01)})
+    ends.process.heartbeat = SimpleNamespace(index=0)
+    monkeypatch.setattr(service, "chief_components", hang)
+    monkeypatch.setattr("worker_service.build_deadline.os._exit", end)
+    nothing: Any = None
+    with pytest.raises(ProgramError, match="released"):
+        service._lead(ends.process, ends.context, nothing, nothing)
+    assert codes == [LOST_PEERS]
+    assert [outcome.exit_code for outcome in ends.outcomes] == [LOST_PEERS] * 2

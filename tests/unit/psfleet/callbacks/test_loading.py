@@ -77,6 +77,20 @@ def test_an_address_of_no_mlflow_server_is_refused() -> None:
         load_callbacks(job({"use": "mlflow", "options": {"tracking_uri": "gopher://a"}}))
 
 
+@pytest.mark.usefixtures("module")
+@pytest.mark.parametrize("every_steps", ["50", 0, None, True, 2.5])
+@pytest.mark.parametrize(
+    ("use", "options", "error"),
+    [("watching:Printer", {}, ProgramError), ("mlflow", {"tracking_uri": "http://localhost:1"}, BadJobError)],
+)
+def test_a_number_of_steps_that_is_none_is_refused(
+    use: str, options: dict[str, Any], error: type[Exception], every_steps: object
+) -> None:
+    """Not in the middle of training."""
+    with pytest.raises(error, match=f"every_steps is {every_steps!r}, expected a positive integer"):
+        load_callbacks(job({"use": use, "options": {**options, "every_steps": every_steps}}))
+
+
 @pytest.mark.parametrize("use", ["wandb", "mlflow:", "a b:c"])
 def test_other_texts_are_refused(use: str) -> None:
     with pytest.raises(BadJobError, match=r"callbacks\.0\.use"):

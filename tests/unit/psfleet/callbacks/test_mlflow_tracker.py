@@ -74,3 +74,29 @@ def test_a_run_that_the_server_has_lost_is_made_again(tmp_path: Path, uri: str) 
     other = (tmp_path / "other").as_uri()
     MLflowTracker(tracking_uri=other, experiment="mine").on_start(info(tmp_path))
     assert len(runs(other, "mine")) == 1
+
+
+def test_a_run_that_was_deleted_in_mlflow_is_made_again(tmp_path: Path, uri: str) -> None:
+    MLflowTracker(tracking_uri=uri).on_start(info(tmp_path))
+    MlflowClient(uri).delete_run(runs(uri)[0].info.run_id)
+    again = MLflowTracker(tracking_uri=uri)
+    again.on_start(info(tmp_path))
+    again.on_step(10, {"loss": 0.5})
+    [run] = runs(uri)
+    assert run.data.metrics == {"train/loss": 0.5}
+
+
+def test_two_runs_that_make_their_experiment_at_once_share_it(
+    tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = MlflowClient.get_experiment_by_name
+
+    def late(client: MlflowClient, name: str) -> Any:
+        found = find(client, name)
+        if found is None:
+            MlflowClient(uri).create_experiment(name)
+        return found
+
+    monkeypatch.setattr(MlflowClient, "get_experiment_by_name", late)
+    MLflowTracker(tracking_uri=uri).on_start(info(tmp_path))
+    assert len(runs(uri)) == 1

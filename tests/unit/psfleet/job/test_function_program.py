@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import threading
@@ -54,6 +55,20 @@ print(*reference(package.inner.build), *reference(package.top))
     )
     assert done.stdout.split() == ["package.inner:build", str(tmp_path), "package:top", str(tmp_path)]
     assert imported("package.inner:build", tmp_path) == "20"
+
+
+def test_a_module_that_is_a_link_is_found_by_its_own_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the file that it points to, another module can have the name."""
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "folder"
+    elsewhere.mkdir()
+    folder.mkdir()
+    (elsewhere / "version_3.py").write_text("def build(number): return 3 * number\n")
+    (elsewhere / "linked_program.py").write_text("def build(number): return -1\n")
+    (folder / "linked_program.py").symlink_to(elsewhere / "version_3.py")
+    monkeypatch.syspath_prepend(str(folder))
+    program, found = function_program.reference(importlib.import_module("linked_program").build)
+    assert (program, found) == ("linked_program:build", folder)
+    assert imported(program, folder) == "6"
 
 
 def test_a_function_that_no_module_has_is_stored_with_what_it_uses(tmp_path: Path) -> None:

@@ -86,6 +86,14 @@ def test_a_dotted_override_sets_a_field_of_a_section(
     assert getattr(getattr(load(tmp_path, override), section), field) == value
 
 
+@pytest.mark.parametrize("value", [float("inf"), {"rates": [0.5, float("nan")]}])
+def test_options_that_do_not_reach_other_processes_are_refused(value: object) -> None:
+    """They would arrive as null."""
+    for where in ({"options": {"a": value}}, {"callbacks": [{"use": "mlflow", "options": {"a": value}}]}):
+        with pytest.raises(BadJobError, match=r"options.*(inf|nan) is in it, expected finite numbers"):
+            parse_job(minimal(**where))
+
+
 def test_overrides_set_nested_options_and_keep_the_others(tmp_path: Path) -> None:
     text = MINIMAL + "options: {data: {folder: a, limit: 5}}\n"
     job = load(tmp_path, "options.data.folder=/b=c", "options.new.key=[1, x]", text=text)

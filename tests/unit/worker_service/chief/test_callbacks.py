@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -133,6 +133,26 @@ def test_the_end_of_a_run_does_not_wait_for_a_callback_that_hangs(
     assert "the callbacks did not return in 0.01 s, and are abandoned" in caplog.messages
     hanging.go.set()
     wait_until(lambda: "end done" in hanging.calls, WAIT_SECS, "the abandoned thread")
+
+
+@pytest.mark.parametrize(
+    ("happens", "calls"),
+    [
+        (lambda callbacks: callbacks.saved(4, Path("there")), ["start sample at 4", "saved 4 there"]),
+        (lambda callbacks: callbacks.evaluated(9, {}), ["start sample at 9", "evaluated 9 {}"]),
+        (lambda callbacks: None, [f"start sample at {DONE.final_step}"]),
+    ],
+    ids=["a checkpoint of the fleet that a new chief joins", "the run was done before", "it fails before it trains"],
+)
+def test_the_start_comes_first_although_this_chief_does_not_train_yet(
+    tmp_path: Path, events: Events, happens: Callable[[Callbacks], None], calls: list[str]
+) -> None:
+    callback = Recording()
+    callbacks = callbacks_of(tmp_path, events, callback)
+    happens(callbacks)
+    callbacks.end(DONE)
+    callbacks.start(10)
+    assert callback.calls == [*calls, "end done"]
 
 
 def test_without_callbacks_nothing_is_started(tmp_path: Path, events: Events) -> None:

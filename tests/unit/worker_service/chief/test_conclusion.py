@@ -19,13 +19,23 @@ from psfleet.addresses import Address
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.store import write_initial
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import BAD_JOB, DONE, PROGRAM_FAILED, PsfleetError, StoppedError
+from psfleet.errors import (
+    BAD_JOB,
+    DONE,
+    LOST_PEERS,
+    PROGRAM_FAILED,
+    DeadlineError,
+    ProgramError,
+    PsfleetError,
+    StoppedError,
+)
 from psfleet.job.job import parse_job
 from psfleet.job.program import load_program
 from psfleet.layout import Layout
 from psfleet.polling import run_within
 from psfleet.report.schema import Evaluation, EvaluationLog, Report
 from psfleet.service import settings
+from worker_service import build_deadline
 from worker_service.chief import conclusion, run_finisher
 from worker_service.chief.run_attempt import begin
 from worker_service.evaluation import Evaluator
@@ -194,3 +204,41 @@ def test_a_program_that_does_not_fit_is_reported_and_no_ps_is_told_of_a_success(
     assert (report.status, report.exit_code, report.final_step) == ("failed", exit_code, 100)
     assert report.checkpoint is not None
     assert report.checkpoint.path == str(saved.folder)
+
+
+def test_an_evaluation_that_takes_too_long_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def expire(*_: object) -> dict[str, float]:
+        raise DeadlineError("the evaluation at step 0", 1800)
+
+    monkeypatch.setattr(Evaluator, "evaluate", expire)
+    saved = save_program(tmp_path)
+    with pytest.raises(DeadlineError):
+        conclusion.conclude(chief(tmp_path, CAUSE="it was killed"), fleet_of([]), stop_of(), saved)
+    report = Report.read(tmp_path)
+    assert (report.status, report.exit_code) == ("failed", LOST_PEERS)
+    assert "the evaluation at step 0" in (report.error or "")
+
+
+@pytest.mark.parametrize("what", ["load_program", "load_callbacks"])
+def test_code_of_the_program_that_never_returns_ends_the_chief(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    ended, codes = threading.Event(), []
+
+    def end(code: int) -> None:
+        codes.append(code)
+        ended.set()
+
+    def hang(*_: object) -> None:
+        raise ProgramError("released" if ended.wait(WAIT_SECS) else "nothing ends a chief that waits for a program")
+
+    job = parse_job(JOB | {"deadlines": {"stall_secs": 0.01, "first_batch_secs": 0.01}})
+    monkeypatch.setattr(conclusion, what, hang)
+    monkeypatch.setattr(build_deadline.os, "_exit", end)
+    process, saved = chief(tmp_path, CAUSE="it was killed", JOB=job.model_dump_json()), save(tmp_path, 100)
+    if what == "load_program":
+        with pytest.raises(ProgramError, match="released"):
+            conclusion.conclude(process, fleet_of([]), stop_of(), saved)
+    else:
+        conclusion._Conclusion(process, job, fleet_of([]), stop_of(), saved)._callbacks()
+    assert codes == [LOST_PEERS]

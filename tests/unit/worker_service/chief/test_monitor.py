@@ -16,6 +16,7 @@ from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, StoppedError
 from psfleet.job.job import Job
 from psfleet.report.schema import Evaluation, EvaluationLog
+from worker_service.chief import monitor
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.chief import Chief
 from worker_service.chief.events import Events
@@ -145,6 +146,30 @@ def test_a_chief_that_replaces_another_has_the_same_best_and_evaluates_what_that
     assert [checkpoint.step for checkpoint in successor.monitor.take_due()] == [40]
     successor.commit(50)
     assert successor.folders() == [20, 40, 50]
+
+
+def test_a_checkpoint_whose_evaluation_was_skipped_is_not_evaluated_after_newer_ones(tmp_path: Path) -> None:
+    """The curve of evaluations would go back, and lose the newer ones."""
+    run = Run(tmp_path, job(keep=5))
+    run.commit(20, 40, 60, 80)
+    run.evaluate(s20=0.5)
+    run.monitor.skipped(40)
+    run.evaluate(s60=0.625)
+    assert [checkpoint.step for checkpoint in Run(tmp_path, job(keep=5)).monitor.take_due()] == [80]
+
+
+def test_a_chief_that_begins_no_evaluations_does_not_keep_all_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads old batches after a restart, while the fleet trains."""
+    monkeypatch.setattr(monitor, "MAX_DUE", 2)
+    run = Run(tmp_path)
+    run.commit(20, 40)
+    run.commit(60)
+    run.commit(80)
+    assert run.folders() == [60, 80]
+    assert [event.kind for event in run.events.all()] == ["evaluation_skipped"]
+    assert [checkpoint.step for checkpoint in run.monitor.take_due()] == [60, 80]
 
 
 def test_the_metrics_of_a_step_that_was_trained_again_are_those_of_its_newest_checkpoint(tmp_path: Path) -> None:
