@@ -29,6 +29,16 @@ def is_read_table(placeholder: tf.Tensor) -> bool:
     return any(user.type == "LookupTableFindV2" for user in users) and all(user.type in _READS for user in users)
 
 
+def is_empty(table: Any) -> bool:
+    """Whether a table has no keys, because it was never filled: it could neither be read nor copied.
+
+    Args:
+        table: Its handle, an eager tensor.
+    """
+    with eager_mode():
+        return int(tf.raw_ops.LookupTableSizeV2(table_handle=table)) == 0
+
+
 def constant(captured: Any, placeholder: tf.Tensor) -> tf.Tensor:
     """What takes the place of a captured tensor in the default graph, a v1 graph: its value, or a copy of a table.
 

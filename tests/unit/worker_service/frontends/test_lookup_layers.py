@@ -221,3 +221,16 @@ def test_a_table_that_the_model_changes_is_refused() -> None:
     )
     with pytest.raises(ProgramError, match=r"uses a resource in .*; expected lookup tables that it only reads"):
         front_end(program, sample_job(), 1, 0)
+
+
+@pytest.mark.parametrize("layer", [layers.StringLookup, layers.TextVectorization])
+def test_a_lookup_layer_without_a_vocabulary_is_refused(layer: Callable[[], Any]) -> None:
+    """Keras' `fit` fails, too: the table is not initialized."""
+    data = tf.data.Dataset.from_tensor_slices((COLORS, Y))
+
+    def model() -> keras.Model:
+        return behind(keras.Input((1,), dtype="string"), layer(), layers.Embedding(9, 2), layers.GlobalMaxPooling1D())
+
+    program = KerasProgram(model=model, loss="mse", train=lambda shard, shards: data)
+    with pytest.raises(ProgramError, match=r"a lookup table .* is empty, expected a layer that has a vocabulary"):
+        front_end(program, sample_job(), 1, 0)
