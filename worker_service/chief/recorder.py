@@ -205,8 +205,8 @@ class Recorder:
         self._board.write(global_step, write)
 
     def _training_metrics(self, session: WorkerSession) -> dict[str, float]:
-        """See `FrontEnd.training_metrics`."""
-        if self._evaluator is None or self._layout.saved == self._layout:
+        """See `FrontEnd.training_metrics`; empty if the total and the count of one can be of different steps."""
+        if self._evaluator is None or self._layout.saved == self._layout or not session.is_of_one_step:
             return {}
         state, _ = session.state()
         return self._evaluator.training_metrics(self._layout.state.unpack(state))

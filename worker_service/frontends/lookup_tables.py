@@ -10,6 +10,7 @@ import hashlib
 from typing import Any
 
 import tensorflow as tf
+import tensorflow.compat.v1 as v1
 from tensorflow.python.eager.context import eager_mode
 
 from worker_service.frontends.graph_import import SCOPE
@@ -29,6 +30,16 @@ def is_read_table(placeholder: tf.Tensor) -> bool:
     return any(user.type == "LookupTableFindV2" for user in users) and all(user.type in _READS for user in users)
 
 
+def is_empty(table: Any) -> bool:
+    """Whether a table has no keys, because it was never filled: it could neither be read nor copied.
+
+    Args:
+        table: Its handle, an eager tensor.
+    """
+    with eager_mode():
+        return int(tf.raw_ops.LookupTableSizeV2(table_handle=table)) == 0
+
+
 def constant(captured: Any, placeholder: tf.Tensor) -> tf.Tensor:
     """What takes the place of a captured tensor in the default graph, a v1 graph: its value, or a copy of a table.
 
@@ -43,9 +54,16 @@ def constant(captured: Any, placeholder: tf.Tensor) -> tf.Tensor:
         )
         keys, values = keys.numpy(), values.numpy()
     key_dtype, value_dtype = tf.as_dtype(find.get_attr("Tin")), tf.as_dtype(find.get_attr("Tout"))
-    initializer = tf.lookup.KeyValueTensorInitializer(keys, values, key_dtype, value_dtype)
-    # The default value is an input of each lookup. Tables are resources of the worker's server, found by their names.
-    content = hashlib.sha256(repr((keys.tolist(), values.tolist())).encode()).hexdigest()[:16]
-    default = "" if value_dtype == tf.string else 0
-    table = tf.lookup.StaticHashTable(initializer, default, name=f"{SCOPE}_table_{content}")
-    return table.resource_handle
+    # Tables are resources of the worker's server, which keeps them: the next generation's graph finds this one again.
+    # `tf.lookup.StaticHashTable` would make another one, under a random name, for each graph.
+    content = (key_dtype.name, value_dtype.name, keys.tolist(), values.tolist())
+    table: tf.Tensor = tf.raw_ops.HashTableV2(
+        key_dtype=key_dtype,
+        value_dtype=value_dtype,
+        shared_name=f"{SCOPE}_table_{hashlib.sha256(repr(content).encode()).hexdigest()[:16]}",
+    )
+    initializer = tf.raw_ops.InitializeTableV2(
+        table_handle=table, keys=tf.constant(keys, key_dtype), values=tf.constant(values, value_dtype)
+    )
+    v1.add_to_collection(v1.GraphKeys.TABLE_INITIALIZERS, initializer)
+    return table

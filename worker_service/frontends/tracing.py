@@ -50,7 +50,7 @@ def traced(
         index: Of the worker, for the seed of random operations that have none.
 
     Raises:
-        ProgramError: The program raised, or the function captures a resource.
+        ProgramError: The program raised, or the function captures a resource other than a filled lookup table.
     """
     seed = trace_seed(job.train.seed + index, job.deadlines.slow_secs)
     shapes = tf.nest.map_structure(lambda spec: spec.shape, batch_spec)
@@ -64,5 +64,10 @@ def traced(
                 f"program {job.program!r}: the forward pass uses {what}, which is not a variable of the model; "
                 "expected lookup tables that it only reads, outside of loops and functions, and random layers with a "
                 "keras.random.SeedGenerator of their own"
+            )
+        if outer.dtype == tf.resource and lookup_tables.is_empty(outer):
+            raise ProgramError(
+                f"program {job.program!r}: a lookup table of the forward pass, read by {inner.consumers()[0].name}, is "
+                "empty, expected a layer that has a vocabulary: from its constructor, or from adapt() in model()"
             )
     return concrete

@@ -6,12 +6,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 from support.chief_samples import sample_context, sample_job, sample_storage, shard_state
 
 from psfleet.control import control_pb2 as pb
-from psfleet.layout import Layout
+from psfleet.layout import Layout, TensorSpec
 from psfleet.report.schema import History, Point
 from worker_service.chief import run_finisher
 from worker_service.chief.recorder import Recorder
@@ -62,6 +63,23 @@ def test_without_clipping_no_norm_is_computed(tmp_path: Path) -> None:
     [point] = train(recorder_of(tmp_path), 5, norm=7.0)
     assert point.gradient_norm is None
     assert "train/gradient_norm" not in scalars(tmp_path)
+
+
+def test_training_metrics_of_shards_at_different_steps_are_left_out(tmp_path: Path) -> None:
+    recorder = recorder_of(tmp_path)
+    recorder._layout = Layout.plan([], [TensorSpec("total", (), is_saved=False)], [], 2, 4096)
+    recorder._evaluator = SimpleNamespace(training_metrics=lambda values: {"total": float(values["total"])})  # type: ignore[assignment]
+    state = np.full(recorder._layout.state.size // 4, 3.0, np.float32).view(np.uint8)
+    batch: Any = None
+    recorder.start(0)
+    for step, is_of_one_step in ((1, True), (2, False), (3, True)):
+        session: Any = SimpleNamespace(
+            summaries=lambda batch: None, state=lambda: (state, None), is_of_one_step=is_of_one_step
+        )
+        recorder.step(session, batch, step, loss=0.5, secs=0.1)
+    recorder.close()
+    found = scalars(tmp_path)
+    assert (found["train/total"], found["train/loss"]) == ([3.0, 3.0], [0.5, 0.5, 0.5])
 
 
 def test_the_report_has_the_throughput_of_each_worker_that_was_measured(tmp_path: Path) -> None:

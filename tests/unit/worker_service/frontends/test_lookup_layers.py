@@ -72,6 +72,13 @@ def there_and_back() -> keras.Model:
     return behind(keras.Input((1,), dtype="int64"), names, numbers)
 
 
+def twice() -> keras.Model:
+    """Two tables with the same content."""
+    inputs = keras.Input((1,), dtype="string")
+    columns = [layers.StringLookup(vocabulary=WORDS[:4], output_mode="one_hot")(inputs) for _ in range(2)]
+    return keras.Model(inputs, layers.Dense(1)(layers.Concatenate()(columns)))
+
+
 def scaled() -> keras.Model:
     scale, steps = layers.Normalization(), layers.Discretization(num_bins=4, output_mode="one_hot")
     scale.adapt(NUMBERS)
@@ -86,6 +93,7 @@ STYLES: dict[str, tuple[Callable[[], keras.Model], np.ndarray]] = {
     "tf_idf": (weighted_texts, TEXTS),
     "string_lookup": (words, COLORS),
     "integer_lookup": (tokens, TOKENS),
+    "twice": (twice, COLORS),
     "inverted": (there_and_back, TOKENS % 6),
     "normalization_and_discretization": (scaled, NUMBERS),
 }
@@ -158,6 +166,12 @@ def test_a_server_may_have_the_tables_of_an_earlier_session() -> None:
     boot(own, None)
     front = front_of("inverted")
     steppers = [Stepper.of(front, f"grpc://{own.data}") for _ in range(2)]
+    names = [
+        {op.get_attr("shared_name") for op in stepper.session.graph.get_operations() if op.type == "HashTableV2"}
+        for stepper in steppers
+    ]
+    assert len(names[0]) == 2
+    assert names[0] == names[1], "expected no other tables on the server in the next generation"
     losses = [float(stepper.run(stepper.graph.loss, rows("inverted", 0))) for stepper in (*steppers, steppers[0])]
     assert len(set(losses)) == 1
     other = Stepper.of(front_of("string_lookup"), f"grpc://{own.data}")
@@ -220,4 +234,17 @@ def test_a_table_that_the_model_changes_is_refused() -> None:
         train=lambda shard, shards: data,
     )
     with pytest.raises(ProgramError, match=r"uses a resource in .*; expected lookup tables that it only reads"):
+        front_end(program, sample_job(), 1, 0)
+
+
+@pytest.mark.parametrize("layer", [layers.StringLookup, layers.TextVectorization])
+def test_a_lookup_layer_without_a_vocabulary_is_refused(layer: Callable[[], Any]) -> None:
+    """Keras' `fit` fails, too: the table is not initialized."""
+    data = tf.data.Dataset.from_tensor_slices((COLORS, Y))
+
+    def model() -> keras.Model:
+        return behind(keras.Input((1,), dtype="string"), layer(), layers.Embedding(9, 2), layers.GlobalMaxPooling1D())
+
+    program = KerasProgram(model=model, loss="mse", train=lambda shard, shards: data)
+    with pytest.raises(ProgramError, match=r"a lookup table .* is empty, expected a layer that has a vocabulary"):
         front_end(program, sample_job(), 1, 0)

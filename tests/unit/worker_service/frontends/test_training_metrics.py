@@ -160,3 +160,22 @@ def test_the_chief_reads_the_metrics_of_a_whole_step_with_its_parameters() -> No
     is_zero = Y[0, ..., 0] == 0
     assert found["accuracy"] == pytest.approx(is_zero.mean(), abs=1e-6)
     assert found["weighted_accuracy"] == pytest.approx(WEIGHTS[0][is_zero].sum() / WEIGHTS[0].sum(), abs=1e-6)
+
+
+def test_a_session_tells_whether_total_and_count_of_a_metric_may_be_of_different_steps() -> None:
+    """With spares a late chief can pull two shards when one of them has made an update more."""
+    with graph_fleet(2, fleet={"workers": 1, "spares": 1}) as fleet, fleet.worker(0) as chief, fleet.worker(1) as other:
+        own = chief.push(1.0, 0)
+        fleet.advance()
+        own.result(30)
+        assert chief.session.is_of_one_step
+        first = other.push(1.0, 0)
+        first.result(30)
+        second = other.push(1.0, 1)
+        fleet.wait_for_size("gradients", 1)
+        fleet.advance(0)
+        chief.push(1.0, 0).result(30)
+        assert not chief.session.is_of_one_step
+        fleet.advance(1)
+        second.result(30)
+        assert other.session.is_of_one_step
