@@ -31,12 +31,14 @@ def runs(
     found = runs_in(folder)
     console = Console()
     if as_json:
-        typer.echo(json.dumps([dataclasses.asdict(run) for run in found]))
+        rows = json.dumps([dataclasses.asdict(run) for run in found])
+        # As in `report.json`, numbers that are not finite are texts: JSON has none.
+        typer.echo(json.dumps(json.loads(rows, parse_constant=str)))
     elif not found:
         typer.echo(f"no runs in {folder}")
     else:
-        rows = [_cells(run) for run in found]
-        console.print(table(console, COLUMNS, rows, NUMBERS), soft_wrap=not console.is_terminal, highlight=False)
+        cells = [_cells(run) for run in found]
+        console.print(table(console, COLUMNS, cells, NUMBERS), soft_wrap=not console.is_terminal, highlight=False)
 
 
 @app.command()
