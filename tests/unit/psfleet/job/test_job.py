@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from psfleet.errors import UsageError
-from psfleet.job.differences import changes
+from psfleet.job.differences import changes, differing
 from psfleet.job.job import Job, load_job, parse_job
 from psfleet.job.optimizer import Adam, Constant, Exponential, Piecewise, Sgd
 from psfleet.job.sections import Stale
@@ -178,3 +178,13 @@ def test_the_changes_between_two_jobs_are_named_by_field() -> None:
     after = parse_job(minimal(fleet={"ps": 2}, options={"rate": 0.5}, train={"steps": 20, "batch_size": 4}))
     found = changes(before.model_dump(mode="json"), after)
     assert {"fleet.ps 1 -> 2", "options.rate nothing -> 0.5", "train.steps 10 -> 20"} <= set(found)
+
+
+def test_a_field_that_an_earlier_version_did_not_have_has_not_changed() -> None:
+    """Its checkpoints have the jobs as that version wrote them."""
+    before, now = (parse_job(minimal()).model_dump(mode="json") for _ in range(2))
+    del before["train"]["accumulate"], before["callbacks"], before["checkpoint"]["best"]
+    assert changes(before, parse_job(minimal())) == []
+    assert differing([before, now]) == {}
+    (change,) = changes({**before, "removed": 1}, parse_job(minimal(callbacks=[])))[-1:]
+    assert change == "removed 1 -> nothing", "a job that is not valid any more is compared as it is"
