@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from psfleet.callbacks.loading import load_callbacks
 from psfleet.errors import ProgramError, PsfleetError
 from psfleet.job.job import Job, job_from_json
 from psfleet.job.monitored import require_metrics
@@ -41,6 +42,7 @@ def check(job: Job, folder: Path) -> str:
         DataStallError: Its data set gave no batch in `deadlines.first_batch_secs`.
     """
     program = load_program(job, folder)
+    load_callbacks(job)
     front = front_end(_with_one_batch(program, job), job, job.fleet.replicas, 0)
     layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, job.update.bucket_bytes)
     values = front.initial_values()

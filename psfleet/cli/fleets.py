@@ -106,10 +106,14 @@ def status(
     """Show every container, and every process of a local run: role, index, step, rate, restarts, last event."""
     name = None if job is None else _name(job)
     place, console = platform(on or COMPOSE), Console()
+    has_local = False
 
     def show() -> None:
+        nonlocal has_local
         rows = local_statuses(Path("runs"), name) if on is None else []
-        rows += _container_statuses(place, name, is_optional=bool(rows))
+        # A run that ends while it is watched needs no containers afterwards either.
+        has_local = has_local or bool(rows)
+        rows += _container_statuses(place, name, is_optional=has_local)
         if as_json:
             typer.echo(json.dumps([dataclasses.asdict(row) for row in rows]))
         else:

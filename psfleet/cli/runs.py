@@ -31,12 +31,14 @@ def runs(
     found = runs_in(folder)
     console = Console()
     if as_json:
-        typer.echo(json.dumps([dataclasses.asdict(run) for run in found]))
+        rows = json.dumps([dataclasses.asdict(run) for run in found])
+        # As in `report.json`, numbers that are not finite are texts: JSON has none.
+        typer.echo(json.dumps(json.loads(rows, parse_constant=str)))
     elif not found:
         typer.echo(f"no runs in {folder}")
     else:
-        rows = [_cells(run) for run in found]
-        console.print(table(console, COLUMNS, rows, NUMBERS), soft_wrap=not console.is_terminal, highlight=False)
+        cells = [_cells(run) for run in found]
+        console.print(table(console, COLUMNS, cells, NUMBERS), soft_wrap=not console.is_terminal, highlight=False)
 
 
 @app.command()
@@ -80,7 +82,7 @@ def _write(path: Path, text: str) -> None:
 
 def _cells(run: RunEntry) -> tuple[str, ...]:
     step, target = (NOTHING if number is None else str(number) for number in (run.step, run.target_step))
-    metric = NOTHING if run.value is None else f"{run.metric} {run.value:.4f}"
+    metric = NOTHING if run.value is None else f"{run.metric} {run.value:.4g}"
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started)) if run.started else NOTHING
     status = f"{run.status} ({run.exit_code})" if run.exit_code else run.status
     return run.run, run.job, run.platform or NOTHING, status, step, target, metric, started, f"{run.seconds:.0f}"

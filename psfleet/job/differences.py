@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from psfleet.job.job import Job
+from psfleet.errors import BadJobError
+from psfleet.job.job import Job, parse_job
 
 
 def changes(before: Mapping[str, Any], job: Job) -> list[str]:
@@ -16,7 +17,7 @@ def changes(before: Mapping[str, Any], job: Job) -> list[str]:
     Args:
         before: The earlier job, as `Job.model_dump(mode="json")` gave it.
     """
-    old, new = flattened(before), flattened(job.model_dump(mode="json"))
+    old, new = flattened(_completed(before)), flattened(job.model_dump(mode="json"))
     return [
         f"{field} {_shown(old, field)} -> {_shown(new, field)}"
         for field in dict.fromkeys([*new, *old])
@@ -30,7 +31,7 @@ def differing(jobs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     Args:
         jobs: As `Job.model_dump(mode="json")` gave them.
     """
-    flat = [flattened(job) for job in jobs]
+    flat = [flattened(_completed(job)) for job in jobs]
     values = {field: [_shown(each, field) for each in flat] for field in dict.fromkeys(chain(*flat))}
     return {field: shown for field, shown in values.items() if len(set(shown)) > 1}
 
@@ -44,6 +45,14 @@ def flattened(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             found[prefix + key] = value
     return found
+
+
+def _completed(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A job with the defaults of the fields that its version did not have; as it is if it is not valid any more."""
+    try:
+        return parse_job(content).model_dump(mode="json")
+    except BadJobError:
+        return content
 
 
 def _shown(values: Mapping[str, Any], field: str) -> str:

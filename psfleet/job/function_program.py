@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -48,14 +49,27 @@ def reference(function: Callable[..., Any]) -> tuple[str, Path | None]:
     """
     if not callable(function):
         raise UsageError(f"program is {function!r}, expected a function that returns a KerasProgram or GraphProgram")
-    module = sys.modules.get(getattr(function, "__module__", None) or "")
-    name = getattr(function, "__name__", "")
-    file = getattr(module, "__file__", None)
-    if module is None or module.__name__ == "__main__" or file is None or getattr(module, name, None) is not function:
+    module, name = _module_of(function), getattr(function, "__name__", "")
+    folder = _import_folder(module)
+    if module is None or folder is None or getattr(module, name, None) is not function:
         return f"{MODULE}:{CALLABLE}", None
-    depth = module.__name__.count(".") + (Path(file).name == "__init__.py")
-    # Links stay: what they point to can have another name, or be beside another module of this name.
-    return f"{module.__name__}:{name}", Path(os.path.abspath(file)).parents[depth]
+    return f"{module.__name__}:{name}", folder
+
+
+def _module_of(function: Callable[..., Any]) -> ModuleType | None:
+    return sys.modules.get(getattr(function, "__module__", None) or "")
+
+
+def _import_folder(module: ModuleType | None) -> Path | None:
+    """The folder from which a module is imported by its name; None if it cannot be, as a file loaded under another."""
+    file = getattr(module, "__file__", None)
+    if module is None or module.__name__ == "__main__" or file is None:
+        return None
+    # Links are not followed: the name is that of the link.
+    path = Path(os.path.abspath(file))
+    path = path.parent if path.name == "__init__.py" else path.with_name(path.name.partition(".")[0])
+    parts = module.__name__.split(".")
+    return path.parents[len(parts) - 1] if path.parts[-len(parts) :] == tuple(parts) else None
 
 
 def store(function: Callable[..., Any], folder: Path) -> Path:
@@ -67,7 +81,7 @@ def store(function: Callable[..., Any], folder: Path) -> Path:
         UsageError: It uses an object that cannot be stored, or the folder cannot be written.
     """
     try:
-        content = cloudpickle.dumps(function)
+        content = _by_value(function)
     except Exception as error:
         raise UsageError(
             f"program {getattr(function, '__name__', function)!r} uses an object that cannot be passed to other "
@@ -83,3 +97,16 @@ def store(function: Callable[..., Any], folder: Path) -> Path:
     except OSError as error:
         raise UsageError(f"{folder}: {error.strerror or error}, expected a folder that can be written") from error
     return folder
+
+
+def _by_value(function: Callable[..., Any]) -> bytes:
+    """A function as bytes, with what it uses of its module if that cannot be imported by its name."""
+    module = _module_of(function)
+    is_stored = module is not None and module.__name__ in cloudpickle.list_registry_pickle_by_value()
+    if is_stored or getattr(module, "__file__", None) is None or _import_folder(module) is not None:
+        return cloudpickle.dumps(function)
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        return cloudpickle.dumps(function)
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)

@@ -15,7 +15,7 @@ from psfleet.job.job import Job, job_from_json
 from psfleet.launch.platform import TRAINING, Member, Platform, chief_of, gone_for_good, may_restart, require
 from psfleet.launch.transfer import copy_results, save_logs
 from psfleet.report import html
-from psfleet.report.attempts import earlier_report, newest_checkpoint, resumed_from, with_attempt, with_end
+from psfleet.report.attempts import earlier_report, newest_checkpoint, resumed_from, standing, with_attempt, with_end
 from psfleet.report.evidence import first_failure, validated
 from psfleet.report.schema import EventLog, Report
 from psfleet.run_folder import CHECKPOINTS, RunFolder, claimed
@@ -117,7 +117,9 @@ def fetch(platform: Platform, name: str, job: Job | None, folder: Path, on: str)
             save_logs(platform, name, members, run_folder)
         copied = copy_results(platform, job, run_folder.path, math.inf)
         if copied is not None and copied.has_more_than(run_folder.path):
-            html.publish(validated(copied.report, run_folder.path), run_folder.path)
+            # A later attempt that trains, or left no report, may have deleted the checkpoint that the report names.
+            newest = standing(copied.report, run_folder.path)
+            html.publish(validated(newest, run_folder.path), run_folder.path)
         return Fetched(earlier_report(run_folder.path), is_running=chief is not None)
 
 

@@ -81,12 +81,12 @@ def summary(console: Console, report: Report, out: Path) -> None:
         "stopped early": report.stopped_early,
         "time": f"{report.seconds:.1f} s ({report.training_seconds:.1f} s of training)",
         "rate": f"{report.examples_per_sec:,.0f} examples/s",
-        **{f"test {name}": f"{value:.4f}" for name, value in report.eval.items()},
-        **{name: f"{value:.4f}" for name, value in _few_weights(report).items()},
+        **{f"test {name}": f"{value:.4g}" for name, value in report.eval.items()},
+        **{name: f"{value:.4g}" for name, value in _few_weights(report).items()},
         "gradients": f"{counts.pushed} pushed, {counts.used} used, {counts.dropped} dropped{since}",
         "restarts": str(report.restarts) if report.restarts else None,
         "checkpoint": _relative(report.checkpoint.path) if report.checkpoint else None,
-        "best": f"{best.metric} {best.value:.4f}, {_relative(best.path)}" if best else None,
+        "best": f"{best.metric} {best.value:.4g}, {_relative(best.path)}" if best else None,
         "report": str(out / "report.html"),
     }
     for name, value in rows.items():

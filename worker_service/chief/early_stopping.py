@@ -59,8 +59,8 @@ def final_step(job: Job, evaluations: Iterable[Evaluation]) -> int:
 def _reason(stop: Stop, best: Evaluation | None, last: Evaluation, num_without: int) -> str:
     least = f" by at least {stop.min_delta:g}" if stop.min_delta else ""
     evaluations = "evaluation" if num_without == 1 else f"{num_without} evaluations"
-    before = f"last improved to {best.metrics[stop.metric]:.6g} at step {best.step}" if best else "no finite value"
+    before = f"{best.metrics[stop.metric]:.6g} at step {best.step}" if best else "no finite value"
     return (
-        f"{stop.metric} has not improved{least} in the last {evaluations}: {before}, "
+        f"{stop.metric} has not improved{least} in the last {evaluations}: {before}, then "
         f"{last.metrics[stop.metric]:.6g} at step {last.step}"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +134,26 @@ def test_status_is_shown_again_until_ctrl_c(psfleet: Psfleet, monkeypatch: pytes
     monkeypatch.setattr(fleets, "Event", Pause)
     said = psfleet("status", "tiny", "--watch")
     assert (said.code, said.out.count("running")) == (130, 4)
+
+
+def test_a_local_run_may_end_while_it_is_watched_without_an_engine(
+    psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: object) -> list[Any]:
+        raise UsageError("no Docker engine can be reached")
+
+    run = ExitStack()
+    run.enter_context(claimed(Path("runs/tiny"), load_job(Path("job.yaml")), fresh=False))
+    after = iter([run.close])
+
+    class Pause:
+        def wait(self, secs: float) -> None:
+            end = next(after, None)
+            if end is None:
+                raise KeyboardInterrupt
+            end()
+
+    monkeypatch.setattr(fleets, "statuses", unreachable)
+    monkeypatch.setattr(fleets, "Event", Pause)
+    said = psfleet("status", "--watch")
+    assert (said.code, said.out.count("starting"), "no fleet is there" in said.out) == (130, 1, True), said

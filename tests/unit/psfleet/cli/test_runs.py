@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,16 @@ def test_runs_are_a_table_or_json(psfleet: Psfleet) -> None:
         ("runs/b", "failed", None),
         ("runs/a", "done", 0.9876),
     ]
+
+
+def test_a_metric_that_is_not_finite_is_a_text_in_json(psfleet: Psfleet) -> None:
+    leave("c", with_attempt(DONE.model_copy(update={"eval": {"loss": math.nan}}), 1.9e9, 0, []))
+
+    def refuse(constant: str) -> None:
+        pytest.fail(f"{constant} is not JSON")
+
+    row, *_ = json.loads(psfleet("runs", "--json").out, parse_constant=refuse)
+    assert (row["run"], row["metric"], row["value"]) == ("runs/c", "loss", "NaN")
 
 
 def test_runs_are_compared_by_settings_and_figures(psfleet: Psfleet) -> None:

@@ -78,6 +78,43 @@ def test_a_function_that_no_module_has_is_stored_with_what_it_uses(tmp_path: Pat
     assert imported(program, tmp_path / "program") == "143"
 
 
+def test_a_file_that_was_loaded_under_another_name_is_stored(tmp_path: Path) -> None:
+    """No process can import it by that name."""
+    (tmp_path / "train.py").write_text("ADDED = 5\ndef build(number): return number + ADDED\n")
+    code = """
+import importlib.util, pathlib, sys
+from psfleet.job.function_program import reference, store
+spec = importlib.util.spec_from_file_location("loaded_so", sys.argv[1] + "/train.py")
+sys.modules["loaded_so"] = module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+program, folder = reference(module.build)
+assert folder is None, folder
+store(module.build, pathlib.Path(sys.argv[1]) / "program")
+print(program)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert imported(done.stdout.strip(), tmp_path / "program") == "7"
+
+
+def test_a_module_that_is_a_link_is_named_where_the_link_is(tmp_path: Path) -> None:
+    (tmp_path / "kept" / "elsewhere").mkdir(parents=True)
+    (tmp_path / "kept" / "elsewhere" / "version_2.py").write_text("def build(number): return 3 * number\n")
+    (tmp_path / "linked_program.py").symlink_to(tmp_path / "kept" / "elsewhere" / "version_2.py")
+    code = """
+import sys; sys.path.insert(0, sys.argv[1])
+import linked_program
+from psfleet.job.function_program import reference
+print(*reference(linked_program.build))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["linked_program:build", str(tmp_path)]
+    assert imported("linked_program:build", tmp_path) == "6"
+
+
 def test_a_changed_function_has_another_digest(tmp_path: Path) -> None:
     """A worker that is started again must not train with another program than the rest of the fleet."""
     digests = []

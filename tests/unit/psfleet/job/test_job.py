@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from psfleet.errors import BadJobError, UsageError
-from psfleet.job.differences import changes
+from psfleet.job.differences import changes, differing
 from psfleet.job.job import Job, load_job, parse_job
 from psfleet.job.optimizer import Adam, Constant, Exponential, Piecewise, Sgd
 from psfleet.job.sections import Stale
@@ -203,3 +203,13 @@ def test_a_text_with_the_tag_path_is_relative_to_the_job_file(tmp_path: Path, mo
     file.write_text("options: {data: !path [a]}")
     with pytest.raises(BadJobError, match="is not YAML: !path needs a text"):
         load_job(file)
+
+
+def test_a_field_that_an_earlier_version_did_not_have_has_not_changed() -> None:
+    """Its checkpoints have the jobs as that version wrote them."""
+    before, now = (parse_job(minimal()).model_dump(mode="json") for _ in range(2))
+    del before["train"]["accumulate"], before["callbacks"], before["checkpoint"]["best"]
+    assert changes(before, parse_job(minimal())) == []
+    assert differing([before, now]) == {}
+    (change,) = changes({**before, "removed": 1}, parse_job(minimal(callbacks=[])))[-1:]
+    assert change == "removed 1 -> nothing", "a job that is not valid any more is compared as it is"

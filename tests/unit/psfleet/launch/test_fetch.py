@@ -82,6 +82,17 @@ def test_a_report_of_a_success_without_its_checkpoint_is_none(out: Path, volume:
     assert (report.status, report.exit_code) == ("failed", NO_CHECKPOINT)
 
 
+def test_a_success_stays_one_after_a_later_attempt_has_replaced_its_checkpoint(out: Path, volume: Path) -> None:
+    """The report is that of the attempt before the one that trains, which keeps only its newest checkpoints."""
+    earlier = CheckpointInfo(path="/out/checkpoints/00000010-g1", step=10)
+    leave(volume, 200.0, status="done", exit_code=0, error=None, target_step=10, final_step=10, checkpoint=earlier)
+    report = fetched(out, volume, member("chief"), member("ps"))
+    assert report is not None
+    assert (report.status, report.exit_code, report.error) == ("done", 0, None)
+    assert report.checkpoint is not None
+    assert report.checkpoint.step == STEPS
+
+
 @pytest.mark.parametrize("chief", [member("chief"), killed("chief")], ids=["trains", "is started again"])
 def test_a_fleet_that_trains_has_results_but_no_outcome(out: Path, volume: Path, chief: Member) -> None:
     (volume / "report.json").unlink()

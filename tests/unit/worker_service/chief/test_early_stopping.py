@@ -53,8 +53,7 @@ def test_the_reason_names_metric_values_and_steps() -> None:
     decision = decide(job(min_delta=0.05), made(0.5, 0.875, 0.9, 0.75))
     assert decision is not None
     assert decision.reason == (
-        "accuracy has not improved by at least 0.05 in the last 2 evaluations: "
-        "last improved to 0.875 at step 20, 0.75 at step 40"
+        "accuracy has not improved by at least 0.05 in the last 2 evaluations: 0.875 at step 20, then 0.75 at step 40"
     )
 
 

@@ -194,7 +194,7 @@ def test_a_checkpoint_that_is_evaluated_again_has_its_newest_value(tmp_path: Pat
 
 
 def test_a_decision_is_an_event_of_the_run_and_is_not_forgotten_by_the_next_chief(tmp_path: Path) -> None:
-    reason = "accuracy has not improved in the last 2 evaluations: last improved to 0.75 at step 20, 0.625 at step 60"
+    reason = "accuracy has not improved in the last 2 evaluations: 0.75 at step 20, then 0.625 at step 60"
     run = Run(tmp_path)
     run.evaluate(s20=0.75, s40=0.5, s60=0.625)
     assert [(event.kind, event.cause) for event in run.events.all()] == [("early_stop", reason)]
