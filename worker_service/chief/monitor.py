@@ -115,10 +115,10 @@ class Monitor:
         with self._lock:
             self._expect(checkpoint)
 
-    def generation_of(self, step: int, present: int) -> int:
-        """The generation of the weights that are evaluated at a step: of its checkpoint, or else the present one."""
+    def generation_of(self, step: int, own: int) -> int:
+        """The generation of the weights that are evaluated at a step: of its checkpoint, or else of the chief's own."""
         with self._lock:
-            return self._pending[step].generation if step in self._pending else present
+            return self._pending[step].generation if step in self._pending else own
 
     def skipped(self, step: int) -> None:
         """The evaluation of a step is not made."""
