@@ -84,18 +84,18 @@ class CheckpointCommitter:
         generation = training[0].generation
         is_due = every_secs is not None and time.monotonic() - self._last_schedule >= every_secs
         step = max(state.step for state in training) + self._steps_ahead()
-        stop_step = self._stop_step(generation, step)
+        stop_step = self._stop_step(training, step)
         if stop_step is not None and self._schedule(training, stop_step, stop=True):
             self._stop = generation, stop_step
         elif is_due and self._schedule(training, step, stop=False):
             self._last_schedule = time.monotonic()
 
-    def _stop_step(self, generation: int, step: int) -> int | None:
+    def _stop_step(self, states: Sequence[pb.ShardState], step: int) -> int | None:
         """The step at which training is to end, if that is to be scheduled: by a signal at once, by early stopping not
         before the step of the evaluation that decided, which a rollback can have undone.
 
         Args:
-            generation: That trains now.
+            states: Of the ps, which all train one generation.
             step: The first one for which a checkpoint can be scheduled.
         """
         decision = self._monitor.decision
@@ -105,8 +105,16 @@ class CheckpointCommitter:
             wanted = max(step, decision.step)
         else:
             return None
-        is_scheduled = self._stop is not None and self._stop[0] == generation and self._stop[1] <= wanted
-        return None if is_scheduled else wanted
+        is_scheduled = self._stop is not None and self._stop[0] == states[0].generation and self._stop[1] <= wanted
+        return None if is_scheduled or self._is_stopping(states, wanted) else wanted
+
+    def _is_stopping(self, states: Sequence[pb.ShardState], step: int) -> bool:
+        """Whether an earlier chief has scheduled the end of training at a step or before it, on every ps.
+
+        Moved, it would have the fleet train on after its last step, when the workers only wait for the end of the run.
+        """
+        first, *others = {state.final_step for state in states}
+        return not others and first <= step and first < self._job.train.steps
 
     @property
     def cause(self) -> str:

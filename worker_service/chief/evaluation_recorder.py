@@ -52,6 +52,13 @@ class EvaluationRecorder:
         )
         self.metrics: dict[str, float] = {}
         self.generation = 0
+        self._generations: dict[int, int] = {}
+
+    def begin(self, global_step: int, values: Callable[[], Values]) -> None:
+        """Begins to evaluate named tensors of the present generation; see `Evaluations.begin`."""
+        # A loss can start the next generation before the evaluation ends.
+        self._generations[global_step] = self.generation
+        self.evaluations.begin(global_step, values)
 
     def begin_checkpoints(self) -> None:
         """Begins to evaluate the checkpoints that are due.
@@ -77,7 +84,7 @@ class EvaluationRecorder:
         self.begin_checkpoints()
         if not self.evaluations.finish(is_over):
             return False
-        self.evaluations.begin(global_step, values)
+        self.begin(global_step, values)
         return self.evaluations.finish(is_over)
 
     def evaluate_last(self, checkpoint: Checkpoint, is_over: Callable[[], bool]) -> bool:
@@ -107,7 +114,7 @@ class EvaluationRecorder:
         secs = round(time.perf_counter() - started, 2)
         self._log(global_step, metrics, secs)
         self._summarize(global_step, metrics, tensors)
-        generation = self._monitor.generation_of(global_step, self.generation)
+        generation = self._monitor.generation_of(global_step, self._generations.pop(global_step, self.generation))
         self._monitor.evaluated(
             Evaluation(time=time.time(), step=global_step, generation=generation, secs=secs, metrics=metrics)
         )

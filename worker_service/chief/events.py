@@ -25,6 +25,8 @@ class Events:
         restarts: By role and index, how often a process was restarted.
         last: By role and index, the newest event of a process.
         steps_lost: Applied steps that were lost with ps and trained again.
+        writing_since: When the write that runs began, on the clock of `time.monotonic`; None: none runs. A disk that
+            does not answer holds every thread that has an event.
     """
 
     def __init__(self, out: Path, job: Job, first_event: int = 0) -> None:
@@ -35,6 +37,7 @@ class Events:
         self.restarts: Counter[tuple[str, int]] = Counter()
         self.last: dict[tuple[str, int], Event] = {}
         self.steps_lost = 0
+        self.writing_since: float | None = None
         self._all = self._log.read(first_event)
         self._unsaved: list[Event] = []
         for event in self._all:
@@ -91,12 +94,15 @@ class Events:
 
     def _save(self) -> None:
         """Appends what is not in the file yet; what a full disk refuses is kept for the report and the next attempt."""
+        self.writing_since = time.monotonic()
         try:
             while self._unsaved:
                 self._log.append(self._unsaved[0])
                 del self._unsaved[0]
         except OSError as error:
             logger.warning("%d events wait for %s: %s", len(self._unsaved), self._log.path, error.strerror or error)
+        finally:
+            self.writing_since = None
 
     def _count(self, event: Event) -> None:
         if event.kind == "restarted":

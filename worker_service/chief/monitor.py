@@ -115,10 +115,10 @@ class Monitor:
         with self._lock:
             self._expect(checkpoint)
 
-    def generation_of(self, step: int, present: int) -> int:
-        """The generation of the weights that are evaluated at a step: of its checkpoint, or else the present one."""
+    def generation_of(self, step: int, own: int) -> int:
+        """The generation of the weights that are evaluated at a step: of its checkpoint, or else of the chief's own."""
         with self._lock:
-            return self._pending[step].generation if step in self._pending else present
+            return self._pending[step].generation if step in self._pending else own
 
     def skipped(self, step: int) -> None:
         """The evaluation of a step is not made."""
@@ -140,16 +140,22 @@ class Monitor:
         require_metrics(self._job, evaluation.metrics)
         self.callbacks.evaluated(evaluation.step, evaluation.metrics)
         with self._lock:
-            before = self._decision
             self._evaluations.append(evaluation)
             self._unsaved.append(evaluation)
-            decision = self._decision = before or decide(self._job, self._evaluations)
             checkpoint = self._pending.get(evaluation.step)
         with self._storage.writing(EvaluationLog.FILE_NAME):
             self._save()
         if checkpoint is not None:
             self._compare(Evaluated(checkpoint, evaluation.metrics))
-        if decision is not None and before is None:
+        self._decide()
+
+    def _decide(self) -> None:
+        """Decides on the evaluations that are in the file: the chief that replaces this one must decide the same."""
+        with self._lock:
+            if self._decision is not None or self._unsaved:
+                return
+            decision = self._decision = decide(self._job, self._evaluations)
+        if decision is not None:
             self._storage.events.add("chief", 0, EARLY_STOP, decision.reason)
 
     def _expect(self, checkpoint: Checkpoint) -> None:

@@ -140,7 +140,7 @@ class Recorder:
             self._is_due("evaluate", global_step, self._job.evaluate.every_steps)
             and global_step < self._job.train.steps
         ):
-            self._evaluation.evaluations.begin(global_step, lambda: local_values(session, self._layout))
+            self._evaluation.begin(global_step, lambda: local_values(session, self._layout))
 
     def close(self) -> None:
         """Flushes and closes the TensorBoard file."""

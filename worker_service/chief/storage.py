@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from psfleet.errors import DeadlineError, StorageError
 from psfleet.polling import wait_until
+from psfleet.report.schema import EventLog
 from worker_service.chief.events import Events
 
 logger = logging.getLogger("psfleet.chief")
@@ -61,7 +62,9 @@ class Storage:
 
     def stuck(self) -> str:
         """What the disk has neither taken nor refused for `stall_secs`, as a message; empty if there is nothing."""
-        for what, began in list(self._began.values()):
+        of_events = self.events.writing_since
+        began_at = [*self._began.values(), *([] if of_events is None else [(EventLog.FILE_NAME, of_events)])]
+        for what, began in began_at:
             if self._clock() - began >= self._stall_secs:
                 return f"the disk has not answered for {self._stall_secs:g} s to a write of {what}"
         return ""

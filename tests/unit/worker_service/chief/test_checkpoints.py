@@ -10,6 +10,7 @@ from support.checkpoint_samples import save
 from support.chief_samples import Ps, sample_context, sample_storage, shard_state, with_parts
 
 from psfleet.checkpoint import manifest, store
+from psfleet.control import control_pb2 as pb
 from worker_service.chief import checkpoints
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.events import Events
@@ -46,6 +47,19 @@ def test_a_stop_is_planned_by_the_present_pace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beats: list[tuple[float, int]], ahead: int
 ) -> None:
     assert stop_step(tmp_path, monkeypatch, *beats) == beats[-1][1] + ahead
+
+
+@pytest.mark.parametrize(("second", "is_moved"), [(47, False), (100, True)], ids=["on every ps", "on one ps"])
+def test_a_chief_does_not_move_the_stop_that_the_one_before_has_scheduled(
+    tmp_path: Path, second: int, is_moved: bool
+) -> None:
+    """The fleet has made its last step: its workers wait for the end of the run, and would make no further one."""
+    ps = [Ps(shard_state(0)), Ps(shard_state(0))]
+    context = sample_context(tmp_path, ps, stops=True)
+    states = [shard_state(47, phase=pb.COMPLETE), shard_state(47, phase=pb.COMPLETE)]
+    states[0].final_step, states[1].final_step = 47, second
+    CheckpointCommitter(context, {}, sample_storage(context)).update(states)
+    assert [len(one.scheduled) for one in ps] == [is_moved, is_moved]
 
 
 def test_a_checkpoint_is_committed_although_old_ones_cannot_be_deleted(

@@ -286,8 +286,10 @@ def test_evaluations_that_a_full_disk_refuses_are_written_later(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(EvaluationLog, "append", refuse)
-    run.evaluate(s20=0.75, s40=0.5)
+    run.evaluate(s20=0.75, s40=0.5, s60=0.625)
+    # A chief that replaced this one would not know of a decision: its run would end as stopped.
+    assert run.monitor.final_step == Run(tmp_path).monitor.final_step == 100
     monkeypatch.setattr(EvaluationLog, "append", append)
-    run.evaluate(s60=0.625)
-    assert Run(tmp_path).monitor.final_step == 60
+    run.evaluate(s80=0.5)
+    assert run.monitor.final_step == Run(tmp_path).monitor.final_step == 60
     assert Events(tmp_path, run.job).all()[0].kind == "write_failed"

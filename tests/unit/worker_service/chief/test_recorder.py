@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,10 +14,12 @@ from support.chief_samples import sample_context, sample_job, sample_storage, sh
 
 from psfleet.control import control_pb2 as pb
 from psfleet.layout import Layout, TensorSpec
-from psfleet.report.schema import History, Point
+from psfleet.report.schema import EvaluationLog, History, Point
+from worker_service.chief import recorder as recorder_module
 from worker_service.chief import run_finisher
 from worker_service.chief.recorder import Recorder
 
+WAIT_SECS = 20.0
 SCHEDULE = {"kind": "piecewise", "boundaries": [4], "factors": [1.0, 0.5]}
 
 
@@ -57,6 +60,29 @@ def test_a_point_has_the_learning_rate_of_its_update_and_the_norm_of_a_clipped_g
     assert [(point.learning_rate, point.gradient_norm) for point in points] == [(0.5, 7.0), (0.25, 7.0)]
     found = scalars(tmp_path)
     assert (found["train/learning_rate"], found["train/gradient_norm"]) == ([0.5, 0.25], [7.0, 7.0])
+
+
+def test_an_evaluation_is_of_the_generation_in_which_its_weights_were_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A ps is lost meanwhile, and the chief waits for the evaluation."""
+    goes_on = threading.Event()
+    monkeypatch.setattr(recorder_module, "local_values", lambda *_: {"weight": np.zeros(1)})
+    job = sample_job(evaluate={"every_steps": 20}, summaries={"every_steps": 1000})
+    storage = sample_storage(sample_context(tmp_path, job=job))
+    recorder = Recorder(tmp_path, job, Layout.plan([], [], [], 2, 4096), None, storage)
+    evaluator: Any = SimpleNamespace(evaluate=lambda tensors: {"loss": 0.5} if goes_on.wait(WAIT_SECS) else {})
+    recorder._evaluation._evaluator = evaluator
+    nothing: Any = None
+    recorder.begin(1)
+    recorder.start(19)
+    recorder.step(nothing, nothing, 20, loss=0.5, secs=0.1)
+    recorder.begin(2)
+    goes_on.set()
+    assert recorder.finish_evaluation(lambda: False)
+    recorder.close()
+    [evaluation] = EvaluationLog(tmp_path / EvaluationLog.FILE_NAME).read()
+    assert (evaluation.step, evaluation.generation) == (20, 1)
 
 
 def test_without_clipping_no_norm_is_computed(tmp_path: Path) -> None:

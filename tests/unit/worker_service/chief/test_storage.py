@@ -164,6 +164,24 @@ def test_a_disk_that_never_answers_ends_the_run_and_the_process_with_75(tmp_path
     assert not storage.stuck(), "it has ended"
 
 
+def test_an_event_that_a_disk_never_takes_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every other thread with an event waits for it, the training thread too."""
+    ended, ends, told = threading.Event(), [], []
+    events = events_of(tmp_path)
+    storage = Storage(events, 0.05)
+    monkeypatch.setattr(EventLog, "append", lambda *_: ended.wait(WAIT_SECS))
+    monkeypatch.setattr(storage_watch, "LOOK_SECS", 0.01)
+    assert not storage.stuck()
+    thread = threading.Thread(target=events.add, args=("ps", 0, "restarted", "killed"), daemon=True)
+    thread.start()
+    run_within(WAIT_SECS / 2, lambda: storage_watch.watch(storage, told.append, ends.append))
+    assert ends == [LOST_PEERS]
+    assert "to a write of events.jsonl" in told[0].message
+    ended.set()
+    thread.join(WAIT_SECS)
+    assert not storage.stuck(), "it has ended"
+
+
 def test_the_log_of_a_disk_that_never_answers_does_not_hold_the_end_of_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
