@@ -44,8 +44,13 @@ def expire(
 ) -> None:
     """Ends the process; see `building`."""
     error = DataStallError(f"program {program!r} to be loaded and built", secs)
-    with suppress(PsfleetError):
-        report(error)
-    faulthandler.dump_traceback()
-    logger.error("%s", error, extra={"event": "failed", "exit_code": error.exit_code})
-    end_process(error.exit_code)
+    try:
+        with suppress(PsfleetError):
+            report(error)
+        faulthandler.dump_traceback()
+    except Exception:
+        # Any error: without this thread the process would wait for ever.
+        logger.exception("the end of this worker could not be reported")
+    finally:
+        logger.error("%s", error, extra={"event": "failed", "exit_code": error.exit_code})
+        end_process(error.exit_code)

@@ -201,7 +201,7 @@ class KerasFrontEnd:
         weighted = {} if weight is None else {"sample_weight": weight}
         mapping = list(zip(variables, values, strict=True))
         given = set(map(id, variables))
-        unused = [variable for variable in model.metrics_variables if id(variable) not in given]
+        unused = [variable for variable in self._metrics.all_variables() if id(variable) not in given]
         mapping += [(variable, tf.zeros(variable.shape, variable.dtype)) for variable in unused]
         with Scope(mapping, collect_losses=True) as scope:
             before = {id(variable): scope.get_current_value(variable) for variable in variables}

@@ -52,10 +52,10 @@ class SampleWeights:
         """
         if y.shape.rank is None or y.shape.rank < 2:
             classes = tf.cast(tf.round(y), tf.int32)
-        elif y.shape[-1] == 1:
-            classes = tf.cast(tf.round(tf.squeeze(y, -1)), tf.int32)
         else:
-            classes = tf.argmax(y, -1, output_type=tf.int32)
+            # The shape of the data set's elements may not tell how many columns there are.
+            largest, first = tf.argmax(y, -1, output_type=tf.int32), tf.cast(tf.round(y[..., 0]), tf.int32)
+            classes = tf.where(tf.shape(y)[-1] > 1, largest, first)
         last = len(by_class) - 1
         is_weighted = (classes >= 0) & (classes <= last)
         return tf.where(is_weighted, tf.gather(by_class, tf.clip_by_value(classes, 0, last)), 1.0)

@@ -65,6 +65,13 @@ class TrainingMetrics:
                 )
         return [variable for metric in metrics for variable in metric.variables] if self.is_collected else []
 
+    def all_variables(self) -> list[Any]:
+        """Those of every metric that has been called: also of those that an override of `Model.metrics` leaves out."""
+        model = self._model
+        of_compile = [model._loss_tracker, model._compile_metrics, model._compile_loss]
+        unlisted = [variable for holder in of_compile if holder is not None for variable in holder.variables]
+        return [*model.metrics_variables, *unlisted]
+
     def update(self, scope: Scope, x: Any, y: Any, y_pred: Any, weight: Any, loss: tf.Tensor) -> None:
         """Adds a batch, as Keras' train_step does, in the scope of a step."""
         if not self.is_collected:

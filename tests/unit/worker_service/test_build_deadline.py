@@ -13,17 +13,17 @@ from worker_service import build_deadline
 WAIT_SECS = 10.0
 
 
-@pytest.mark.parametrize("is_replaced", [False, True])
+@pytest.mark.parametrize("failure", [None, ReplacedError("another process has the index"), RuntimeError("a bug")])
 def test_a_program_that_is_never_built_ends_its_worker_with_75_and_is_named(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, is_replaced: bool
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failure: Exception | None
 ) -> None:
     """The timer cannot interrupt the block, which a test must end; a process of psfleet has ended by then."""
     ended, codes, reported = threading.Event(), [], []
 
     def report(error: DataStallError) -> None:
         reported.append(error)
-        if is_replaced:
-            raise ReplacedError("another process has the index")
+        if failure is not None:
+            raise failure
 
     def end(code: int) -> None:
         codes.append(code)

@@ -16,6 +16,7 @@ from psfleet.errors import ProgramError
 from psfleet.job.program import KerasProgram
 from psfleet.tf.program_data import built_model
 from worker_service.frontends import FrontEnd, front_end
+from worker_service.frontends.sample_weights import SampleWeights
 
 generator = np.random.default_rng(11)
 X = generator.normal(size=(8, 5)).astype(np.float32)
@@ -111,6 +112,15 @@ def test_evaluated_metrics_are_those_of_keras_evaluate(style: str) -> None:
 def test_a_model_that_takes_its_input_shape_from_the_data_trains_with_weights() -> None:
     front = front_of("weights", model=lambda: keras.Sequential([layers.Dense(4)]))
     assert [spec.shape for spec in front.parameters] == [(5, 4), (4,)]
+
+
+@pytest.mark.parametrize("y", [LABELS[:, None].astype(np.float32), np.eye(4, dtype=np.float32)[LABELS]])
+def test_class_weights_fit_labels_of_unknown_shape(y: np.ndarray) -> None:
+    """A data set of a Python generator may leave open how many columns there are."""
+    spec = tf.TensorSpec([None, None], tf.float32)
+    weights = SampleWeights("program:build", CLASS_WEIGHT, (spec, spec))
+    of_labels = tf.function(lambda labels: weights.unpacked((labels, labels))[2], input_signature=[spec])
+    assert of_labels(y).numpy().tolist() == [CLASS_WEIGHT.get(label, 1.0) for label in LABELS.tolist()]
 
 
 @pytest.mark.parametrize(

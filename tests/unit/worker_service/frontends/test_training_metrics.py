@@ -43,6 +43,26 @@ class Largest(keras.metrics.Metric):
         return self.value.value
 
 
+class OwnLoss(keras.Model):
+    """Computes its loss as in Keras' guide: its `metrics` leave out those of `compile`, and so does its `fit`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense, self.tracker = layers.Dense(1, "sigmoid"), keras.metrics.Mean(name="own_loss")
+
+    def call(self, x: Any) -> Any:
+        return self.dense(x)
+
+    def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None) -> Any:
+        loss = keras.ops.mean(keras.ops.square(y - y_pred))
+        self.tracker.update_state(loss)
+        return loss
+
+    @property
+    def metrics(self) -> list[Any]:
+        return [self.tracker]
+
+
 def model() -> keras.Model:
     return keras.Sequential([keras.Input((3,)), layers.Dense(4, "tanh"), layers.Dense(1, "sigmoid")])
 
@@ -134,6 +154,14 @@ def test_a_metric_that_need_not_add_up_leaves_out_training_metrics(caplog: pytes
     assert front.state == ()
     assert front.training_metrics({}) == {}
     assert "metric largest is a Largest, expected a class of keras.metrics" in caplog.text
+
+
+def test_a_model_may_list_its_own_metrics_only() -> None:
+    front = front_of(model=OwnLoss)
+    stepper = Stepper.of(front)
+    loss, state = stepper.run([stepper.graph.loss, stepper.graph.new_state], (X[0, 0], Y[0, 0], WEIGHTS[0, 0]))
+    values = {spec.name: value / WORKERS for spec, value in zip(front.state, state, strict=True)}
+    assert front.training_metrics(values) == {"own_loss": pytest.approx(float(loss))}
 
 
 def test_async_mode_collects_none() -> None:
