@@ -35,6 +35,14 @@ def earlier_report(folder: Path) -> Report | None:
         return None
 
 
+def set_aside(folder: Path) -> None:
+    """Renames a report that `earlier_report` cannot read, for example of a later version, which would be replaced."""
+    path = folder / Report.FILE_NAME
+    if path.exists():
+        path.replace(folder / Report.UNREADABLE_NAME)
+        logger.warning("%s cannot be read: kept as %s", path, Report.UNREADABLE_NAME)
+
+
 def newest_attempt(folder: Path) -> dict[str, Any]:
     """Run, status and start time of the newest attempt that the report in a run folder has; empty if there is none."""
     try:

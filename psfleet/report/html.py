@@ -12,7 +12,7 @@ from pathlib import Path
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 
 from psfleet.report import charts
-from psfleet.report.attempts import earlier_report, merged, standing
+from psfleet.report.attempts import earlier_report, merged, set_aside, standing
 from psfleet.report.figures import figures
 from psfleet.report.formats import count_text, duration_text, moment, number_text
 from psfleet.report.schema import Evaluation, EvaluationLog, History, Point, Report
@@ -63,7 +63,10 @@ def publish(report: Report, folder: Path) -> Report:
     Raises:
         OSError: The folder cannot be written; calling it again is safe.
     """
-    report = standing(merged(earlier_report(folder), report), folder)
+    earlier = earlier_report(folder)
+    if earlier is None:
+        set_aside(folder)
+    report = standing(merged(earlier, report), folder)
     report.write(folder)
     temporary = folder / "report.html.tmp"
     temporary.write_text(page(report, folder), encoding="utf-8")

@@ -98,6 +98,8 @@ class Report(Record):
     FILE_NAME: ClassVar[str] = "report.json"
     DRAFT_NAME: ClassVar[str] = ".report.json"
     """The report before the final evaluation, for a chief that replaces one which died in it."""
+    UNREADABLE_NAME: ClassVar[str] = "report.json.unreadable"
+    """A report that was set aside because it is not one of this version."""
 
     status: Status = Field(
         description="done: the final step is reached, or training was stopped early (`stopped_early`), and the last "

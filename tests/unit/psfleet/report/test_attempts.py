@@ -115,10 +115,13 @@ def test_what_is_published_in_a_folder_is_merged_with_its_report(tmp_path: Path)
 
 
 @pytest.mark.parametrize("content", ["of the user", "[]", '{"status": "done"}'])
-def test_a_report_that_cannot_be_read_is_replaced(tmp_path: Path, content: str) -> None:
+def test_a_report_that_cannot_be_read_is_replaced_and_kept_beside(tmp_path: Path, content: str) -> None:
+    """It may be whole: of a later version, which has more fields."""
     (tmp_path / Report.FILE_NAME).write_text(content)
     assert newest_attempt(tmp_path) == {}
-    assert html.publish(outcome(), tmp_path).attempts == outcome().attempts
+    for _ in range(2):
+        assert html.publish(outcome(), tmp_path).attempts == outcome().attempts
+        assert (tmp_path / "report.json.unreadable").read_text() == content
 
 
 def test_a_checkpoint_that_a_later_attempt_deleted_or_followed_is_replaced_by_the_newest(tmp_path: Path) -> None:
