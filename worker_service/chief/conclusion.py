@@ -18,7 +18,7 @@ from psfleet.job.job import Job
 from psfleet.job.program import load_program
 from psfleet.layout import Layout
 from psfleet.report import html
-from psfleet.report.schema import EvaluationLog
+from psfleet.report.schema import EvaluationLog, Report
 from psfleet.run_folder import CHECKPOINTS
 from psfleet.service.logs import log_json
 from psfleet.service.process import Stop
@@ -144,7 +144,9 @@ class _Conclusion:
         except StoppedError:
             raise
         except PsfleetError as error:
-            self.report_failure(error)
+            failure = self.report_failure(error)
+            if failure is not None:
+                callbacks.end(failure)
             raise
         finally:
             recorder.close()
@@ -159,16 +161,17 @@ class _Conclusion:
             self._events.add("chief", 0, "callback_failed", str(error))
         return Callbacks(made, self._events, run_info(self._settings, self._job))
 
-    def report_failure(self, error: PsfleetError) -> None:
-        """Writes the report of a failure, unless another report says that the run is done."""
+    def report_failure(self, error: PsfleetError) -> Report | None:
+        """Writes the report of a failure, and returns it; None: another report says that the run is done."""
         if not self._attempt.may_report_failure([]):
             logger.warning("not reported, the run is done or has a newer chief: %s", error)
-            return
+            return None
         layout = Layout.plan([], [], [], self._job.fleet.ps, self._job.update.bucket_bytes)
         recorder = Recorder(self._settings.out, self._job, layout, None, self.storage)
         report = self._finisher(recorder, layout).report([], self._checkpoint, error)
         with self.storage.writing("the report"):
             html.publish(report, self._settings.out)
+        return report
 
     def _finisher(self, recorder: Recorder, layout: Layout) -> RunFinisher:
         settings = self._settings

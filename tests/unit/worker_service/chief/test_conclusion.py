@@ -16,6 +16,7 @@ from support.report_samples import DONE as SAMPLE
 from support.tiny_job import PRELUDE
 
 from psfleet.addresses import Address
+from psfleet.callbacks import Callback
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.store import write_initial
 from psfleet.control import control_pb2 as pb
@@ -210,6 +211,10 @@ def test_an_evaluation_that_takes_too_long_is_reported(tmp_path: Path, monkeypat
     def expire(*_: object) -> dict[str, float]:
         raise DeadlineError("the evaluation at step 0", 1800)
 
+    ends: list[Report] = []
+    callback = Callback()
+    monkeypatch.setattr(callback, "on_end", ends.append)
+    monkeypatch.setattr(conclusion, "load_callbacks", lambda job: [callback])
     monkeypatch.setattr(Evaluator, "evaluate", expire)
     saved = save_program(tmp_path)
     with pytest.raises(DeadlineError):
@@ -217,6 +222,7 @@ def test_an_evaluation_that_takes_too_long_is_reported(tmp_path: Path, monkeypat
     report = Report.read(tmp_path)
     assert (report.status, report.exit_code) == ("failed", LOST_PEERS)
     assert "the evaluation at step 0" in (report.error or "")
+    assert [(end.status, end.error) for end in ends] == [("failed", report.error)]
 
 
 @pytest.mark.parametrize("what", ["load_program", "load_callbacks"])
