@@ -86,7 +86,7 @@ def clusterspec(
 
 @app.command(name="weights")
 def export_weights(
-    checkpoint_dir: Annotated[Path, typer.Argument(help="A run's checkpoints/ folder, or one checkpoint in it.")],
+    checkpoint_dir: Annotated[Path, typer.Argument(help="A run folder, its checkpoints/ folder, or one checkpoint.")],
     out: Annotated[Path, typer.Option(help="FILE.safetensors, FILE.weights.h5 or FILE.keras.")],
     best: Annotated[
         bool, typer.Option("--best", help="The best checkpoint by checkpoint.best, not the newest.")
