@@ -60,13 +60,13 @@ def committed(root: Path) -> list[Checkpoint]:
 
 
 def not_reached(root: Path) -> list[Checkpoint]:
-    """The committed checkpoints after the last one whose metrics are stored, the oldest first.
+    """The committed checkpoints after the last one whose metrics can be read, the oldest first.
 
     Those before it were not evaluated in time. Evaluations are in the order of generations and steps.
     """
     found = sorted(committed(root), key=lambda each: (each.generation, each.step))
-    is_stored = [(checkpoint.folder / FILE_NAME).exists() for checkpoint in found]
-    return found[max((index + 1 for index, stored in enumerate(is_stored) if stored), default=0) :]
+    read = {each.checkpoint.folder for each in evaluated(root)}
+    return found[max((number for number, each in enumerate(found, 1) if each.folder in read), default=0) :]
 
 
 def evaluated(root: Path) -> list[Evaluated]:

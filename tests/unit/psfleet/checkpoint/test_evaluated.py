@@ -59,6 +59,16 @@ def test_a_checkpoint_whose_metrics_or_manifest_are_unreadable_is_left_out(tmp_p
     assert best_step(tmp_path) == (10, 1)
 
 
+def test_those_after_the_last_evaluation_that_can_be_read_are_yet_to_be_evaluated(tmp_path: Path) -> None:
+    """A file can be empty after a power failure; a rollback begins at an earlier step again."""
+    store(tmp_path, s10_g1=0.5, s30_g1=0.5, s20_g2=0.5)
+    for step, generation in ((20, 1), (30, 2)):
+        save(tmp_path, step, generation=generation)
+    (save(tmp_path, 40, generation=2).folder / evaluated.FILE_NAME).write_bytes(b"")
+    found = [(each.step, each.generation) for each in evaluated.not_reached(tmp_path)]
+    assert found == [(30, 2), (40, 2)]
+
+
 def test_a_protected_checkpoint_is_kept_beyond_the_newest(tmp_path: Path) -> None:
     store(tmp_path, s10_g1=0.75, s20_g1=0.5, s30_g1=0.25, s40_g1=0.25)
     removed = prune(tmp_path, 2, {checkpoint_folder(tmp_path, 10, 1)})
