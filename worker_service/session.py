@@ -217,11 +217,17 @@ class WorkerSession:
             values: np.ndarray = self._session.run(self._step.parameters)
         return values
 
-    def state(self) -> tuple[np.ndarray, np.ndarray]:
-        """The local copies of state, of the same step as the parameters, and of frozen weights: uint8 vectors."""
+    def state(self) -> np.ndarray:
+        """The local copy of state, of the same step as the parameters: uint8 `[layout.state.size]`."""
         with translate_errors():
-            state, frozen = self._session.run((self._step.state, self._step.frozen))
-        return state, frozen
+            values: np.ndarray = self._session.run(self._step.state)
+        return values
+
+    def frozen(self) -> np.ndarray:
+        """The local copy of frozen weights, uint8 `[layout.frozen.size]`."""
+        with translate_errors():
+            values: np.ndarray = self._session.run(self._step.frozen)
+        return values
 
     def close(self, wait_secs: float = CLOSE_SECS) -> None:
         """Cancels the running step and closes the session; from any thread, any number of times."""

@@ -189,14 +189,14 @@ class Recorder:
         metrics = self._training_metrics(session)
         scalars = {
             "loss": loss,
-            **metrics,
             "step_secs": self.step_secs[-1] if self.step_secs else None,
             "learning_rate": self._learning_rate(global_step),
             "gradient_norm": self._gradient_norm(session),
         }
 
         def write() -> None:
-            for name, value in scalars.items():
+            # Here, on the thread of the file: the fleet waits for the chief, and Keras takes 12 ms for an AUC.
+            for name, value in {**metrics(), **scalars}.items():
                 if value is not None:
                     tf.summary.scalar(f"train/{name}", value)
             if own is not None:
@@ -204,12 +204,16 @@ class Recorder:
 
         self._board.write(global_step, write)
 
-    def _training_metrics(self, session: WorkerSession) -> dict[str, float]:
-        """See `FrontEnd.training_metrics`; empty if the total and the count of one can be of different steps."""
-        if self._evaluator is None or self._layout.saved == self._layout or not session.is_of_one_step:
-            return {}
-        state, _ = session.state()
-        return self._evaluator.training_metrics(self._layout.state.unpack(state))
+    def _training_metrics(self, session: WorkerSession) -> Callable[[], dict[str, float]]:
+        """Computes the metrics of this step, on any thread: see `FrontEnd.training_metrics`.
+
+        There are none if the total and the count of one can be of different steps.
+        """
+        evaluator = self._evaluator
+        if evaluator is None or self._layout.saved == self._layout or not session.is_of_one_step:
+            return dict
+        state = session.state()
+        return lambda: evaluator.training_metrics(self._layout.state.unpack(state))
 
     def _learning_rate(self, global_step: int) -> float | None:
         """Of the update that led to a step."""
@@ -227,11 +231,10 @@ class Recorder:
 
 def local_values(session: WorkerSession, layout: Layout) -> dict[str, np.ndarray]:
     """Every named tensor of this worker, all of one step."""
-    state, frozen = session.state()
     return {
         **layout.parameters.unpack(session.parameters()),
-        **layout.state.unpack(state),
-        **layout.frozen.unpack(frozen),
+        **layout.state.unpack(session.state()),
+        **layout.frozen.unpack(session.frozen()),
     }
 
 

@@ -94,18 +94,23 @@ def test_without_clipping_no_norm_is_computed(tmp_path: Path) -> None:
 def test_training_metrics_of_shards_at_different_steps_are_left_out(tmp_path: Path) -> None:
     recorder = recorder_of(tmp_path)
     recorder._layout = Layout.plan([], [TensorSpec("total", (), is_saved=False)], [], 2, 4096)
-    recorder._evaluator = SimpleNamespace(training_metrics=lambda values: {"total": float(values["total"])})  # type: ignore[assignment]
+    threads = []
+
+    def training_metrics(values: Any) -> dict[str, float]:
+        threads.append(threading.current_thread())
+        return {"total": float(values["total"])}
+
+    recorder._evaluator = SimpleNamespace(training_metrics=training_metrics)  # type: ignore[assignment]
     state = np.full(recorder._layout.state.size // 4, 3.0, np.float32).view(np.uint8)
     batch: Any = None
     recorder.start(0)
     for step, is_of_one_step in ((1, True), (2, False), (3, True)):
-        session: Any = SimpleNamespace(
-            summaries=lambda batch: None, state=lambda: (state, None), is_of_one_step=is_of_one_step
-        )
+        session: Any = SimpleNamespace(summaries=lambda batch: None, state=lambda: state, is_of_one_step=is_of_one_step)
         recorder.step(session, batch, step, loss=0.5, secs=0.1)
     recorder.close()
     found = scalars(tmp_path)
     assert (found["train/total"], found["train/loss"]) == ([3.0, 3.0], [0.5, 0.5, 0.5])
+    assert threading.current_thread() not in threads, "the fleet waits for this thread"
 
 
 def test_the_report_has_the_throughput_of_each_worker_that_was_measured(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_the_chief_reads_the_metrics_of_a_whole_step_with_its_parameters() -> No
         fleet.advance()
         for step in steps:
             step.result(30)
-        state, _ = workers[0].session.state()
+        state = workers[0].session.state()
         found = front.training_metrics(fleet.layout.state.unpack(state))
     is_zero = Y[0, ..., 0] == 0
     assert found["accuracy"] == pytest.approx(is_zero.mean(), abs=1e-6)
