@@ -6,6 +6,7 @@ import math
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from psfleet.report import html
 from psfleet.report.attempts import earlier_report, newest_checkpoint, resumed_from, standing, with_attempt, with_end
 from psfleet.report.evidence import first_failure, validated
 from psfleet.report.schema import EventLog, Report
-from psfleet.run_folder import CHECKPOINTS, RunFolder, claimed
+from psfleet.run_folder import CHECKPOINTS, Owner, RunFolder, claimed, owner
 
 
 @dataclass(frozen=True)
@@ -107,12 +108,13 @@ def fetch(platform: Platform, name: str, job: Job | None, folder: Path, on: str)
     if chief is None:
         if not platform.has_results(name):
             raise UsageError(f"no fleet {name} {platform.where}, and no results of an earlier one, expected either")
-        job = job or _job_of(folder, name)
+        ran = _job_that_ran(folder, name, on, job)
+        job = job or ran
     else:
-        job = platform.job(name)
+        ran = job = platform.job(name)
         if chief.is_over and not may_restart(chief, job):
             return Fetched(collect(platform, name, folder, on))
-    with claimed(folder, job, fresh=False, platform=on, keeps=chief is None) as run_folder:
+    with claimed(folder, ran, fresh=False, platform=on, keeps=chief is None) as run_folder:
         if chief is not None:
             save_logs(platform, name, members, run_folder)
         copied = copy_results(platform, job, run_folder.path, math.inf)
@@ -121,6 +123,15 @@ def fetch(platform: Platform, name: str, job: Job | None, folder: Path, on: str)
             newest = standing(copied.report, run_folder.path)
             html.publish(validated(newest, run_folder.path), run_folder.path)
         return Fetched(earlier_report(run_folder.path), is_running=chief is not None)
+
+
+def _job_that_ran(folder: Path, name: str, on: str, job: Job | None) -> Job:
+    """The job in the folder of a run on a platform; else that of the job file, which may have been edited since."""
+    if job is None:
+        return _job_of(folder, name)
+    with suppress(UsageError):
+        return _job_of(folder, name) if owner(folder) == Owner(name, on) else job
+    return job
 
 
 def _job_of(folder: Path, name: str) -> Job:

@@ -13,6 +13,7 @@ from support.scripted_platform import ScriptedPlatform, ended, job, killed, memb
 
 from psfleet.checkpoint.store import newest
 from psfleet.errors import NO_CHECKPOINT, UsageError
+from psfleet.job.job import Job
 from psfleet.launch.platform import Member
 from psfleet.launch.results import fetch
 from psfleet.report.attempts import with_attempt
@@ -100,6 +101,17 @@ def test_a_fleet_that_trains_has_results_but_no_outcome(out: Path, volume: Path,
     assert not (out / "report.json").exists()
     assert newest(out / "checkpoints") is not None
     assert (out / "logs" / "worker-0.log").read_text() == "trained\n"
+
+
+def test_a_job_file_that_was_edited_since_is_not_the_job_of_the_run(out: Path, volume: Path) -> None:
+    fetched(out, volume, ended("chief", 0, STOPPED), ended("ps", 0, STOPPED))
+    ran = (out / "job.json").read_text()
+    edited = job().model_copy(update={"options": {"edited": True}})
+    assert fetched(out, volume, job=edited) is not None
+    assert (out / "job.json").read_text() == ran
+    (out / "job.json").write_text("of a version that nobody can read")
+    assert fetched(out, volume, job=edited) is not None
+    assert Job.model_validate_json((out / "job.json").read_text()) == edited
 
 
 def test_where_nothing_is_left_a_sentence_says_so(out: Path) -> None:
