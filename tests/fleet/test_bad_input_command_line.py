@@ -148,6 +148,7 @@ def test_a_command_that_does_not_exist_or_lacks_something_is_told_how_it_is_used
 def test_a_folder_that_another_run_uses_is_refused(folder: Path, psfleet: Psfleet) -> None:
     (folder / "out" / "checkpoints").mkdir(parents=True)
     (folder / "out" / "report.json").write_text("of the run before")
+    (folder / "out" / ".run").write_text('{"name": "tiny", "platform": "local"}')
     with (folder / "out" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         for fresh in ((), ("--fresh",)):

@@ -71,7 +71,7 @@ def test_averages_advance_while_the_chief_is_away() -> None:
                 step = other.push(x, local_step)
                 fleet.advance()
                 step.result(STEP_SECS)
-            own = fleet.layout.state.unpack(other.session.state()[0])
+            own = fleet.layout.state.unpack(other.session.state())
         assert averages(fleet.state()) == averages(own) == [moving_average([1, 2, 3])] * 3
         assert (int(fleet.state()["steps"]), int(own["steps"])) == (1, 3)
         with fleet.worker(0) as chief:
