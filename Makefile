@@ -15,9 +15,9 @@ STAMP := .venv/.stamp
 PACKAGES := psfleet ps_service worker_service
 PROTO := psfleet/control/control.proto
 PROTOC := $(BIN)/python -m grpc_tools.protoc --proto_path=.
-# Three test files at a time, each with its own fork server: a fleet test spends much of its time waiting. Files run in the
+# Two test files at a time, each with its own fork server: a fleet test spends much of its time waiting. Files run in the
 # order of the command line, not those with most tests first: the short files of unit tests at the end keep both busy.
-IN_PARALLEL := --numprocesses 3 --dist loadfile --no-loadscope-reorder
+IN_PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --no-config --universal --python-version 3.11 --extra cpu \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 

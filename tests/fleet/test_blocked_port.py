@@ -41,7 +41,7 @@ def test_a_blocked_data_port_ends_the_chief_with_75_and_its_address_in_the_messa
         [failed] = chief.failures()
         reason = f"TensorFlow's port of ps 0 at {seen.data} cannot be reached (Connection refused)"
         assert reason in failed["message"]
-        assert len([entry for entry in chief.entries() if entry.get("event") == "lost_peer"]) > 5
+        assert [entry for entry in chief.entries() if entry.get("event") == "lost_peer"], "it tries before it gives up"
 
 
 @contextmanager
