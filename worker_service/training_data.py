@@ -10,7 +10,7 @@ import tensorflow as tf
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram
 from worker_service.batch_reader import Batch, Reading
-from worker_service.data_shard import DataShard
+from worker_service.data_shard import DataShard, all_epochs
 from worker_service.input_pipeline import read
 
 logger = logging.getLogger("psfleet.worker")
@@ -89,11 +89,12 @@ class TrainingData:
             reading.opens_shard = self._epochs_of_round > 1
             shard = self._shard(epoch, reading)
             reading.opens_shard |= shard.is_random
-            stays = self._epochs_of_round == 1 and shard.is_finite and not shard.is_random
             examples = self._examples(shard, epoch, reading)
-            dataset = shard.all_epochs(examples, epoch) if stays else shard.epoch(examples, epoch)
+            shards = self._shards_of_round(epoch)
+            dataset = all_epochs(shards, epoch) if shards else shard.epoch(examples, epoch)
+            what = shard.what if len(shards) <= 1 else "reading the training data"
             num_read = 0
-            for batch in read(dataset, self._job, shard.what):
+            for batch in read(dataset, self._job, what):
                 if reading.is_closed:
                     return
                 num_read += 1
@@ -131,6 +132,12 @@ class TrainingData:
                 extra={"event": "fixed_shards"},
             )
         return shard
+
+    def _shards_of_round(self, first: int) -> list[DataShard]:
+        """The shards of a round of epochs, if each was opened and has known epochs; else an empty list."""
+        shards = [self._shards.get(self._shard_index(first + number)) for number in range(self._epochs_of_round)]
+        known = [shard for shard in shards if shard is not None and shard.has_known_epochs]
+        return known if len(known) == len(shards) else []
 
     def _examples(self, shard: DataShard, epoch: int, reading: Reading) -> tf.data.Dataset:
         """The examples of an epoch; `train` is called for each epoch of random data."""

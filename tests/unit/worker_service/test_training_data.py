@@ -5,15 +5,17 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from support.program_samples import sample_job
 
+from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram
-from worker_service.batch_reader import Reading
+from worker_service.batch_reader import Batch, Reading
+from worker_service.input_pipeline import read
 from worker_service.training_data import TrainingData
 
 BATCH_SIZE = 4
@@ -152,6 +154,21 @@ def test_a_data_set_is_made_once_and_when_its_shard_is_due() -> None:
     first(2 * ROUND, worker)
     first(1, worker, 1000)
     assert calls == [1, 2, 3, 0]
+
+
+def test_all_epochs_after_the_first_round_are_one_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another pipeline costs more CPU time than a step of a small model."""
+    opened: list[str] = []
+
+    def counted(dataset: tf.data.Dataset, job: Job, what: str) -> Iterator[Batch]:
+        opened.append(what)
+        return read(dataset, job, what)
+
+    monkeypatch.setattr("worker_service.training_data.read", counted)
+    first(3 * ROUND, data(known(LENGTHS["different"]), 1))
+    assert opened == [f"reading the training data of shard {shard}" for shard in (1, 2, 3)] + [
+        "reading the training data"
+    ]
 
 
 def test_far_ahead_no_batch_is_read_where_the_lengths_are_known() -> None:
