@@ -201,14 +201,15 @@ def all_epochs(shards: Sequence[DataShard], first: int) -> tf.data.Dataset:
         shards: Those of the epochs `first`, `first + 1` and so on. Each has known epochs: one without a batch would be
             read forever.
     """
-    with shards[0]._seeded_shuffle():
-        # The function has nothing for AutoGraph to convert, which would take longer than the rest of this.
-        @tf.autograph.experimental.do_not_convert
-        def batches(epoch: tf.Tensor) -> tf.data.Dataset:
-            parts = [shard._fixed_batches(epoch + number) for number, shard in enumerate(shards)]
-            return functools.reduce(tf.data.Dataset.concatenate, parts)
 
-        return _prefetched(tf.data.Dataset.range(first, tf.int64.max, len(shards)).flat_map(batches))
+    def batches(epoch: tf.Tensor) -> tf.data.Dataset:
+        parts = [shard._fixed_batches(epoch + number) for number, shard in enumerate(shards)]
+        return functools.reduce(tf.data.Dataset.concatenate, parts)
+
+    with shards[0]._seeded_shuffle():
+        rounds = tf.data.Dataset.range(first, tf.int64.max, len(shards))
+        # The function has nothing for AutoGraph to convert, which would take longer than the rest of this.
+        return _prefetched(rounds.flat_map(tf.autograph.experimental.do_not_convert(batches)))
 
 
 def least_examples(job: Job) -> str:
