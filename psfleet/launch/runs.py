@@ -107,7 +107,7 @@ def _entry(path: Path, belongs_to: Owner) -> RunEntry:
 
 
 def _running(path: Path, belongs_to: Owner, report: Report | None) -> RunEntry:
-    """A run of which the chief's log tells more than the report of the attempts before."""
+    """A run that trains: from the chief's log, and what that lacks from the report of the attempts before."""
     entries = chief_entries(path)
     table: Mapping[str, Any] = next((each for each in reversed(entries) if each.get("event") == "fleet"), {})
     evaluated: Mapping[str, Any] = next((each for each in reversed(entries) if each.get("event") == "evaluation"), {})

@@ -1,4 +1,4 @@
-"""The report of a run over all its attempts: no attempt makes it poorer, and each one is an entry in it."""
+"""The report of a run over all its attempts: each is an entry in it, and none deletes what an earlier one measured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from psfleet.report.schema import CheckpointInfo, Event, Report
 logger = logging.getLogger("psfleet.report")
 
 OUTCOME = ("status", "exit_code", "error", "name", "run", "stopped_early")
-"""Fields that tell about the newest attempt, whatever it did."""
+"""Fields that describe the newest attempt, whatever it did."""
 OF_MODEL = ("final_step", "target_step")
 """Fields that describe the newest attempt that trained or is done."""
 OF_TRAINING = ("mode", "seconds", "training_seconds", "versions")

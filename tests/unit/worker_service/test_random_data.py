@@ -117,7 +117,7 @@ def test_that_train_is_called_for_each_epoch_is_logged_once(caplog: pytest.LogCa
 
 @pytest.mark.parametrize(("slow_secs", "calls_expected"), [(60.0, 1), (0.05, 2)])
 def test_a_trace_during_a_call_of_train_does_not_change_the_data(slow_secs: float, calls_expected: int) -> None:
-    """It waits; after `slow_secs` it goes on, and `train` is called again."""
+    """It waits; after `slow_secs` it continues, and `train` is called again."""
     expected, calls, threads = first(8, data(shuffled)), [], []
     front = keras_front(slow_secs)
 
@@ -132,7 +132,7 @@ def test_a_trace_during_a_call_of_train_does_not_change_the_data(slow_secs: floa
     assert first(5, data(train)) == expected[:5]
     assert len(calls) == calls_expected
     threads[0].join(60.0)
-    assert not threads[0].is_alive(), "the trace did not go on after the call of train"
+    assert not threads[0].is_alive(), "the trace did not continue after the call of train"
 
 
 def test_what_a_closed_reader_made_is_discarded() -> None:

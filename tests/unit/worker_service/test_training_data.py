@@ -57,7 +57,7 @@ def first(count: int, worker: TrainingData, start: int = 0) -> list[tuple[int, .
 
 def used(batches: list[list[tuple[int, ...]]], secs: list[int], steps: int) -> Counter[int]:
     """How often each example is used if worker i needs `secs[i]` for a step, the first gradients of each step count,
-    and a worker that is late goes on with the newest step."""
+    and a worker that is late continues with the newest step."""
     counts: Counter[int] = Counter()
     now = 0
     is_free = [0] * len(secs)
@@ -296,14 +296,14 @@ def test_a_closed_reader_skips_no_further_batch() -> None:
 
 
 @pytest.mark.parametrize("rotates", [True, False])
-def test_a_reader_is_told_when_the_next_shard_is_opened(rotates: bool) -> None:
+def test_a_reader_knows_when_the_next_shard_is_opened(rotates: bool) -> None:
     """By the calls of `train`, which may take long. Its first one is a part of the reader's first batch anyway."""
-    reading, told = Reading(), []
+    reading, opened = Reading(), []
 
     def train(shard: int, shards: int) -> tf.data.Dataset:
-        told.append(reading.opens_shard)
+        opened.append(reading.opens_shard)
         return known([2] * NUM_SHARDS)(shard, shards)
 
     for _ in itertools.islice(data(train, 0, rotates=rotates).batches(0, reading), 5):
         assert not reading.opens_shard
-    assert told == ([False, True, True] if rotates else [False])
+    assert opened == ([False, True, True] if rotates else [False])

@@ -1,4 +1,4 @@
-"""One local process of a fleet: what it is told, how its end is read, and what it is started again with."""
+"""One local process of a fleet: its environment, how its end is read, and what it is started again with."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ NewTask = Callable[[str], Task]
 
 @pytest.fixture(params=["", settings.NO_FORK_SERVER], ids=["forked", "alone"])
 def new_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[NewTask]:
-    """Makes a task whose process ends as it is told: exit:<code>, fail:<code>:<message>, signal:<number>, wait."""
+    """Makes a task whose process ends as requested: exit:<code>, fail:<code>:<message>, signal:<number>, wait."""
     (tmp_path / "sample_service.py").write_text(SERVICE)
     monkeypatch.delitem(MODULES, "worker")
     monkeypatch.setitem(MODULES, "ps", "sample_service")
