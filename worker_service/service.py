@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import importlib
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient
@@ -96,10 +96,11 @@ def serve(settings: Settings, stop: Stop) -> int:
         index, incarnation = membership.member.index, membership.member.incarnation
         log_json(run=settings.run, role="worker", index=index)
         logger.info("joined as worker %d", index, extra={"incarnation": incarnation})
-        heartbeat = Heartbeat(fleet, index, settings.address, stop, progress, membership.joins, digest(files))
+        program = digest(files)
+        heartbeat = Heartbeat(fleet, index, settings.address, stop, progress, membership.joins, program)
         metrics.add_heartbeat(heartbeat)
         heartbeat.start()
-        process = _Process(settings, job, fleet, stop, progress, heartbeat, metrics, incarnation, digest(files))
+        process = _Process(settings, job, fleet, stop, progress, heartbeat, metrics, incarnation, program)
         try:
             with data_plane(settings, "worker", index, identity) as plane:
                 return _train(process, plane)
@@ -123,9 +124,10 @@ def _train(process: _Process, plane: DataPlane) -> int:
     boot(plane.own, job.device)
     plane.check()
     logger.info("building the model and tracing a step", extra={"event": "starting"})
-    with building(job.program, job.deadlines.first_secs, _stall_report(process)):
+    before = process.fleet.describe()
+    with building(job.program, job.deadlines.first_secs, partial(_report_stall, process, before)):
         program = load_program(job, settings.program_folder)
-        front = _front_end(program, job, index, process.fleet)
+        front = _front_end(program, job, index, process.fleet, before)
     layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, job.update.bucket_bytes)
     process.metrics.add_layout(layout, index)
     context = RunContext(
@@ -154,26 +156,25 @@ def _train(process: _Process, plane: DataPlane) -> int:
     return outcome.exit_code
 
 
-def _stall_report(process: _Process) -> Callable[[DataStallError], None]:
-    """A function that ends the run, unless the fleet has trained between the two calls."""
-    before = process.fleet.describe()
-
-    def report(error: DataStallError) -> None:
-        error.ends_run = not trains_on(before, process.fleet.describe())
-        _report_failure(process.fleet, error, process.heartbeat.index, process.stop)
-
-    return report
+def _report_stall(process: _Process, before: States, error: DataStallError) -> None:
+    """Ends the run, unless the fleet has trained since it had the states `before`."""
+    error.ends_run = not trains_on(before, process.fleet.describe())
+    _report_failure(process.fleet, error, process.heartbeat.index, process.stop)
 
 
-def _front_end(program: KerasProgram | GraphProgram, job: Job, index: int, fleet: FleetClient) -> FrontEnd:
+def _front_end(
+    program: KerasProgram | GraphProgram, job: Job, index: int, fleet: FleetClient, before: States
+) -> FrontEnd:
     """The program's front end.
+
+    Args:
+        before: The states of the ps before the program was loaded.
 
     Raises:
         ProgramError: The program failed.
         DataStallError: A function of the program did not return in time. It ends the run unless the fleet has trained
             meanwhile.
     """
-    before = fleet.describe()
     try:
         return front_end(program, job, job.fleet.replicas, index)
     except DataStallError as error:
@@ -185,7 +186,8 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, batches: Batc
     """Trains as the chief, and writes the report, however the run ends; returns the exit code."""
     job = process.job
     # The job's callbacks are code of the program, too.
-    with building(job.program, job.deadlines.first_secs, _stall_report(process)):
+    report_stall = partial(_report_stall, process, process.fleet.describe())
+    with building(job.program, job.deadlines.first_secs, report_stall):
         components = chief_components(process.settings, context, front, process.program)
     process.metrics.add_chief(components)
     chief = Chief(context, front, batches, process.heartbeat, process.progress, components)
