@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import importlib
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient
@@ -125,7 +125,7 @@ def _train(process: _Process, plane: DataPlane) -> int:
     plane.check()
     logger.info("building the model and tracing a step", extra={"event": "starting"})
     before = process.fleet.describe()
-    with building(job.program, job.deadlines.first_secs, partial(_report_stall, process, before)):
+    with building(job.program, job.deadlines.first_secs, _stall_report(process, before)):
         program = load_program(job, settings.program_folder)
         front = _front_end(program, job, index, process.fleet, before)
     layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, job.update.bucket_bytes)
@@ -156,10 +156,14 @@ def _train(process: _Process, plane: DataPlane) -> int:
     return outcome.exit_code
 
 
-def _report_stall(process: _Process, before: States, error: DataStallError) -> None:
-    """Ends the run, unless the fleet has trained since it had the states `before`."""
-    error.ends_run = not trains_on(before, process.fleet.describe())
-    _report_failure(process.fleet, error, process.heartbeat.index, process.stop)
+def _stall_report(process: _Process, before: States) -> Callable[[DataStallError], None]:
+    """A function that ends the run, unless the fleet has trained since it had the states `before`."""
+
+    def report(error: DataStallError) -> None:
+        error.ends_run = not trains_on(before, process.fleet.describe())
+        _report_failure(process.fleet, error, process.heartbeat.index, process.stop)
+
+    return report
 
 
 def _front_end(
@@ -186,7 +190,7 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, batches: Batc
     """Trains as the chief, and writes the report, however the run ends; returns the exit code."""
     job = process.job
     # The job's callbacks are code of the program, too.
-    report_stall = partial(_report_stall, process, process.fleet.describe())
+    report_stall = _stall_report(process, process.fleet.describe())
     with building(job.program, job.deadlines.first_secs, report_stall):
         components = chief_components(process.settings, context, front, process.program)
     process.metrics.add_chief(components)
