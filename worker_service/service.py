@@ -190,8 +190,7 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, batches: Batc
     """Trains as the chief, and writes the report, however the run ends; returns the exit code."""
     job = process.job
     # The job's callbacks are code of the program, too.
-    report_stall = _stall_report(process, process.fleet.describe())
-    with building(job.program, job.deadlines.first_secs, report_stall):
+    with building(job.program, job.deadlines.first_secs, _stall_report(process, process.fleet.describe())):
         components = chief_components(process.settings, context, front, process.program)
     process.metrics.add_chief(components)
     chief = Chief(context, front, batches, process.heartbeat, process.progress, components)

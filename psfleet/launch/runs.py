@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,11 @@ def chief_entries(path: Path) -> list[dict[str, Any]]:
         return []
 
 
+def newest_entry(entries: Sequence[Mapping[str, Any]], event: str) -> Mapping[str, Any]:
+    """The last log entry of an event; empty if there is none."""
+    return next((each for each in reversed(entries) if each.get("event") == event), {})
+
+
 def _entry(path: Path, belongs_to: Owner) -> RunEntry:
     report = earlier_report(path)
     if is_running(path, belongs_to):
@@ -109,9 +114,8 @@ def _entry(path: Path, belongs_to: Owner) -> RunEntry:
 def _running(path: Path, belongs_to: Owner, report: Report | None) -> RunEntry:
     """A run that trains: from the chief's log, and what that lacks from the report of the attempts before."""
     entries = chief_entries(path)
-    table: Mapping[str, Any] = next((each for each in reversed(entries) if each.get("event") == "fleet"), {})
-    evaluated: Mapping[str, Any] = next((each for each in reversed(entries) if each.get("event") == "evaluation"), {})
-    metric = _metric(evaluated.get("metrics") or ({} if report is None else report.eval))
+    table = newest_entry(entries, "fleet")
+    metric = _metric(newest_entry(entries, "evaluation").get("metrics") or ({} if report is None else report.eval))
     started = claimed_at(path)
     return RunEntry(
         run=str(path),
