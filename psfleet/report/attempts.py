@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def resumed_from(checkpoints: Path, job: Job) -> tuple[int | None, list[str]]:
 
 
 def with_attempt(
-    report: Report, started: float, first_step: int | None, job_changes: list[str], seconds: float | None = None
+    report: Report, started: float, first_step: int | None, job_changes: Sequence[str], seconds: float | None = None
 ) -> Report:
     """A report of one attempt, with that attempt as its entry.
 
@@ -92,7 +93,7 @@ def with_attempt(
         first_step=first_step,
         final_step=report.final_step or first_step,
         target_step=report.target_step,
-        changes=job_changes,
+        changes=list(job_changes),
     )
     return report.model_copy(update={"attempts": [entry]})
 

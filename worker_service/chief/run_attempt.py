@@ -54,7 +54,7 @@ class Attempt:
 
     def entry_in(self, report: Report) -> Report:
         """The report of this attempt, with its entry in `attempts`."""
-        return with_attempt(report, self.started, self.first_step, list(self.changes))
+        return with_attempt(report, self.started, self.first_step, self.changes)
 
 
 @dataclass(frozen=True)
