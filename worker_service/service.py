@@ -124,10 +124,9 @@ def _train(process: _Process, plane: DataPlane) -> int:
     boot(plane.own, job.device)
     plane.check()
     logger.info("building the model and tracing a step", extra={"event": "starting"})
-    before = process.fleet.describe()
-    with building(job.program, job.deadlines.first_secs, _stall_report(process, before)):
+    with building(job.program, job.deadlines.first_secs, _stall_report(process)):
         program = load_program(job, settings.program_folder)
-        front = _front_end(program, job, index, process.fleet, before)
+        front = _front_end(program, job, index, process.fleet)
     layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, job.update.bucket_bytes)
     process.metrics.add_layout(layout, index)
     context = RunContext(
@@ -156,8 +155,9 @@ def _train(process: _Process, plane: DataPlane) -> int:
     return outcome.exit_code
 
 
-def _stall_report(process: _Process, before: States) -> Callable[[DataStallError], None]:
-    """A function that ends the run, unless the fleet has trained since it had the states `before`."""
+def _stall_report(process: _Process) -> Callable[[DataStallError], None]:
+    """A function that ends the run, unless the fleet has trained between the two calls."""
+    before = process.fleet.describe()
 
     def report(error: DataStallError) -> None:
         error.ends_run = not trains_on(before, process.fleet.describe())
@@ -166,19 +166,15 @@ def _stall_report(process: _Process, before: States) -> Callable[[DataStallError
     return report
 
 
-def _front_end(
-    program: KerasProgram | GraphProgram, job: Job, index: int, fleet: FleetClient, before: States
-) -> FrontEnd:
+def _front_end(program: KerasProgram | GraphProgram, job: Job, index: int, fleet: FleetClient) -> FrontEnd:
     """The program's front end.
-
-    Args:
-        before: The states of the ps before the program was loaded.
 
     Raises:
         ProgramError: The program failed.
         DataStallError: A function of the program did not return in time. It ends the run unless the fleet has trained
             meanwhile.
     """
+    before = fleet.describe()
     try:
         return front_end(program, job, job.fleet.replicas, index)
     except DataStallError as error:
@@ -190,7 +186,7 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, batches: Batc
     """Trains as the chief, and writes the report, however the run ends; returns the exit code."""
     job = process.job
     # The job's callbacks are code of the program, too.
-    with building(job.program, job.deadlines.first_secs, _stall_report(process, process.fleet.describe())):
+    with building(job.program, job.deadlines.first_secs, _stall_report(process)):
         components = chief_components(process.settings, context, front, process.program)
     process.metrics.add_chief(components)
     chief = Chief(context, front, batches, process.heartbeat, process.progress, components)

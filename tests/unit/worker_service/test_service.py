@@ -158,7 +158,7 @@ def test_a_program_that_stalls_before_the_first_step_ends_the_run_unless_the_fle
     program: Any = None
     for index in (0, 2):
         with pytest.raises(DataStallError) as raised:
-            service._front_end(program, sample_job(), index, fleet, fleet.describe())
+            service._front_end(program, sample_job(), index, fleet)
         stop: Any = SimpleNamespace(must_leave=lambda index: False)
         service._report_failure(fleet, raised.value, index, stop)
     assert len(outcomes) == 2 * ends_run
