@@ -113,5 +113,5 @@ def _read(out: Path) -> _Marker:
             changes=tuple(map(str, content.get("changes", ()))),
             first_event=int(content.get("first_event", 0)),
         )
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return _Marker("", time.time(), "")

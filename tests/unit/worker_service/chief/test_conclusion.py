@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.checkpoint_samples import save
 from support.chief_samples import shard_state
+from support.process_end import ProcessEnd
 from support.report_samples import DONE as SAMPLE
 from support.tiny_job import PRELUDE
 
@@ -229,17 +230,9 @@ def test_an_evaluation_that_takes_too_long_is_reported(tmp_path: Path, monkeypat
 def test_code_of_the_program_that_never_returns_ends_the_chief(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    ended, codes = threading.Event(), []
-
-    def end(code: int) -> None:
-        codes.append(code)
-        ended.set()
-
-    def hang(*_: object) -> None:
-        raise ProgramError("released" if ended.wait(WAIT_SECS) else "nothing ends a chief that waits for a program")
-
+    end = ProcessEnd()
     job = parse_job(JOB | {"deadlines": {"stall_secs": 0.01, "first_batch_secs": 0.01}})
-    monkeypatch.setattr(conclusion, what, hang)
+    monkeypatch.setattr(conclusion, what, end.hang)
     monkeypatch.setattr(build_deadline.os, "_exit", end)
     process, saved = chief(tmp_path, CAUSE="it was killed", JOB=job.model_dump_json()), save(tmp_path, 100)
     if what == "load_program":
@@ -247,4 +240,4 @@ def test_code_of_the_program_that_never_returns_ends_the_chief(
             conclusion.conclude(process, fleet_of([]), stop_of(), saved)
     else:
         conclusion._Conclusion(process, job, fleet_of([]), stop_of(), saved)._callbacks()
-    assert codes == [LOST_PEERS]
+    assert end.codes == [LOST_PEERS]
