@@ -79,10 +79,7 @@ class WorkerSession:
 
     @property
     def is_of_one_step(self) -> bool:
-        """Whether all shards were at the same step when the newest step of `train` pulled them.
-
-        With spares, one can have made an update more. False before the first step.
-        """
+        """Whether the newest step of `train` pulled all shards at the same step; with spares, one can be ahead."""
         return len(set(self._pulled[:, 0].tolist())) == 1
 
     def __enter__(self) -> Self:
