@@ -96,11 +96,10 @@ def serve(settings: Settings, stop: Stop) -> int:
         index, incarnation = membership.member.index, membership.member.incarnation
         log_json(run=settings.run, role="worker", index=index)
         logger.info("joined as worker %d", index, extra={"incarnation": incarnation})
-        program = digest(files)
-        heartbeat = Heartbeat(fleet, index, settings.address, stop, progress, membership.joins, program)
+        heartbeat = Heartbeat(fleet, index, settings.address, stop, progress, membership.joins, digest(files))
         metrics.add_heartbeat(heartbeat)
         heartbeat.start()
-        process = _Process(settings, job, fleet, stop, progress, heartbeat, metrics, incarnation, program)
+        process = _Process(settings, job, fleet, stop, progress, heartbeat, metrics, incarnation, digest(files))
         try:
             with data_plane(settings, "worker", index, identity) as plane:
                 return _train(process, plane)

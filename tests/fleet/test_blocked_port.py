@@ -34,9 +34,9 @@ def test_a_blocked_data_port_ends_the_chief_with_75_and_its_address_in_the_messa
             "deadlines": {"step_secs": 0.3, "stall_secs": STALL_SECS, "first_batch_secs": STALL_SECS},
         }
     ).model_dump_json()
-    variables: dict[str, Any] = {"JOB": job, "RUN": RUN, "PROGRAM_FOLDER": str(tmp_path), "INDEX": "0"}
-    with running("ps", tmp_path, **variables) as ps, control_port_alone(ps.serving().address) as seen:
-        with running("worker", tmp_path, PS=seen.data, **variables) as chief:
+    told: dict[str, Any] = {"JOB": job, "RUN": RUN, "PROGRAM_FOLDER": str(tmp_path), "INDEX": "0"}
+    with running("ps", tmp_path, **told) as ps, control_port_alone(ps.serving().address) as seen:
+        with running("worker", tmp_path, PS=seen.data, **told) as chief:
             assert chief.exit_code(START_SECS) == LOST_PEERS, chief.entries()
         [failed] = chief.failures()
         reason = f"TensorFlow's port of ps 0 at {seen.data} cannot be reached (Connection refused)"

@@ -231,6 +231,7 @@ def test_code_of_the_program_that_never_returns_ends_the_chief(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     end = ProcessEnd()
+    codes = end.codes
     job = parse_job(JOB | {"deadlines": {"stall_secs": 0.01, "first_batch_secs": 0.01}})
     monkeypatch.setattr(conclusion, what, end.hang)
     monkeypatch.setattr(build_deadline.os, "_exit", end)
@@ -240,4 +241,4 @@ def test_code_of_the_program_that_never_returns_ends_the_chief(
             conclusion.conclude(process, fleet_of([]), stop_of(), saved)
     else:
         conclusion._Conclusion(process, job, fleet_of([]), stop_of(), saved)._callbacks()
-    assert end.codes == [LOST_PEERS]
+    assert codes == [LOST_PEERS]

@@ -150,15 +150,15 @@ def test_a_report_that_can_never_be_written_ends_in_75(tmp_path: Path, monkeypat
 
 def test_a_disk_that_never_answers_ends_the_run_and_the_process_with_75(tmp_path: Path) -> None:
     """A thread waits for a network file system whose server is gone; the summaries have a thread of their own."""
-    now, ends, outcomes = [0.0], [], []
+    now, ends, told = [0.0], [], []
     storage = Storage(events_of(tmp_path), 600.0, lambda: now[0])
     with storage.writing("TensorBoard summaries", is_awaited=False), storage.writing("history.jsonl"):
         now[0] = 599.0
         assert not storage.stuck()
         now[0] = 600.0
-        storage_watch.watch(storage, outcomes.append, ends.append)
+        storage_watch.watch(storage, told.append, ends.append)
     message = "the disk has not answered for 600 s to a write of history.jsonl"
-    assert [(outcome.exit_code, outcome.message) for outcome in outcomes] == [(LOST_PEERS, message)]
+    assert [(outcome.exit_code, outcome.message) for outcome in told] == [(LOST_PEERS, message)]
     assert ends == [LOST_PEERS]
     now[0] = 10_000.0
     assert not storage.stuck(), "it has ended"
@@ -166,7 +166,7 @@ def test_a_disk_that_never_answers_ends_the_run_and_the_process_with_75(tmp_path
 
 def test_an_event_that_a_disk_never_takes_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every other thread with an event waits for it, the training thread too."""
-    ended, ends, outcomes = threading.Event(), [], []
+    ended, ends, told = threading.Event(), [], []
     events = events_of(tmp_path)
     storage = Storage(events, 0.05)
     monkeypatch.setattr(EventLog, "append", lambda *_: ended.wait(WAIT_SECS))
@@ -174,9 +174,9 @@ def test_an_event_that_a_disk_never_takes_ends_the_run(tmp_path: Path, monkeypat
     assert not storage.stuck()
     thread = threading.Thread(target=events.add, args=("ps", 0, "restarted", "killed"), daemon=True)
     thread.start()
-    run_within(WAIT_SECS / 2, lambda: storage_watch.watch(storage, outcomes.append, ends.append))
+    run_within(WAIT_SECS / 2, lambda: storage_watch.watch(storage, told.append, ends.append))
     assert ends == [LOST_PEERS]
-    assert "to a write of events.jsonl" in outcomes[0].message
+    assert "to a write of events.jsonl" in told[0].message
     ended.set()
     thread.join(WAIT_SECS)
     assert not storage.stuck(), "it has ended"
