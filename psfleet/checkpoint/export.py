@@ -105,8 +105,8 @@ def find_best(source: Path) -> Checkpoint:
     checkpoints = list(committed_checkpoints(root))
     if not checkpoints:
         raise _no_checkpoint(source)
-    content = checkpoints[0].extra.get("job")
-    watched = parse_job(content, f"job of {root}").checkpoint.best if isinstance(content, dict) else None
+    content = checkpoints[0].job
+    watched = None if content is None else parse_job(content, f"job of {root}").checkpoint.best
     if watched is None:
         raise UsageError(f"--best: the job of {source} has no checkpoint.best, by which one would be the best")
     found = evaluated.best(evaluated.evaluated(checkpoints), watched)
@@ -179,8 +179,8 @@ def _check_shapes(
 
 def _model(checkpoint: Checkpoint) -> KerasModel:
     """Builds the model of the program that wrote the checkpoint."""
-    content, folder = checkpoint.extra.get("job"), checkpoint.extra.get("program_folder")
-    if not isinstance(content, dict) or not isinstance(folder, str):
+    content, folder = checkpoint.job, checkpoint.extra.get("program_folder")
+    if content is None or not isinstance(folder, str):
         raise UsageError(f"checkpoint {checkpoint.folder} names no program, expected --out *{SAFETENSORS}")
     job = parse_job(content, source=f"job of checkpoint {checkpoint.folder}")
     program = load_program(job, Path(folder))

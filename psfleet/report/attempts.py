@@ -68,8 +68,7 @@ def resumed_from(checkpoints: Path, job: Job) -> tuple[int | None, list[str]]:
         return None, []
     if found is None:
         return 0, []
-    before = found.extra.get("job")
-    return found.step, changes(before, job) if isinstance(before, dict) else []
+    return found.step, changes(found.job, job)
 
 
 def with_attempt(
