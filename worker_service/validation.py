@@ -24,9 +24,10 @@ from psfleet.report.verdict import Verdict
 from psfleet.tf.program_data import read_within_deadline, training_data
 from psfleet.tf.server import session_config
 from worker_service.data_shard import least_examples
-from worker_service.evaluation import Evaluator, LocalStep
+from worker_service.evaluation import Evaluator
 from worker_service.frontends import FrontEnd, finite, front_end
 from worker_service.input_pipeline import read
+from worker_service.local_step import LocalStep
 from worker_service.session_errors import translate_errors
 
 
