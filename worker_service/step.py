@@ -101,16 +101,6 @@ class StepGraph:
             )
             self.graph.finalize()
 
-    def _accumulated(self, training: TrainingGraph, new_state: tf.Tensor, num_microbatches: int) -> TrainingGraph:
-        """The step of a batch's last microbatch, with the gradient of the whole batch; makes `accumulate`."""
-        gradients = training.gradients
-        variables = [_local(f"gradient_sum_{at}", each.shape, tf.float32) for at, each in enumerate(gradients)]
-        sums = GradientSums(variables, gradients, self.microbatch, num_microbatches)
-        kept = [self.state.assign(new_state, read_value=False)] if self.state.shape[0] else []
-        with tf.control_dependencies([*sums.add, *kept, *training.updates]):
-            self.accumulate = tf.identity(training.loss)
-        return replace(training, gradients=sums.means)
-
     def _push_and_pull(
         self,
         exchanges: Sequence[Exchange],
@@ -132,6 +122,16 @@ class StepGraph:
             pulled.append(exchange.await_and_pull(pushed, local_step, state))
         with tf.control_dependencies(updates):
             return self._gather(pulled)
+
+    def _accumulated(self, training: TrainingGraph, new_state: tf.Tensor, num_microbatches: int) -> TrainingGraph:
+        """The step of a batch's last microbatch, with the gradient of the whole batch; makes `accumulate`."""
+        gradients = training.gradients
+        variables = [_local(f"gradient_sum_{at}", each.shape, tf.float32) for at, each in enumerate(gradients)]
+        sums = GradientSums(variables, gradients, self.microbatch, num_microbatches)
+        kept = [self.state.assign(new_state, read_value=False)] if self.state.shape[0] else []
+        with tf.control_dependencies([*sums.add, *kept, *training.updates]):
+            self.accumulate = tf.identity(training.loss)
+        return replace(training, gradients=sums.means)
 
     def _gather(self, pulled: Sequence[Pulled]) -> tf.Tensor:
         """Assigns parameters and state of all shards; returns `Pulled.progress` of each, one row each.
