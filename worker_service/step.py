@@ -85,9 +85,8 @@ class StepGraph:
                 with tf.control_dependencies([loss]):
                     gradients, norm = clipped(training.gradients, job.optimizer.clip_norm)
                 updates = list(training.updates)
-                self.gradient_norm: tf.Variable | None = None
-                if norm is not None:
-                    self.gradient_norm = _local("gradient_norm", [], tf.float32)
+                self.gradient_norm = None if norm is None else _local("gradient_norm", [], tf.float32)
+                if self.gradient_norm is not None:
                     updates.append(self.gradient_norm.assign(norm, read_value=False))
             self.step = (loss, self._push_and_pull(exchanges, gradients, new_state, updates))
             self.await_step = self._gather([exchange.await_and_pull([], self.local_step) for exchange in exchanges])
