@@ -3,7 +3,7 @@
 The first process that joins sets it. A restarted ps learns its digest again from heartbeats, and from what joining
 workers have read from the other ps. A chief may bring another program if no worker is alive: ps that serve several runs
 keep a run whose launcher was killed, and it may be resumed with another program. A lease says that a worker was alive
-some seconds ago: only a heartbeat after a process has asked to join says that the run goes on with its program.
+some seconds ago: only a heartbeat after a process has asked to join proves that the run continues with its program.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ CHECKPOINTS = "checkpoints"
 STARTED = ".started"
 """Run-attempt marker, written by the chief: identifier and start time of the attempt."""
 REPORTED = (Report.FILE_NAME, Report.UNREADABLE_NAME, "report.html", EventLog.FILE_NAME)
-"""Files that tell about all attempts of the run; each attempt adds to them, none deletes them."""
+"""Files that describe all attempts of the run; each attempt adds to them, none deletes them."""
 OF_ONE_ATTEMPT = (Report.DRAFT_NAME, committed.FILE_NAME)
 """Files that the chief deletes when a new attempt starts."""
 CHECKPOINT = "[0-9]" * 8 + "*-g[0-9]*"

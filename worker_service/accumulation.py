@@ -6,15 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
-import tensorflow.compat.v1 as v1
 
 
 class GradientSums:
-    """Local variables that hold the sums of gradients, and operations on them, in a worker's graph.
+    """The sums of gradients in local variables of a worker's graph, and operations on them.
 
     A batch that is begun again, after a loss in its middle, starts with new sums.
 
     Args of the constructor:
+        variables: float32 `[size]` for each parameter; hold the sums.
         gradients: float32 `[size]` for each parameter, of one microbatch.
         microbatch: int64 scalar, its number: a multiple of `num_microbatches` for the first one of a batch.
 
@@ -23,20 +23,17 @@ class GradientSums:
         means: The means over the sums and the gradients, which are those of a batch's last microbatch.
     """
 
-    def __init__(self, gradients: Sequence[tf.Tensor], microbatch: tf.Tensor, num_microbatches: int) -> None:
+    def __init__(
+        self,
+        variables: Sequence[tf.Variable],
+        gradients: Sequence[tf.Tensor],
+        microbatch: tf.Tensor,
+        num_microbatches: int,
+    ) -> None:
         is_first = tf.equal(microbatch % num_microbatches, 0)
         self.add: list[tf.Operation] = []
         self.means: tuple[tf.Tensor, ...] = ()
-        for index, gradient in enumerate(gradients):
-            so_far = v1.get_variable(
-                f"worker/gradient_sum_{index}",
-                gradient.shape,
-                tf.float32,
-                initializer=v1.zeros_initializer(),
-                trainable=False,
-                use_resource=True,
-                collections=[v1.GraphKeys.LOCAL_VARIABLES],
-            )
+        for so_far, gradient in zip(variables, gradients, strict=True):
             added = so_far.read_value() + gradient
             self.add.append(so_far.assign(tf.where(is_first, gradient, added), read_value=False))
             self.means += (added / num_microbatches,)

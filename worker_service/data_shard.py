@@ -99,7 +99,7 @@ class DataShard:
         return not self.is_random or epoch in self._unread
 
     def examples(self, epoch: int, reading: Reading) -> tf.data.Dataset:
-        """The examples of an epoch, for one iteration: another one of the same data set would shuffle otherwise.
+        """The examples of an epoch, for one iteration: a second one of the same data set could have another order.
 
         Raises:
             ProgramError: `train` failed, or returned another number of batches than for the first epoch.

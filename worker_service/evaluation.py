@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import numpy as np
 import tensorflow as tf
@@ -12,19 +13,20 @@ from psfleet.job.sections import Device
 from psfleet.layout import Layout
 from psfleet.tf.server import session_config
 from worker_service.frontends.interface import FrontEnd
+from worker_service.local_step import LocalStep
 
 
 class Evaluator:
     """Runs a program's evaluation on given weights.
 
-    A graph program's loss needs a graph: it is built at the first use, in a session without a cluster.
+    A graph program's loss needs a graph: it is built at the first use.
     """
 
     def __init__(self, front_end: FrontEnd, layout: Layout, device: Device) -> None:
         self._device = device
         self._front_end = front_end
         self._layout = layout
-        self._session: v1.Session | None = None
+        self._opened: tuple[LocalStep, v1.Session] | None = None
 
     def evaluate(self, values: Mapping[str, np.ndarray]) -> dict[str, float]:
         """The program's metrics; empty without evaluation data.
@@ -36,10 +38,14 @@ class Evaluator:
             ProgramError: The program failed.
         """
 
+        @cache
+        def prepared() -> tuple[LocalStep, v1.Session, dict[tf.Tensor, np.ndarray]]:
+            step, session = self._opened = self._opened or self._open()
+            return step, session, step.feeds(values)
+
         def run_loss(batch: Sequence[np.ndarray]) -> float:
-            session = self._session or self._build()
-            feeds = dict(zip(self._feeds, batch, strict=True)) | self._values(values)
-            return float(session.run(self._loss, feeds))
+            step, session, feeds = prepared()
+            return float(session.run(step.training.loss, feeds | step.batch(batch)))
 
         return self._front_end.evaluate(values, run_loss)
 
@@ -47,21 +53,8 @@ class Evaluator:
         """See `FrontEnd`."""
         return self._front_end.training_metrics(values)
 
-    def _values(self, values: Mapping[str, np.ndarray]) -> dict[tf.Tensor, np.ndarray]:
-        layout = self._layout
-        tensors = [values[spec.name] for spec in (*layout.state.specs, *layout.frozen.specs)]
-        return {self._parameters: layout.parameters.pack(values)} | dict(zip(self._others, tensors, strict=True))
-
-    def _build(self) -> v1.Session:
-        layout = self._layout
-        with tf.Graph().as_default() as graph:
-            self._parameters = v1.placeholder(tf.float32, [layout.parameters.size])
-            state = [v1.placeholder(spec.dtype, spec.shape) for spec in layout.state.specs]
-            frozen = [v1.placeholder(spec.dtype, spec.shape) for spec in layout.frozen.specs]
-            self._others = [*state, *frozen]
-            training = self._front_end.build(layout, self._parameters, state, frozen)
-            self._feeds, self._loss = training.feeds, training.loss
-            initializer = tf.group(v1.global_variables_initializer(), v1.local_variables_initializer())
-        self._session = v1.Session(graph=graph, config=session_config(self._device))
-        self._session.run(initializer)
-        return self._session
+    def _open(self) -> tuple[LocalStep, v1.Session]:
+        step = LocalStep(self._front_end, self._layout)
+        session = v1.Session(graph=step.graph, config=session_config(self._device))
+        session.run(step.initializer)
+        return step, session

@@ -55,10 +55,6 @@ class WorkerSession:
     Its ClusterSpec contains every ps and only this worker, and is sent with the session: no process waits for an absent
     worker.
 
-    Attributes:
-        is_of_one_step: Whether all shards were at the same step when the newest step of `train` pulled them. With
-            spares, one can have made an update more.
-
     Raises (from every method):
         LostPeerError: A ps cannot be reached or has lost the generation's resources.
         ProgramError: The training program failed.
@@ -79,7 +75,12 @@ class WorkerSession:
         self._session = v1.Session(f"grpc://{own.data}", graph=step.graph, config=config)
         self._closing = threading.Lock()
         self._closed = False
-        self.is_of_one_step = False
+        self._pulled = np.zeros((0, 2), np.int64)
+
+    @property
+    def is_of_one_step(self) -> bool:
+        """Whether the newest step of `train` pulled all shards at the same step; with spares, one can be ahead."""
+        return len(set(self._pulled[:, 0].tolist())) == 1
 
     def __enter__(self) -> Self:
         return self
@@ -175,8 +176,7 @@ class WorkerSession:
                 loss, shards = self._train_accumulated(batch, np.int64(local_step), np.int64(number))
             else:
                 loss, shards = self._train(*batch, np.int64(local_step), np.int64(number))
-        steps = shards[:, 0].tolist()
-        self.is_of_one_step = min(steps) == max(steps)
+        self._pulled = shards
         return float(loss), shards
 
     def _train_accumulated(

@@ -14,7 +14,7 @@ from psfleet.tf import byte_vectors, container_name, worker_job
 from worker_service.accumulation import GradientSums
 from worker_service.clipping import clipped
 from worker_service.frontends import finite
-from worker_service.frontends.interface import FrontEnd
+from worker_service.frontends.interface import FrontEnd, TrainingGraph
 from worker_service.push_pull import Exchange, Pulled
 
 
@@ -61,9 +61,9 @@ class StepGraph:
                 self.local_step = v1.placeholder(tf.int64, [], name="local_step")
                 self.number = v1.placeholder(tf.int64, [], name="number")
                 num_microbatches = job.train.accumulate
-                self.microbatch = self.number
-                if num_microbatches > 1:
-                    self.microbatch = v1.placeholder(tf.int64, [], name="microbatch")
+                self.microbatch = (
+                    v1.placeholder(tf.int64, [], name="microbatch") if num_microbatches > 1 else self.number
+                )
                 self.parameters = _local("parameters", [layout.parameters.size], tf.float32)
                 self._local_steps = None if is_sync else _local("local_steps", [layout.num_ps], tf.int64)
                 self.state = _local("state", [layout.state.size], tf.uint8)
@@ -81,11 +81,7 @@ class StepGraph:
                 new_state = byte_vectors.pack(layout.state, training.new_state)
                 self.accumulate: tf.Tensor | None = None
                 if num_microbatches > 1:
-                    sums = GradientSums(training.gradients, self.microbatch, num_microbatches)
-                    kept = [self.state.assign(new_state, read_value=False)] if layout.state.size else []
-                    with tf.control_dependencies([*sums.add, *kept, *training.updates]):
-                        self.accumulate = tf.identity(loss)
-                    training = replace(training, gradients=sums.means)
+                    training = self._accumulated(training, new_state, num_microbatches)
                 with tf.control_dependencies([loss]):
                     gradients, norm = clipped(training.gradients, job.optimizer.clip_norm)
                 updates = list(training.updates)
@@ -125,6 +121,16 @@ class StepGraph:
             pulled.append(exchange.await_and_pull(pushed, local_step, state))
         with tf.control_dependencies(updates):
             return self._gather(pulled)
+
+    def _accumulated(self, training: TrainingGraph, new_state: tf.Tensor, num_microbatches: int) -> TrainingGraph:
+        """The step of a batch's last microbatch, with the gradient of the whole batch; makes `accumulate`."""
+        gradients = training.gradients
+        variables = [_local(f"gradient_sum_{at}", each.shape, tf.float32) for at, each in enumerate(gradients)]
+        sums = GradientSums(variables, gradients, self.microbatch, num_microbatches)
+        kept = [self.state.assign(new_state, read_value=False)] if self.state.shape[0] else []
+        with tf.control_dependencies([*sums.add, *kept, *training.updates]):
+            self.accumulate = tf.identity(training.loss)
+        return replace(training, gradients=sums.means)
 
     def _gather(self, pulled: Sequence[Pulled]) -> tf.Tensor:
         """Assigns parameters and state of all shards; returns `Pulled.progress` of each, one row each.

@@ -27,6 +27,7 @@ from worker_service.data_shard import least_examples
 from worker_service.evaluation import Evaluator
 from worker_service.frontends import FrontEnd, finite, front_end
 from worker_service.input_pipeline import read
+from worker_service.local_step import LocalStep
 from worker_service.session_errors import translate_errors
 
 
@@ -90,18 +91,13 @@ def _loss(
     front: FrontEnd, job: Job, layout: Layout, values: dict[str, np.ndarray], batch: tuple[np.ndarray, ...]
 ) -> float:
     """The loss of a batch; computes gradients and state as well, and checks that all are finite."""
-    with tf.Graph().as_default() as graph:
-        parameters = v1.placeholder(tf.float32, [layout.parameters.size])
-        state = [v1.placeholder(spec.dtype, spec.shape) for spec in layout.state.specs]
-        frozen = [v1.placeholder(spec.dtype, spec.shape) for spec in layout.frozen.specs]
-        training = finite.checked(front.build(layout, parameters, state, frozen), layout)
-        variables = [v1.global_variables_initializer(), v1.local_variables_initializer()]
-        initializer = tf.group(*variables, v1.tables_initializer())
-    named = [values[spec.name] for spec in (*layout.state.specs, *layout.frozen.specs)]
-    feeds = {parameters: layout.parameters.pack(values)} | dict(zip([*state, *frozen], named, strict=True))
-    feeds |= dict(zip(training.feeds, batch, strict=True))
-    with v1.Session(graph=graph, config=session_config(job.device)) as session, translate_errors("the first batch: "):
-        session.run(initializer)
+    step = LocalStep(front, layout)
+    with step.graph.as_default():
+        training = finite.checked(step.training, layout)
+    feeds = step.feeds(values) | step.batch(batch)
+    config = session_config(job.device)
+    with v1.Session(graph=step.graph, config=config) as session, translate_errors("the first batch: "):
+        session.run(step.initializer)
         loss, *_ = session.run([training.loss, *training.gradients, *training.new_state, *training.updates], feeds)
     return float(loss)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from ps_service.updates.interface import next_push
 from ps_service.updates.state import StateUpdate
 from psfleet.tf import ShardVariables
 
@@ -30,23 +31,22 @@ def admit_quorum(variables: ShardVariables, quorum: int) -> tuple[tf.Tensor, lis
     state = StateUpdate(variables)
 
     def admit_next(contributors: tf.Tensor, *means: tf.Tensor) -> list[tf.Tensor]:
-        *tensors, stamp, worker = variables.gradients.dequeue()
-        gradients, pushed_state = tensors[: len(accumulators)], tensors[len(accumulators) :]
-        local_step = stamp[0]
+        push = next_push(variables)
+        worker, local_step = push.worker, push.stamp[0]
         with tf.control_dependencies([worker]):
             newest = variables.last_local_step.read_value()[worker]
         is_admitted = tf.equal(local_step, global_step) & (newest < local_step)
         effective = tf.where(is_admitted, local_step, tf.constant(-1, tf.int64))
         done = [
             accumulator.apply_grad(gradient, local_step=effective)
-            for accumulator, gradient in zip(accumulators, gradients, strict=True)
+            for accumulator, gradient in zip(accumulators, push.gradients, strict=True)
         ]
         done.append(variables.last_local_step.scatter_nd_update([[worker]], [tf.maximum(newest, effective)]).op)
         with tf.control_dependencies(done):
             counted = contributors + tf.one_hot(worker, variables.worker_limit, dtype=tf.int64) * tf.cast(
                 is_admitted, tf.int64
             )
-        return [counted, *state.added(means, pushed_state, worker, is_admitted, contributors)]
+        return [counted, *state.added(means, push.state, worker, is_admitted, contributors)]
 
     none: tf.Tensor = tf.zeros([variables.worker_limit], tf.int64)
     contributors, *means = tf.nest.flatten(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from ps_service.updates.interface import timed
+from ps_service.updates.interface import next_push, timed
 from ps_service.updates.state import StateUpdate
 from ps_service.updates.tokens import TokenSender
 from psfleet.job.sections import Stale
@@ -52,12 +52,12 @@ class AsyncUpdates:
         stale: Stale,
         state_share: Callable[[tf.Tensor], tf.Tensor],
     ) -> None:
-        *tensors, stamp, worker = variables.gradients.dequeue()
-        gradients, pushed_state = tensors[: len(variables.buckets)], tensors[len(variables.buckets) :]
-        with tf.control_dependencies([stamp]):
+        push = next_push(variables)
+        worker = push.worker
+        with tf.control_dependencies([push.stamp]):
             global_step = variables.global_step.read_value()
             newest = variables.last_number.read_value()[worker]
-        local_step, number = stamp[0], stamp[1]
+        local_step, number = push.stamp[0], push.stamp[1]
         staleness = global_step - local_step
         policy = StalePolicy(stale, staleness)
         is_used = policy.is_used & (number > newest) & (global_step < variables.final_step.read_value())
@@ -73,13 +73,13 @@ class AsyncUpdates:
         def apply() -> tf.Tensor:
             pairs = [
                 (gradient * policy.gradient_factor, variable)
-                for gradient, variable in zip(gradients, variables.buckets, strict=True)
+                for gradient, variable in zip(push.gradients, variables.buckets, strict=True)
             ]
-            new_state = StateUpdate(variables).moved(pushed_state, worker, state_share(global_step))
+            new_state = StateUpdate(variables).moved(push.state, worker, state_share(global_step))
             written = [variables.state.assign(state, read_value=False) for state in new_state]
             with v1.container(variables.container), tf.control_dependencies(written):
                 update = timed(
-                    variables, gradients, lambda: self.optimizer.apply_gradients(pairs, variables.global_step)
+                    variables, push.gradients, lambda: self.optimizer.apply_gradients(pairs, variables.global_step)
                 )
             with tf.control_dependencies([update]):
                 return variables.global_step.read_value()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import tensorflow as tf
@@ -31,6 +32,30 @@ class Updates(Protocol):
 
     def release_barrier(self) -> None:
         """Sends the tokens that `advance(hold=True)` did not send."""
+
+
+@dataclass(frozen=True)
+class Push:
+    """One element of the shard's queue of gradients, as `worker_service.push_pull` sends it.
+
+    Attributes:
+        gradients: `[bucket_size]` float32 for each bucket.
+        state: uint8 `[state shard size]`, in a list; empty for a shard without state.
+        stamp: int64 `[2]`: local step and number of the gradient.
+        worker: Index of the worker, int32 scalar.
+    """
+
+    gradients: list[tf.Tensor]
+    state: list[tf.Tensor]
+    stamp: tf.Tensor
+    worker: tf.Tensor
+
+
+def next_push(variables: ShardVariables) -> Push:
+    """Waits for the next push of a worker, and takes it from the queue."""
+    *tensors, stamp, worker = variables.gradients.dequeue()
+    num_buckets = len(variables.buckets)
+    return Push(tensors[:num_buckets], tensors[num_buckets:], stamp, worker)
 
 
 def timed(variables: ShardVariables, gradients: Sequence[Any], update: Callable[[], tf.Operation]) -> tf.Operation:

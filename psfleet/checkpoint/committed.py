@@ -1,6 +1,6 @@
 """The committed record of a run folder: the newest checkpoint that this attempt of the run has committed.
 
-Without it, a process that replaces the chief could not tell a deleted checkpoint from one that was never written.
+Without it, a chief that replaces another could not distinguish a deleted checkpoint from one that was never written.
 """
 
 from __future__ import annotations

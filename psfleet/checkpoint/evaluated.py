@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from psfleet.checkpoint.manifest import Checkpoint, read_manifest
-from psfleet.checkpoint.store import folders
-from psfleet.errors import NoCheckpointError
+from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.job.monitored import Monitored
 
 FILE_NAME = "evaluation.json"
@@ -48,37 +45,30 @@ def write(checkpoint: Checkpoint, metrics: Mapping[str, float]) -> None:
     temporary.replace(checkpoint.folder / FILE_NAME)
 
 
-def committed(root: Path) -> list[Checkpoint]:
-    """The committed checkpoints in a folder, the newest first; contents are not read."""
+def evaluated(checkpoints: Iterable[Checkpoint]) -> list[Evaluated]:
+    """Those of some committed checkpoints whose metrics are stored, in the same order."""
     found = []
-    for folder in folders(root):
-        try:
-            found.append(read_manifest(folder))
-        except NoCheckpointError:
-            continue
-    return found
-
-
-def not_reached(root: Path) -> list[Checkpoint]:
-    """The committed checkpoints after the last one whose metrics can be read, the oldest first.
-
-    Those before it were not evaluated in time. Evaluations are in the order of generations and steps.
-    """
-    found = sorted(committed(root), key=lambda each: (each.generation, each.step))
-    read = {each.checkpoint.folder for each in evaluated(root)}
-    return found[max((number for number, each in enumerate(found, 1) if each.folder in read), default=0) :]
-
-
-def evaluated(root: Path) -> list[Evaluated]:
-    """The committed checkpoints in a folder whose metrics are stored, the newest first."""
-    found = []
-    for checkpoint in committed(root):
+    for checkpoint in checkpoints:
         try:
             content = (checkpoint.folder / FILE_NAME).read_bytes()
             found.append(Evaluated(checkpoint, _Evaluation.model_validate_json(content).metrics))
         except (OSError, ValidationError):
             continue
     return found
+
+
+def not_reached(checkpoints: Iterable[Checkpoint], found: Iterable[Evaluated]) -> list[Checkpoint]:
+    """The committed checkpoints after the last one whose metrics can be read, the oldest first.
+
+    Those before it were not evaluated in time. Evaluations are in the order of generations and steps.
+
+    Args:
+        checkpoints: All committed checkpoints.
+        found: Those of them whose metrics can be read.
+    """
+    ordered = sorted(checkpoints, key=lambda each: (each.generation, each.step))
+    read = {each.checkpoint.folder for each in found}
+    return ordered[max((number for number, each in enumerate(ordered, 1) if each.folder in read), default=0) :]
 
 
 def best(found: Iterable[Evaluated], watched: Monitored) -> Evaluated | None:

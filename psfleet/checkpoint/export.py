@@ -12,7 +12,7 @@ import safetensors.numpy
 from psfleet.checkpoint import evaluated
 from psfleet.checkpoint.keras_names import Variable, keras_names
 from psfleet.checkpoint.manifest import MANIFEST, Checkpoint, read_manifest
-from psfleet.checkpoint.store import is_checkpoint_name, newest, verify
+from psfleet.checkpoint.store import committed_checkpoints, is_checkpoint_name, newest, verify
 from psfleet.checkpoint.tensors import read_tensors
 from psfleet.errors import BadJobError, UsageError
 from psfleet.job.job import parse_job
@@ -102,14 +102,14 @@ def find(source: Path) -> Checkpoint:
 def find_best(source: Path) -> Checkpoint:
     """Resolves and verifies the best checkpoint of a run, by `checkpoint.best` of the job that trained it last."""
     root = _root(source)
-    checkpoints = evaluated.committed(root)
+    checkpoints = list(committed_checkpoints(root))
     if not checkpoints:
         raise _no_checkpoint(source)
-    content = checkpoints[0].extra.get("job")
-    watched = parse_job(content, f"job of {root}").checkpoint.best if isinstance(content, dict) else None
+    content = checkpoints[0].job
+    watched = None if content is None else parse_job(content, f"job of {root}").checkpoint.best
     if watched is None:
         raise UsageError(f"--best: the job of {source} has no checkpoint.best, by which one would be the best")
-    found = evaluated.best(evaluated.evaluated(root), watched)
+    found = evaluated.best(evaluated.evaluated(checkpoints), watched)
     if found is None:
         raise UsageError(f"--best: no checkpoint of {source} was evaluated with a finite {watched.metric}")
     verify(found.checkpoint)
@@ -179,8 +179,8 @@ def _check_shapes(
 
 def _model(checkpoint: Checkpoint) -> KerasModel:
     """Builds the model of the program that wrote the checkpoint."""
-    content, folder = checkpoint.extra.get("job"), checkpoint.extra.get("program_folder")
-    if not isinstance(content, dict) or not isinstance(folder, str):
+    content, folder = checkpoint.job, checkpoint.extra.get("program_folder")
+    if content is None or not isinstance(folder, str):
         raise UsageError(f"checkpoint {checkpoint.folder} names no program, expected --out *{SAFETENSORS}")
     job = parse_job(content, source=f"job of checkpoint {checkpoint.folder}")
     program = load_program(job, Path(folder))

@@ -36,6 +36,12 @@ class Checkpoint:
     extra: dict[str, Any]
     """JSON values of the writer: versions, the job."""
 
+    @property
+    def job(self) -> dict[str, Any] | None:
+        """The job that wrote it, as `Job.model_dump(mode="json")` gave it; None if it is not recorded."""
+        job = self.extra.get("job")
+        return job if isinstance(job, dict) else None
+
 
 Count = Annotated[int, Field(ge=0)]
 Positive = Annotated[int, Field(ge=1)]

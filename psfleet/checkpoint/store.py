@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,14 +88,16 @@ def newest_from(root: Path, step: int) -> Checkpoint | None:
     return None
 
 
-def newest_committed(root: Path) -> Checkpoint | None:
-    """The newest checkpoint with a valid manifest and parts of the right sizes, or None; contents are not read."""
+def committed_checkpoints(root: Path) -> Iterator[Checkpoint]:
+    """Those with a valid manifest and parts of the right sizes, the newest first; contents are not read."""
     for folder in folders(root):
-        try:
-            return read_manifest(folder)
-        except NoCheckpointError:
-            continue
-    return None
+        with suppress(NoCheckpointError):
+            yield read_manifest(folder)
+
+
+def newest_committed(root: Path) -> Checkpoint | None:
+    """The newest of `committed_checkpoints`; None if there is none."""
+    return next(committed_checkpoints(root), None)
 
 
 def prune(root: Path, keep: int, protected: Collection[Path] = ()) -> list[Path]:

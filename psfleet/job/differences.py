@@ -11,12 +11,14 @@ from psfleet.errors import BadJobError
 from psfleet.job.job import Job, parse_job
 
 
-def changes(before: Mapping[str, Any], job: Job) -> list[str]:
+def changes(before: Mapping[str, Any] | None, job: Job) -> list[str]:
     """The fields in which a job differs from an earlier one, as texts `train.steps 400 -> 900`.
 
     Args:
-        before: The earlier job, as `Job.model_dump(mode="json")` gave it.
+        before: The earlier job, as `Job.model_dump(mode="json")` gave it; None: it is not known, nor are changes.
     """
+    if before is None:
+        return []
     old, new = flattened(_completed(before)), flattened(job.model_dump(mode="json"))
     return [
         f"{field} {_shown(old, field)} -> {_shown(new, field)}"

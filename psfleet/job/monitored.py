@@ -54,7 +54,7 @@ class Best(Monitored):
 
 
 class Stop(Monitored):
-    """Early stopping: the run is done when a metric has ceased to improve."""
+    """Early stopping: the run is done when a metric has stopped improving."""
 
     patience: PositiveInt = Field(
         description="Number of evaluations in a row without an improvement after which training ends. One whose value "

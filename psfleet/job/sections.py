@@ -132,7 +132,7 @@ class Evaluate(Section):
     batch_size: PositiveInt | None = Field(
         None, description="Number of examples in an evaluation batch; null: `train.batch_size`."
     )
-    stop: Stop | None = Field(None, description="Ends training when a metric has ceased to improve; null: never.")
+    stop: Stop | None = Field(None, description="Ends training when a metric has stopped improving; null: never.")
 
 
 class Checkpoint(Section):

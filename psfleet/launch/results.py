@@ -184,7 +184,7 @@ def unreported(job: Job, folder: RunFolder, members: Sequence[Member], gone: Mem
         seconds=seconds,
         events=[event for event in events if event.time >= start.started],
     )
-    return with_attempt(report, start.started, start.first_step, list(start.changes))
+    return with_attempt(report, start.started, start.first_step, start.changes)
 
 
 def with_failure(report: Report, gone: Member | None) -> Report:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from psfleet.errors import UsageError
 from psfleet.report.attempts import earlier_report
-from psfleet.report.schema import Report
 from psfleet.run_folder import LOCAL, OWNER_FILE, Owner, RunFolder, is_locked, owner
 from psfleet.service.logs import parse_line
 
@@ -85,13 +84,16 @@ def chief_entries(path: Path) -> list[dict[str, Any]]:
         return []
 
 
+def newest_entry(entries: Sequence[Mapping[str, Any]], event: str) -> Mapping[str, Any]:
+    """The last log entry of an event; empty if there is none."""
+    return next((each for each in reversed(entries) if each.get("event") == event), {})
+
+
 def _entry(path: Path, belongs_to: Owner) -> RunEntry:
     report = earlier_report(path)
-    if is_running(path, belongs_to):
-        return _running(path, belongs_to, report)
-    metric = _metric({} if report is None else report.eval)
+    metric, value = _metric({} if report is None else report.eval)
     newest = report.attempts[-1] if report is not None and report.attempts else None
-    return RunEntry(
+    ended = RunEntry(
         run=str(path),
         job=belongs_to.name,
         platform=belongs_to.platform,
@@ -99,30 +101,28 @@ def _entry(path: Path, belongs_to: Owner) -> RunEntry:
         exit_code=None if report is None else report.exit_code,
         step=None if report is None else report.final_step,
         target_step=None if report is None else report.target_step,
-        metric=metric[0],
-        value=metric[1],
+        metric=metric,
+        value=value,
         started=newest.started if newest is not None and newest.started else claimed_at(path),
         seconds=newest.seconds if newest is not None else 0.0 if report is None else report.seconds,
     )
+    return _running(ended, path) if is_running(path, belongs_to) else ended
 
 
-def _running(path: Path, belongs_to: Owner, report: Report | None) -> RunEntry:
-    """A run of which the chief's log tells more than the report of the attempts before."""
+def _running(ended: RunEntry, path: Path) -> RunEntry:
+    """A run that trains: from the chief's log, and what that lacks from the attempts before."""
     entries = chief_entries(path)
-    table: Mapping[str, Any] = next((each for each in reversed(entries) if each.get("event") == "fleet"), {})
-    evaluated: Mapping[str, Any] = next((each for each in reversed(entries) if each.get("event") == "evaluation"), {})
-    metric = _metric(evaluated.get("metrics") or ({} if report is None else report.eval))
+    table, evaluated = newest_entry(entries, "fleet"), newest_entry(entries, "evaluation").get("metrics")
+    metric, value = _metric(evaluated) if evaluated else (ended.metric, ended.value)
     started = claimed_at(path)
-    return RunEntry(
-        run=str(path),
-        job=belongs_to.name,
-        platform=belongs_to.platform,
+    return replace(
+        ended,
         status=RUNNING,
         exit_code=None,
         step=table.get("step"),
         target_step=table.get("target"),
-        metric=metric[0],
-        value=metric[1],
+        metric=metric,
+        value=value,
         started=started,
         seconds=max(0.0, time.time() - started) if started else 0.0,
     )

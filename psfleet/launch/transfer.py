@@ -1,4 +1,4 @@
-"""Copies the files of a run from its platform into a run folder; a poorer copy replaces nothing."""
+"""Copies the files of a run from its platform into a run folder; an incomplete copy replaces nothing."""
 
 from __future__ import annotations
 

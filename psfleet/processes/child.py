@@ -39,6 +39,7 @@ class Task:
     log: Path
     restarts: int = 0
     process: Process | None = field(default=None, repr=False)
+    _cause: str = field(default="", init=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -48,6 +49,7 @@ class Task:
     def start(self, cause: str = "") -> None:
         """Starts the process; a restart has a cause."""
         self.restarts += bool(cause)
+        self._cause = ""
         variables = {**self.environment, settings.PARENT: str(os.getpid()), settings.CAUSE: cause}
         # A fork server creates the log later than the reader that follows it may open it.
         self.log.touch()
@@ -77,12 +79,14 @@ class Task:
             self.process.wait()
 
     def cause_of_end(self) -> str:
-        """Why the process ended, in one line."""
+        """Why the process ended, in one line; its log is read once, although a launcher asks at each look."""
         code = self.exit_code()
         if code is None:
             return "it runs"
-        last = None if self.was_killed() else self.failure()
-        return f"{last['message']} (exit code {code})" if last else errors.cause_of_end(code)
+        if not self._cause:
+            last = None if self.was_killed() else self.failure()
+            self._cause = f"{last['message']} (exit code {code})" if last else errors.cause_of_end(code)
+        return self._cause
 
     def has_begun(self) -> bool:
         """Whether a process of this task has logged anything; before, a fork server may still import TensorFlow."""

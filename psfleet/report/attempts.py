@@ -1,9 +1,10 @@
-"""The report of a run over all its attempts: no attempt makes it poorer, and each one is an entry in it."""
+"""The report of a run over all its attempts: each is an entry in it, and none deletes what an earlier one measured."""
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from psfleet.report.schema import CheckpointInfo, Event, Report
 logger = logging.getLogger("psfleet.report")
 
 OUTCOME = ("status", "exit_code", "error", "name", "run", "stopped_early")
-"""Fields that tell about the newest attempt, whatever it did."""
+"""Fields that describe the newest attempt, whatever it did."""
 OF_MODEL = ("final_step", "target_step")
 """Fields that describe the newest attempt that trained or is done."""
 OF_TRAINING = ("mode", "seconds", "training_seconds", "versions")
@@ -67,12 +68,11 @@ def resumed_from(checkpoints: Path, job: Job) -> tuple[int | None, list[str]]:
         return None, []
     if found is None:
         return 0, []
-    before = found.extra.get("job")
-    return found.step, changes(before, job) if isinstance(before, dict) else []
+    return found.step, changes(found.job, job)
 
 
 def with_attempt(
-    report: Report, started: float, first_step: int | None, job_changes: list[str], seconds: float | None = None
+    report: Report, started: float, first_step: int | None, job_changes: Sequence[str], seconds: float | None = None
 ) -> Report:
     """A report of one attempt, with that attempt as its entry.
 
@@ -92,7 +92,7 @@ def with_attempt(
         first_step=first_step,
         final_step=report.final_step or first_step,
         target_step=report.target_step,
-        changes=job_changes,
+        changes=list(job_changes),
     )
     return report.model_copy(update={"attempts": [entry]})
 

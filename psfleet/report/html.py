@@ -109,7 +109,7 @@ def _key_numbers(report: Report) -> list[tuple[str, str]]:
         *([] if best is None else [(f"best {best.metric}", f"{number_text(best.value)} at step {best.step:,}")]),
         ("last training loss", number_text(report.loss)),
         ("time", duration_text(report.seconds)),
-        ("of it training", duration_text(report.training_seconds)),
+        ("training time", duration_text(report.training_seconds)),
         ("examples per second", number_text(report.examples_per_sec)),
         ("median step time", duration_text(report.step_secs.p50)),
         ("95th percentile of step times", duration_text(report.step_secs.p95)),

@@ -124,7 +124,7 @@ def test_a_ps_stays_until_its_worker_has_heard_of_the_end_and_ends_at_once_on_si
         with polite.serving().client("run") as client:
             join(client, "a", index=0)
             client.finish(pb.Outcome(exit_code=0, message="done"))
-            assert client.describe().phase == pb.FINISHED, "nobody has told the worker yet"
+            assert client.describe().phase == pb.FINISHED, "the worker has not received the outcome yet"
             beat(client, step=1, pushed=1)
         assert polite.exit_code(END_SECS) == 0
         stopped.serving().process.send_signal(signal.SIGTERM)

@@ -45,12 +45,12 @@ def fleet(tmp_path: Path) -> Iterator[Processes]:
     shutil.copy(PROGRAM, tmp_path)
     options = {"gates": str(gates), "step_secs": 0.05}
     job = parse_job({**JOB, "options": options, "train": {**JOB["train"], "steps": STEPS}}).model_dump_json()
-    told = {"JOB": job, "RUN": RUN, "PROGRAM_FOLDER": str(tmp_path), "ON_SIGTERM": LEAVE}
+    variables = {"JOB": job, "RUN": RUN, "PROGRAM_FOLDER": str(tmp_path), "ON_SIGTERM": LEAVE}
     with ExitStack() as stack:
-        ps = stack.enter_context(running("ps", tmp_path, INDEX="0", **told)).serving()
+        ps = stack.enter_context(running("ps", tmp_path, INDEX="0", **variables)).serving()
 
         def start(index: int, **more: str) -> Service:
-            worker = running("worker", tmp_path, INDEX=str(index), PS=ps.address.data, **told, **more)
+            worker = running("worker", tmp_path, INDEX=str(index), PS=ps.address.data, **variables, **more)
             return stack.enter_context(worker)
 
         yield Processes(ps, start(1), start(0), start)

@@ -35,8 +35,8 @@ def test_a_worker_is_healthy_while_it_waits_for_a_ps_that_is_not_there(tmp_path:
     assert probe(address)[0] == 1
     assert f"no response on port {address.port + 1}" in probe(address)[1]
     (tmp_path / "job.json").write_text(JOB.model_dump_json())
-    told = {"RUN": "run", "PS": nobody.data, "INDEX": "0", "JOB": str(tmp_path / "job.json")}
-    with running("worker", tmp_path, address, **told) as service:
+    variables = {"RUN": "run", "PS": nobody.data, "INDEX": "0", "JOB": str(tmp_path / "job.json")}
+    with running("worker", tmp_path, address, **variables) as service:
         service.serving()
         assert probe(address) == (0, "")
         service.process.send_signal(signal.SIGTERM)

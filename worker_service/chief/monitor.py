@@ -9,6 +9,7 @@ from pathlib import Path
 from psfleet.checkpoint import evaluated
 from psfleet.checkpoint.evaluated import Evaluated
 from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.store import committed_checkpoints
 from psfleet.job.job import Job
 from psfleet.job.monitored import require_metrics
 from psfleet.report.schema import BestInfo, Evaluation, EvaluationLog
@@ -43,7 +44,6 @@ class Monitor:
         self.callbacks = callbacks or Callbacks([], storage.events)
         self._job = job
         self._storage = storage
-        self._root = out / CHECKPOINTS
         self._log = EvaluationLog(out / EvaluationLog.FILE_NAME)
         self._lock = threading.Lock()
         self._evaluations = self._log.read()
@@ -53,8 +53,10 @@ class Monitor:
         self._pending: dict[int, Checkpoint] = {}
         self._best: Evaluated | None = None
         if job.checkpoint.best is not None:
-            self._best = evaluated.best(evaluated.evaluated(self._root), job.checkpoint.best)
-            for checkpoint in evaluated.not_reached(self._root):
+            checkpoints = list(committed_checkpoints(out / CHECKPOINTS))
+            found = evaluated.evaluated(checkpoints)
+            self._best = evaluated.best(found, job.checkpoint.best)
+            for checkpoint in evaluated.not_reached(checkpoints, found):
                 self._await_evaluation(checkpoint)
 
     @property

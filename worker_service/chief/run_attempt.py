@@ -54,7 +54,7 @@ class Attempt:
 
     def entry_in(self, report: Report) -> Report:
         """The report of this attempt, with its entry in `attempts`."""
-        return with_attempt(report, self.started, self.first_step, list(self.changes))
+        return with_attempt(report, self.started, self.first_step, self.changes)
 
 
 @dataclass(frozen=True)
@@ -104,13 +104,14 @@ def _new_marker(settings: Settings, chief: str) -> _Marker:
 def _read(out: Path) -> _Marker:
     try:
         content = json.loads((out / STARTED).read_text())
-        found = _Marker(str(content["name"]), float(content["time"]), str(content.get("chief", "")))
         first_step = content.get("first_step")
-        return replace(
-            found,
+        return _Marker(
+            name=str(content["name"]),
+            time=float(content["time"]),
+            chief=str(content.get("chief", "")),
             first_step=None if first_step is None else int(first_step),
             changes=tuple(map(str, content.get("changes", ()))),
             first_event=int(content.get("first_event", 0)),
         )
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return _Marker("", time.time(), "")

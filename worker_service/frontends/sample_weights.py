@@ -53,7 +53,7 @@ class SampleWeights:
         if y.shape.rank is None or y.shape.rank < 2:
             classes = tf.cast(tf.round(y), tf.int32)
         else:
-            # The shape of the data set's elements may not tell how many columns there are.
+            # The number of columns may be unknown in the shape of the data set's elements.
             largest, first = tf.argmax(y, -1, output_type=tf.int32), tf.cast(tf.round(y[..., 0]), tf.int32)
             classes = tf.where(tf.shape(y)[-1] > 1, largest, first)
         last = len(by_class) - 1

@@ -145,7 +145,7 @@ def _member(job: Any, index: int, all_pods: Sequence[Pod]) -> Member:
 
 
 def _of_job(job: Any, index: int) -> Member:
-    """What a V1Job alone says of the member of an index."""
+    """The member of an index as its V1Job describes it, without a pod."""
     name, component = _place(job)
     has_ended = verdict(job) is not None
     return Member(

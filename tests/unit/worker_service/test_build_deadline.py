@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import pytest
+from support.process_end import ProcessEnd
 
 from psfleet.errors import LOST_PEERS, DataStallError, ReplacedError
 from worker_service import build_deadline
@@ -17,22 +18,17 @@ WAIT_SECS = 10.0
 def test_a_program_that_is_never_built_ends_its_worker_with_75_and_is_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, failure: Exception | None
 ) -> None:
-    """The timer cannot interrupt the block, which a test must end; a process of psfleet has ended by then."""
-    ended, codes, reported = threading.Event(), [], []
+    end, reported = ProcessEnd(), []
 
     def report(error: DataStallError) -> None:
         reported.append(error)
         if failure is not None:
             raise failure
 
-    def end(code: int) -> None:
-        codes.append(code)
-        ended.set()
-
     monkeypatch.setattr("worker_service.build_deadline.os._exit", end)
     with build_deadline.building("program:build", 0.05 / build_deadline.DEADLINES, report):
-        assert ended.wait(WAIT_SECS), "nothing ends a program that waits for ever"
-    assert codes == [LOST_PEERS]
+        end.wait("a program")
+    assert end.codes == [LOST_PEERS]
     message = "gave up after 0.05 s waiting for program 'program:build' to be loaded and built"
     assert [str(error) for error in reported] == [message]
     [record] = [record for record in caplog.records if record.getMessage() == message]

@@ -23,9 +23,9 @@ NUM_SHARDS = 2
 Train = Callable[[int, int], tf.data.Dataset]
 
 
-def data(train: Train, rotates: bool = False, **deadlines: float) -> TrainingData:
+def data(train: Train, rotates: bool = False, index: int = 1, **deadlines: float) -> TrainingData:
     job = sample_job().model_copy(update={"deadlines": Deadlines(**deadlines)})
-    return TrainingData(GraphProgram(loss=lambda batch: batch, train=train), job, 1, NUM_SHARDS, rotates)
+    return TrainingData(GraphProgram(loss=lambda batch: batch, train=train), job, index, NUM_SHARDS, rotates)
 
 
 def first(count: int, worker: TrainingData, start: int = 0) -> list[tuple[int, ...]]:
@@ -117,7 +117,7 @@ def test_that_train_is_called_for_each_epoch_is_logged_once(caplog: pytest.LogCa
 
 @pytest.mark.parametrize(("slow_secs", "calls_expected"), [(60.0, 1), (0.05, 2)])
 def test_a_trace_during_a_call_of_train_does_not_change_the_data(slow_secs: float, calls_expected: int) -> None:
-    """It waits; after `slow_secs` it goes on, and `train` is called again."""
+    """It waits; after `slow_secs` it continues, and `train` is called again."""
     expected, calls, threads = first(8, data(shuffled)), [], []
     front = keras_front(slow_secs)
 
@@ -132,7 +132,7 @@ def test_a_trace_during_a_call_of_train_does_not_change_the_data(slow_secs: floa
     assert first(5, data(train)) == expected[:5]
     assert len(calls) == calls_expected
     threads[0].join(60.0)
-    assert not threads[0].is_alive(), "the trace did not go on after the call of train"
+    assert not threads[0].is_alive(), "the trace did not continue after the call of train"
 
 
 def test_what_a_closed_reader_made_is_discarded() -> None:
@@ -149,3 +149,42 @@ def test_what_a_closed_reader_made_is_discarded() -> None:
     assert worker.num_skipped(0) is None
     assert first(5, worker) == first(5, data(shuffled))
     assert calls == [1, 1]
+
+
+RANDOM_DATA: dict[str, Callable[[tf.data.Dataset], tf.data.Dataset]] = {
+    "map": lambda examples: examples.map(lambda x: tf.random.uniform([], maxval=1 << 30, dtype=tf.int32)),
+    "shuffle": lambda examples: examples.shuffle(20),
+    "inside": lambda examples: examples.batch(20).flat_map(lambda x: tf.data.Dataset.from_tensor_slices(x).shuffle(20)),
+}
+
+
+@pytest.mark.parametrize("rotates", [True, False])
+@pytest.mark.parametrize("kind", RANDOM_DATA)
+def test_random_data_differ_by_epoch_and_shard_and_are_repeated_by_a_process_that_starts_again(
+    kind: str, rotates: bool
+) -> None:
+    def train(shard: int, shards: int) -> tf.data.Dataset:
+        made = RANDOM_DATA[kind](tf.data.Dataset.range(20))
+        return made.apply(tf.data.experimental.assert_cardinality(20))
+
+    steps = 15 if not rotates else 40
+    found = first(steps, data(train, rotates))
+    epochs = {tuple(found[start : start + 5]) for start in range(0, steps, 5)}
+    assert len(epochs) == steps // 5, "each epoch has its own random numbers"
+    assert set(found).isdisjoint(first(5, data(train, index=0))), "another shard has others"
+    assert first(7, data(train, rotates), start=8) == found[8:15]
+
+
+@pytest.mark.parametrize("kind", ["stateless", "fixed shuffle", "plain"])
+def test_data_without_random_numbers_are_made_once(kind: str) -> None:
+    calls: list[int] = []
+
+    def train(shard: int, shards: int) -> tf.data.Dataset:
+        calls.append(shard)
+        examples = tf.data.Dataset.range(20)
+        if kind == "stateless":
+            return examples.map(lambda x: tf.random.stateless_uniform([], [1, x], dtype=tf.float32))
+        return examples.shuffle(9, reshuffle_each_iteration=False) if kind == "fixed shuffle" else examples
+
+    first(15, data(train))
+    assert calls == [1]

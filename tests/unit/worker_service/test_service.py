@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -11,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.process_end import ProcessEnd
 from support.program_samples import sample_job
 from support.report_samples import DONE
 
@@ -38,8 +38,6 @@ from worker_service.fleet_state import States
 
 NO_PS = DeadlineError("all parameter servers to answer", 600)
 NEWER_CHIEF = pb.ShardState(workers=[pb.WorkerState(index=0, incarnation=2, address="new:2222")])
-
-WAIT_SECS = 20.0
 
 Lead = Callable[..., None]
 
@@ -228,22 +226,14 @@ def test_a_chief_that_the_fleet_trains_without_reports_nothing(
 
 def test_a_callback_that_is_never_made_ends_the_chief(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would wait for it for ever, and the workers for the chief."""
-    ended, codes = threading.Event(), []
-
-    def end(code: int) -> None:
-        codes.append(code)
-        ended.set()
-
-    def hang(*_: object) -> None:
-        raise ProgramError("released" if ended.wait(WAIT_SECS) else "nothing ends a chief that waits for a callback")
-
+    end = ProcessEnd()
     ends = Ends(monkeypatch, LostPeerError("gone"), 0)
     ends.process.job = sample_job().model_copy(update={"deadlines": Deadlines(stall_secs=0.01, first_batch_secs=0.01)})
     ends.process.heartbeat = SimpleNamespace(index=0)
-    monkeypatch.setattr(service, "chief_components", hang)
+    monkeypatch.setattr(service, "chief_components", end.hang)
     monkeypatch.setattr("worker_service.build_deadline.os._exit", end)
     nothing: Any = None
     with pytest.raises(ProgramError, match="released"):
         service._lead(ends.process, ends.context, nothing, nothing)
-    assert codes == [LOST_PEERS]
+    assert end.codes == [LOST_PEERS]
     assert [outcome.exit_code for outcome in ends.outcomes] == [LOST_PEERS] * 2

@@ -57,7 +57,7 @@ def first(count: int, worker: TrainingData, start: int = 0) -> list[tuple[int, .
 
 def used(batches: list[list[tuple[int, ...]]], secs: list[int], steps: int) -> Counter[int]:
     """How often each example is used if worker i needs `secs[i]` for a step, the first gradients of each step count,
-    and a worker that is late goes on with the newest step."""
+    and a worker that is late continues with the newest step."""
     counts: Counter[int] = Counter()
     now = 0
     is_free = [0] * len(secs)
@@ -210,45 +210,6 @@ def test_the_order_of_an_epoch_does_not_depend_on_the_seed_that_tracing_a_step_h
     assert first(12, worker) == before
 
 
-RANDOM_DATA: dict[str, Callable[[tf.data.Dataset], tf.data.Dataset]] = {
-    "map": lambda examples: examples.map(lambda x: tf.random.uniform([], maxval=1 << 30, dtype=tf.int32)),
-    "shuffle": lambda examples: examples.shuffle(20),
-    "inside": lambda examples: examples.batch(20).flat_map(lambda x: tf.data.Dataset.from_tensor_slices(x).shuffle(20)),
-}
-
-
-@pytest.mark.parametrize("rotates", [True, False])
-@pytest.mark.parametrize("kind", RANDOM_DATA)
-def test_random_data_differ_by_epoch_and_shard_and_are_repeated_by_a_process_that_starts_again(
-    kind: str, rotates: bool
-) -> None:
-    def train(shard: int, shards: int) -> tf.data.Dataset:
-        made = RANDOM_DATA[kind](tf.data.Dataset.range(20))
-        return made.apply(tf.data.experimental.assert_cardinality(20))
-
-    steps = 15 if not rotates else 40
-    found = first(steps, data(train, 1, rotates=rotates))
-    epochs = {tuple(found[start : start + 5]) for start in range(0, steps, 5)}
-    assert len(epochs) == steps // 5, "each epoch has its own random numbers"
-    assert set(found).isdisjoint(first(5, data(train, 2, rotates=False))), "another shard has others"
-    assert first(7, data(train, 1, rotates=rotates), start=8) == found[8:15]
-
-
-@pytest.mark.parametrize("kind", ["stateless", "fixed shuffle", "plain"])
-def test_data_without_random_numbers_are_made_once(kind: str) -> None:
-    calls: list[int] = []
-
-    def train(shard: int, shards: int) -> tf.data.Dataset:
-        calls.append(shard)
-        examples = tf.data.Dataset.range(20)
-        if kind == "stateless":
-            return examples.map(lambda x: tf.random.stateless_uniform([], [1, x], dtype=tf.float32))
-        return examples.shuffle(9, reshuffle_each_iteration=False) if kind == "fixed shuffle" else examples
-
-    first(15, data(train, 1, rotates=False))
-    assert calls == [1]
-
-
 @pytest.mark.parametrize(
     ("is_endless", "rotates", "says"), [(True, True, 1), (True, False, 0), (False, True, 0), (False, False, 0)]
 )
@@ -296,14 +257,14 @@ def test_a_closed_reader_skips_no_further_batch() -> None:
 
 
 @pytest.mark.parametrize("rotates", [True, False])
-def test_a_reader_is_told_when_the_next_shard_is_opened(rotates: bool) -> None:
+def test_a_reader_knows_when_the_next_shard_is_opened(rotates: bool) -> None:
     """By the calls of `train`, which may take long. Its first one is a part of the reader's first batch anyway."""
-    reading, told = Reading(), []
+    reading, opened = Reading(), []
 
     def train(shard: int, shards: int) -> tf.data.Dataset:
-        told.append(reading.opens_shard)
+        opened.append(reading.opens_shard)
         return known([2] * NUM_SHARDS)(shard, shards)
 
     for _ in itertools.islice(data(train, 0, rotates=rotates).batches(0, reading), 5):
         assert not reading.opens_shard
-    assert told == ([False, True, True] if rotates else [False])
+    assert opened == ([False, True, True] if rotates else [False])

@@ -228,7 +228,7 @@ def test_each_shard_counts_staleness_from_the_global_step_that_it_had_when_it_wa
 
 
 def test_a_gradient_that_a_killed_worker_had_pushed_is_not_applied_again() -> None:
-    """It is on one shard and not on the other; the successor, told so by the shards, repeats it for the other."""
+    """One shard has it, and the other has not; the successor reads that from both, and repeats it for the other."""
     with graph_fleet(num_ps=2, update={"mode": "async"}, fleet={"workers": 1}) as fleet:
         with fleet.worker(0) as killed:
             step = killed.push(1, 0, number=4)

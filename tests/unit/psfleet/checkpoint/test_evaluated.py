@@ -11,7 +11,7 @@ from support.checkpoint_samples import save
 
 from psfleet.checkpoint import evaluated
 from psfleet.checkpoint.manifest import checkpoint_folder
-from psfleet.checkpoint.store import newest, prune
+from psfleet.checkpoint.store import committed_checkpoints, newest, prune
 from psfleet.job.monitored import Best
 
 
@@ -24,7 +24,7 @@ def store(root: Path, **values: float) -> None:
 
 
 def best_step(root: Path, metric: str = "accuracy", direction: Any = "maximize") -> tuple[int, int] | None:
-    found = evaluated.best(evaluated.evaluated(root), Best(metric=metric, direction=direction))
+    found = evaluated.best(evaluated.evaluated(committed_checkpoints(root)), Best(metric=metric, direction=direction))
     return None if found is None else found.age
 
 
@@ -65,8 +65,9 @@ def test_those_after_the_last_evaluation_that_can_be_read_are_yet_to_be_evaluate
     for step, generation in ((20, 1), (30, 2)):
         save(tmp_path, step, generation=generation)
     (save(tmp_path, 40, generation=2).folder / evaluated.FILE_NAME).write_bytes(b"")
-    found = [(each.step, each.generation) for each in evaluated.not_reached(tmp_path)]
-    assert found == [(30, 2), (40, 2)]
+    checkpoints = list(committed_checkpoints(tmp_path))
+    found = evaluated.not_reached(checkpoints, evaluated.evaluated(checkpoints))
+    assert [(each.step, each.generation) for each in found] == [(30, 2), (40, 2)]
 
 
 def test_a_protected_checkpoint_is_kept_beyond_the_newest(tmp_path: Path) -> None:

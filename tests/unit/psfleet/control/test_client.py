@@ -73,7 +73,7 @@ def test_a_ps_that_refuses_does_not_keep_the_outcome_from_the_others(
 
 
 def test_a_process_that_is_replaced_ends_no_run() -> None:
-    """The run goes on with the process that has its index now, which the other ps may not know yet."""
+    """The run continues with the process that has its index now, which the other ps may not know yet."""
     ps = Ps("ps-0", float("inf"), ReplacedError, "worker 1 was replaced"), Ps("ps-1")
     with pytest.raises(ReplacedError, match="worker 1 was replaced"):
         fleet(*ps).finish(OUTCOME)

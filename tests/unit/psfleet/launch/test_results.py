@@ -149,7 +149,7 @@ def test_a_start_without_a_report_is_an_entry_in_the_report_of_the_starts_before
     assert Path(report.checkpoint.path).parent == tmp_path / "out" / "checkpoints"
 
 
-def test_a_volume_that_was_lost_does_not_make_the_report_poorer(tmp_path: Path, volume: Path) -> None:
+def test_a_volume_that_was_lost_deletes_nothing_from_the_report(tmp_path: Path, volume: Path) -> None:
     first = results(tmp_path, volume, chief())
     report = results(tmp_path, tmp_path / "none", chief(75, cause="lost ps 0"))
     assert (report.exit_code, report.loss, report.checkpoint) == (75, first.loss, first.checkpoint)

@@ -1,4 +1,4 @@
-"""One local process of a fleet: what it is told, how its end is read, and what it is started again with."""
+"""One local process of a fleet: its environment, how its end is read, and what it is started again with."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -44,7 +45,7 @@ NewTask = Callable[[str], Task]
 
 @pytest.fixture(params=["", settings.NO_FORK_SERVER], ids=["forked", "alone"])
 def new_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[NewTask]:
-    """Makes a task whose process ends as it is told: exit:<code>, fail:<code>:<message>, signal:<number>, wait."""
+    """Makes a task whose process ends as requested: exit:<code>, fail:<code>:<message>, signal:<number>, wait."""
     (tmp_path / "sample_service.py").write_text(SERVICE)
     monkeypatch.delitem(MODULES, "worker")
     monkeypatch.setitem(MODULES, "ps", "sample_service")
@@ -97,6 +98,17 @@ def test_a_process_that_says_why_it_fails_is_quoted(new_task: NewTask) -> None:
     assert ended(task) == errors.PROGRAM_FAILED
     assert task.cause_of_end() == "the loss is NaN (exit code 70)"
     assert (task.failure() or {})["message"] == "the loss is NaN"
+
+
+def test_the_cause_of_an_end_is_read_from_the_log_once(tmp_path: Path) -> None:
+    """A launcher asks for it ten times a second as long as others train."""
+    process: Any = SimpleNamespace(returncode=70, poll=lambda: 70)
+    task = Task("worker", 1, {}, tmp_path / "worker-1.log", process=process)
+    entry = {"time": 1.0, "level": "error", "event": "failed", "message": "the loss is NaN", "exit_code": 70}
+    task.log.write_text(json.dumps(entry))
+    assert task.cause_of_end() == "the loss is NaN (exit code 70)"
+    task.log.unlink()
+    assert task.cause_of_end() == "the loss is NaN (exit code 70)"
 
 
 def test_a_process_that_a_signal_ended_has_128_more(new_task: NewTask) -> None:

@@ -1,4 +1,4 @@
-"""A report is never made poorer: what an attempt knows replaces, what it does not know stays, and it is an entry."""
+"""Reports over attempts: what an attempt knows replaces, what it does not know stays, and it is an entry."""
 
 from __future__ import annotations
 

@@ -62,8 +62,8 @@ def test_nothing_of_the_authoritys_key_is_in_a_roles_folder(folder: Path) -> Non
 def test_certificates_end_after_thirty_days_or_as_requested(tmp_path: Path, folder: Path) -> None:
     ends = leaf(folder, "ps").not_valid_after_utc
     assert abs(ends - datetime.now(UTC) - timedelta(days=30)) < timedelta(minutes=1)
-    told = certificates.make(tmp_path / "short", days=1)
-    assert abs(told - datetime.now(UTC) - timedelta(days=1)) < timedelta(minutes=1)
+    requested = certificates.make(tmp_path / "short", days=1)
+    assert abs(requested - datetime.now(UTC) - timedelta(days=1)) < timedelta(minutes=1)
 
 
 def test_a_folder_in_use_is_left_as_it_is(folder: Path) -> None:

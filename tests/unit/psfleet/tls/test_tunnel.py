@@ -32,9 +32,9 @@ import os, signal, socket, sys
 path = sys.argv[1]
 options = dict(line.split(" = ", 1) for line in open(path).read().splitlines() if " = " in line)
 host, _, port = options["accept"].rpartition(":")
-def told(*_):
+def reload(*_):
     open({reloads!r}, "a").write(port + "\\n")
-signal.signal(signal.SIGHUP, told)
+signal.signal(signal.SIGHUP, reload)
 if options["connect"].startswith("broken"):
     sys.exit("2026.11.20 19:26:54 LOG3[ui]: Line 7: cannot work")
 listening = socket.create_server((host, int(port)))

@@ -16,7 +16,7 @@ FAILED = pb.Outcome(exit_code=70, message="optimizer slot of w is NaN or infinit
 
 
 def chief_of(context: Any, recover: Any) -> Any:
-    """A chief whose heartbeats have not told it yet how the run ended."""
+    """A chief that has not learned from its heartbeats yet how the run ended."""
     heartbeat = SimpleNamespace(outcome=None, outcomes=[])
     heartbeat.finish = heartbeat.outcomes.append
     components = SimpleNamespace(recovery=SimpleNamespace(recover=recover))

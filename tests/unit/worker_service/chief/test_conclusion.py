@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.checkpoint_samples import save
 from support.chief_samples import shard_state
+from support.process_end import ProcessEnd
 from support.report_samples import DONE as SAMPLE
 from support.tiny_job import PRELUDE
 
@@ -58,11 +59,11 @@ def chief(out: Path, **env: str) -> settings.Settings:
     return settings.read(own | {f"PSFLEET_{name}": text for name, text in env.items()})
 
 
-def fleet_of(told: list[pb.Outcome]) -> Any:
+def fleet_of(outcomes: list[pb.Outcome]) -> Any:
     """One ps, which stores the outcome that it receives."""
     granted = pb.JoinReply(incarnation=2)
     ps = SimpleNamespace(
-        address=Address("ps", 2222), join=lambda request: granted, identify=lambda member: None, finish=told.append
+        address=Address("ps", 2222), join=lambda request: granted, identify=lambda member: None, finish=outcomes.append
     )
     return SimpleNamespace(ps=[ps])
 
@@ -142,14 +143,14 @@ def stop_of(is_set: bool = False, leaves: bool = False) -> Any:
 
 def test_the_saved_model_is_evaluated_and_reported_without_any_ps(tmp_path: Path) -> None:
     saved = save_program(tmp_path)
-    told: list[pb.Outcome] = []
-    fleet = fleet_of(told)
+    outcomes: list[pb.Outcome] = []
+    fleet = fleet_of(outcomes)
     assert conclusion.conclude(chief(tmp_path, CAUSE="it was killed"), fleet, stop_of(), saved) == DONE
     report = Report.read(tmp_path)
     assert (report.status, report.exit_code, report.restarts) == ("done", DONE, 1)
     assert report.checkpoint is not None
     assert report.checkpoint.path == str(saved.folder)
-    assert [outcome.exit_code for outcome in told] == [DONE]
+    assert [outcome.exit_code for outcome in outcomes] == [DONE]
 
 
 @pytest.mark.parametrize("leaves", [False, True], ids=["it ends the run", "another chief replaces this one"])
@@ -193,11 +194,11 @@ def test_a_program_that_does_not_fit_is_reported_and_no_ps_is_told_of_a_success(
     if has_result:
         begin(process).entry_in(SAMPLE).write(tmp_path)
         before = (tmp_path / Report.FILE_NAME).read_bytes()
-    told: list[pb.Outcome] = []
+    outcomes: list[pb.Outcome] = []
     with pytest.raises(PsfleetError) as caught:
-        conclusion.conclude(process, fleet_of(told), stop_of(), saved)
+        conclusion.conclude(process, fleet_of(outcomes), stop_of(), saved)
     assert caught.value.exit_code == exit_code
-    assert [outcome.exit_code for outcome in told] == [exit_code]
+    assert [outcome.exit_code for outcome in outcomes] == [exit_code]
     if has_result:
         assert (tmp_path / Report.FILE_NAME).read_bytes() == before
         return
@@ -229,17 +230,10 @@ def test_an_evaluation_that_takes_too_long_is_reported(tmp_path: Path, monkeypat
 def test_code_of_the_program_that_never_returns_ends_the_chief(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    ended, codes = threading.Event(), []
-
-    def end(code: int) -> None:
-        codes.append(code)
-        ended.set()
-
-    def hang(*_: object) -> None:
-        raise ProgramError("released" if ended.wait(WAIT_SECS) else "nothing ends a chief that waits for a program")
-
+    end = ProcessEnd()
+    codes = end.codes
     job = parse_job(JOB | {"deadlines": {"stall_secs": 0.01, "first_batch_secs": 0.01}})
-    monkeypatch.setattr(conclusion, what, hang)
+    monkeypatch.setattr(conclusion, what, end.hang)
     monkeypatch.setattr(build_deadline.os, "_exit", end)
     process, saved = chief(tmp_path, CAUSE="it was killed", JOB=job.model_dump_json()), save(tmp_path, 100)
     if what == "load_program":

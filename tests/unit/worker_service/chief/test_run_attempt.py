@@ -113,7 +113,7 @@ def test_a_marker_that_cannot_be_read_is_ignored(out: Path, text: str) -> None:
 
 
 def test_without_any_ps_only_the_newest_chief_of_an_attempt_may_report_a_failure(out: Path) -> None:
-    """A chief that was frozen, or cut off, finds no ps that could tell it about the chief that replaced it."""
+    """A chief that was frozen, or cut off, finds no ps that knows the chief that replaced it."""
     older = begin(chief(out, START="a", CAUSE="it was killed"))
     assert older.may_report_failure([None, None])
     newer = begin(chief(out, START="a", CAUSE="it did not answer"))

@@ -62,9 +62,9 @@ def ended(code: int, reason: str = "Error", message: str | None = None) -> Pod:
             "The node was low on disk",
         ),
     ],
-    ids=["done", "told", "logged", "memory", "killed", "silent", "evicted"],
+    ids=["done", "message", "logged", "memory", "killed", "silent", "evicted"],
 )
-def test_the_end_of_a_process_is_told_with_its_cause(found: Pod, state: str, cause: str) -> None:
+def test_the_end_of_a_process_has_its_cause(found: Pod, state: str, cause: str) -> None:
     assert (found.state(), found.cause()) == (state, cause)
 
 

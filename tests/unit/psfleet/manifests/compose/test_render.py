@@ -40,12 +40,12 @@ def test_the_rendered_default_is_what_the_command_in_its_first_lines_makes() -> 
 def test_every_container_reads_the_same_job_that_was_rendered(tmp_path: Path) -> None:
     job = parse_job(JOB)
     text = file_text(job, tmp_path / "job.yaml", None, "")
-    told = {
+    jobs = {
         service["environment"]["PSFLEET_JOB"]
         for name, service in yaml.safe_load(text)["services"].items()
         if name in OF_THE_FLEET
     }
-    (content,) = told
+    (content,) = jobs
     assert "$$HOME" in content, "compose would look for a variable"
     assert parse_job(json.loads(content.replace("$$", "$"))) == job
 

@@ -167,10 +167,12 @@ def test_pods_know_their_index_and_their_name_in_dns(tmp_path: Path) -> None:
     objects = rendered(tmp_path)
     for role in ("ps", "worker"):
         spec = only(objects, "Job", f"small-{role}")["spec"]["template"]["spec"]
-        told = {entry["name"]: entry for entry in spec["containers"][0]["env"]}
-        assert told["PSFLEET_ADDRESS"]["value"] == f"small-{role}-$(PSFLEET_INDEX).small:2222"
-        assert list(told).index("PSFLEET_INDEX") < list(told).index("PSFLEET_ADDRESS"), "what is used comes first"
-        assert told["PSFLEET_PS"]["value"] == "small-ps-0.small:2222,small-ps-1.small:2222"
+        variables = {entry["name"]: entry for entry in spec["containers"][0]["env"]}
+        assert variables["PSFLEET_ADDRESS"]["value"] == f"small-{role}-$(PSFLEET_INDEX).small:2222"
+        assert list(variables).index("PSFLEET_INDEX") < list(variables).index("PSFLEET_ADDRESS"), (
+            "what is used comes first"
+        )
+        assert variables["PSFLEET_PS"]["value"] == "small-ps-0.small:2222,small-ps-1.small:2222"
         assert spec["subdomain"] == only(objects, "Service")["metadata"]["name"]
     assert [at.host for at in addresses(parse_job(JOB))] == ["small-ps-0.small", "small-ps-1.small"]
 

@@ -1,0 +1,43 @@
+"""A program's step outside of any fleet: its parameters, state and frozen tensors are fed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+
+from psfleet.layout import Layout
+from worker_service.frontends.interface import FrontEnd
+
+
+class LocalStep:
+    """A program's step in a graph without a cluster, to which parameters, state and frozen tensors are fed.
+
+    Attributes:
+        graph: The graph.
+        training: The step in it.
+        initializer: Initializes its variables and tables.
+    """
+
+    def __init__(self, front_end: FrontEnd, layout: Layout) -> None:
+        self._layout = layout
+        with tf.Graph().as_default() as self.graph:
+            self._parameters = v1.placeholder(tf.float32, [layout.parameters.size])
+            state = [v1.placeholder(spec.dtype, spec.shape) for spec in layout.state.specs]
+            frozen = [v1.placeholder(spec.dtype, spec.shape) for spec in layout.frozen.specs]
+            self._others = [*state, *frozen]
+            self.training = front_end.build(layout, self._parameters, state, frozen)
+            variables = [v1.global_variables_initializer(), v1.local_variables_initializer()]
+            self.initializer = tf.group(*variables, v1.tables_initializer())
+
+    def feeds(self, values: Mapping[str, np.ndarray]) -> dict[tf.Tensor, np.ndarray]:
+        """Every named tensor of the model, by its placeholder."""
+        layout = self._layout
+        others = [values[spec.name] for spec in (*layout.state.specs, *layout.frozen.specs)]
+        return {self._parameters: layout.parameters.pack(values)} | dict(zip(self._others, others, strict=True))
+
+    def batch(self, batch: Sequence[np.ndarray]) -> dict[tf.Tensor, np.ndarray]:
+        """The arrays of a batch, by their placeholders."""
+        return dict(zip(self.training.feeds, batch, strict=True))
