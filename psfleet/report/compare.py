@@ -24,6 +24,9 @@ NUM_COLORS = 8
 """Colours of the page; further runs have the same ones in dashes."""
 NOTHING = "–"
 
+ONLY_IF_ANY = {"gradients dropped": "0", "restarts": "0", "attempts": "1"}
+"""Figures that say nothing if all runs have this value."""
+
 Row = tuple[str, tuple[str, ...]]
 """Name of a setting or figure, and its value in each run."""
 
@@ -74,12 +77,18 @@ class JointFigure:
 
 
 def settings(runs: Sequence[ComparedRun]) -> list[Row]:
-    """The settings in which the jobs of runs differ."""
-    return [(name, tuple(values)) for name, values in differing([run.job for run in runs]).items()]
+    """The settings in which the jobs of runs differ; not their names if the folders have the same ones."""
+    found = differing([run.job for run in runs])
+    if found.get("name") == [Path(run.label).name for run in runs]:
+        del found["name"]
+    return [(name, tuple(values)) for name, values in found.items()]
 
 
 def figures(runs: Sequence[ComparedRun]) -> list[Row]:
-    """The final figures of runs: outcome, steps, metrics, loss, time, rates, gradients."""
+    """The final figures of runs: outcome, steps, metrics, loss, time, rates, gradients.
+
+    Not those of `ONLY_IF_ANY` if no run has any.
+    """
     reports = [run.report for run in runs if run.report is not None]
     evaluated = dict.fromkeys(name for report in reports for name in report.eval)
     trained = dict.fromkeys(name for report in reports for name in report.training_metrics)
@@ -97,10 +106,11 @@ def figures(runs: Sequence[ComparedRun]) -> list[Row]:
         "restarts": lambda report: count_text(report.restarts),
         "attempts": lambda report: count_text(len(report.attempts) or 1),
     }
-    return [
+    rows = [
         (name, tuple(NOTHING if run.report is None else text(run.report) for run in runs))
         for name, text in figure.items()
     ]
+    return [(name, values) for name, values in rows if set(values) - {NOTHING, ONLY_IF_ANY.get(name, NOTHING)}]
 
 
 def render(runs: Sequence[ComparedRun]) -> str:

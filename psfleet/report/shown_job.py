@@ -66,11 +66,12 @@ def job_of_run(folder: Path) -> Mapping[str, Any] | None:
 def shown(job: Mapping[str, Any]) -> ShownJob:
     """The fields of a resolved job by dotted names, in its order."""
     defaults = _defaults(job)
-    own, others = [], []
-    for field, value in flattened(job).items():
-        is_default = field in defaults and defaults[field] == value
-        (others if is_default else own).append(_value(field, value))
-    return ShownJob(tuple(own), tuple(others))
+    fields = flattened(job)
+    others = {field for field, value in fields.items() if field in defaults and defaults[field] == value}
+    return ShownJob(
+        tuple(_value(field, value) for field, value in fields.items() if field not in others),
+        tuple(_value(field, value) for field, value in fields.items() if field in others),
+    )
 
 
 def _defaults(job: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,6 +16,7 @@ from support.report_samples import DONE, TWO_ATTEMPTS
 from psfleet.errors import BadJobError, UsageError
 from psfleet.report.charts import RIGHT, joint_chart, line_chart
 from psfleet.report.compare import NUM_COLORS, ComparedRun, figures, render, settings
+from psfleet.report.measurements import Gradients
 from psfleet.report.schema import Evaluation, EvaluationLog, History, Point
 from psfleet.report.training_metrics import TrainingMetrics, TrainingMetricsLog
 
@@ -52,6 +54,18 @@ def test_figures_are_those_of_the_reports(runs: list[ComparedRun]) -> None:
     assert found["evaluation: accuracy"] == ("0.9876", "0.9876", "–")
     assert found["steps"] == ("1,900 of 1,900", "1,900 of 1,900", "–")
     assert found["attempts"] == ("1", "2", "–")
+
+
+def test_no_row_says_what_another_one_says(runs: list[ComparedRun]) -> None:
+    named = [replace(run, job={**run.job, "name": Path(run.label).name}) for run in runs]
+    assert [name for name, _ in settings(named)] == ["train.steps"], "the heads of the columns have the names"
+    assert [name for name, _ in settings([runs[0], *named[1:]])] == ["name", "train.steps"]
+    names = {name for name, _ in figures(runs[:1])}
+    assert "attempts" not in names, "it is one"
+    assert {"restarts", "gradients dropped"} < names, "they are not zero"
+    nothing = replace(runs[0], report=DONE.model_copy(update={"restarts": 0, "gradients": Gradients(used=3)}))
+    assert not {"restarts", "gradients dropped"} & {name for name, _ in figures([nothing, runs[2]])}
+    assert figures(runs[2:]) == []
 
 
 def test_the_page_has_the_curve_of_each_run_and_needs_nothing_else(runs: list[ComparedRun]) -> None:
