@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,8 +109,7 @@ def _entry(path: Path, belongs_to: Owner) -> RunEntry:
 def _running(path: Path, belongs_to: Owner, report: Report | None) -> RunEntry:
     """A run of which the chief's log tells more than the report of the attempts before."""
     entries = chief_entries(path)
-    table: Mapping[str, Any] = next((each for each in reversed(entries) if each.get("event") == "fleet"), {})
-    evaluated: Mapping[str, Any] = next((each for each in reversed(entries) if each.get("event") == "evaluation"), {})
+    table, evaluated = _newest(entries, "fleet", "target"), _newest(entries, "evaluation", "secs")
     metric = _metric(evaluated.get("metrics") or ({} if report is None else report.eval))
     started = claimed_at(path)
     return RunEntry(
@@ -126,6 +125,11 @@ def _running(path: Path, belongs_to: Owner, report: Report | None) -> RunEntry:
         started=started,
         seconds=max(0.0, time.time() - started) if started else 0.0,
     )
+
+
+def _newest(entries: Sequence[Mapping[str, Any]], event: str, field: str) -> Mapping[str, Any]:
+    """The newest entry of an event; a program's own of the same name lacks the field. Empty if there is none."""
+    return next((each for each in reversed(entries) if each.get("event") == event and field in each), {})
 
 
 def _metric(values: Mapping[str, float]) -> tuple[str, float | None]:
