@@ -16,9 +16,13 @@ from pydantic.fields import FieldInfo
 
 from psfleet.job.job import Job
 from psfleet.report.schema import Evaluation, Point, Report
+from psfleet.report.training_metrics import TrainingMetrics
 
 BEGIN, END = "<!-- schema -->", "<!-- /schema -->"
-DOCUMENTS: Mapping[str, tuple[type[BaseModel], ...]] = {"job-file.md": (Job,), "report.md": (Report, Point, Evaluation)}
+DOCUMENTS: Mapping[str, tuple[type[BaseModel], ...]] = {
+    "job-file.md": (Job,),
+    "report.md": (Report, Point, Evaluation, TrainingMetrics),
+}
 """The models of each document in `docs/`, in the order of its pairs of markers."""
 
 _TYPES = {"integer": "integer", "number": "number", "string": "text", "boolean": "true or false", "null": "null"}

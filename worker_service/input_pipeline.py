@@ -12,7 +12,7 @@ from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram
 from psfleet.job.user_code import user_code
-from psfleet.tf.program_data import read_within_deadline
+from psfleet.tf.program_data import PSFLEET_BATCHES, read_within_deadline
 
 PREFETCHED_BATCHES = 2
 
@@ -33,11 +33,14 @@ def batch_spec(dataset: tf.data.Dataset, job: Job, batch_size: int | None) -> An
     return tf.nest.map_structure(batched, dataset.element_spec)
 
 
-def evaluation_batches(program: KerasProgram | GraphProgram, job: Job) -> tf.data.Dataset | None:
+def evaluation_batches(program: KerasProgram | GraphProgram, job: Job, training: Any) -> tf.data.Dataset | None:
     """The evaluation data in batches, the last of which may be smaller; None if the program has none.
 
+    Args:
+        training: The structure of a training batch.
+
     Raises:
-        ProgramError: `evaluate` raised or returned something else, or the data are empty or endless.
+        ProgramError: `evaluate` raised or returned something else, or the data are empty, endless, or batches already.
         DataStallError: The first example did not come in `deadlines.first_batch_secs`.
     """
     if program.evaluate is None:
@@ -50,7 +53,9 @@ def evaluation_batches(program: KerasProgram | GraphProgram, job: Job) -> tf.dat
         raise ProgramError(f"program {job.program!r}: the evaluation data are endless, expected no repeat()")
     if read_within_deadline(job, "reading the evaluation data", lambda: next(iter(dataset), None)) is None:
         raise ProgramError(f"program {job.program!r}: the evaluation data are empty, expected examples")
-    return dataset.batch(job.evaluate.batch_size or job.train.batch_size).prefetch(PREFETCHED_BATCHES)
+    batches = dataset.batch(job.evaluate.batch_size or job.train.batch_size).prefetch(PREFETCHED_BATCHES)
+    _check_evaluation(job, training, batches.element_spec)
+    return batches
 
 
 def read(dataset: tf.data.Dataset, job: Job, what: str) -> Iterator[tuple[np.ndarray, ...]]:
@@ -78,3 +83,28 @@ def read(dataset: tf.data.Dataset, job: Job, what: str) -> Iterator[tuple[np.nda
             except tf.errors.OutOfRangeError:
                 return
         yield tuple(np.asarray(tensor) for tensor in batch)
+
+
+def _check_evaluation(job: Job, training: Any, evaluation: Any) -> None:
+    """Refuses evaluation data that are batches already, which many models would accept with a wrong result.
+
+    Args:
+        training: The structure of a training batch, `[batch, ...]` each.
+        evaluation: The same of the evaluation data.
+
+    Raises:
+        ProgramError: The inputs of the evaluation have one dimension more than those of the training.
+    """
+    expected, found = (
+        [spec.shape for spec in tf.nest.flatten(spec[0] if isinstance(spec, tuple) else spec)]
+        for spec in (training, evaluation)
+    )
+    if any(shape.rank is None for shape in [*expected, *found]) or len(expected) != len(found):
+        return
+    # Keras removes a last dimension of 1 itself.
+    if found[0][-1] != 1 and all(shape.rank == own.rank + 1 for shape, own in zip(found, expected, strict=True)):
+        examples, of_training = ([list(shape[1:]) for shape in shapes] for shapes in (found, expected))
+        raise ProgramError(
+            f"program {job.program!r}: examples of evaluate() have x of shape {examples}, expected {of_training} as in "
+            f"training; {PSFLEET_BATCHES}"
+        )

@@ -22,7 +22,8 @@ def table_of(console: Console, tasks: Sequence[TaskStatus]) -> RenderableType:
 
 
 def _cells(task: TaskStatus) -> tuple[str, ...]:
-    rate = NOTHING if task.rate is None else f"{task.rate:,.1f}"
+    unit = "updates/s" if task.role == "ps" else "examples/s"
+    rate = NOTHING if task.rate is None else f"{task.rate:,.1f} {unit}"
     index, step = (NOTHING if number is None else str(number) for number in (task.index, task.step))
     last_event = task.last_event or NOTHING
     health = task.health or NOTHING

@@ -22,7 +22,7 @@ def changes(before: Mapping[str, Any] | None, job: Job) -> list[str]:
     old, new = flattened(_completed(before)), flattened(job.model_dump(mode="json"))
     return [
         f"{field} {_shown(old, field)} -> {_shown(new, field)}"
-        for field in dict.fromkeys([*new, *old])
+        for field in _fields([new, old])
         if _shown(old, field) != _shown(new, field)
     ]
 
@@ -34,7 +34,7 @@ def differing(jobs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
         jobs: As `Job.model_dump(mode="json")` gave them.
     """
     flat = [flattened(_completed(job)) for job in jobs]
-    values = {field: [_shown(each, field) for each in flat] for field in dict.fromkeys(chain(*flat))}
+    values = {field: [_shown(each, field) for each in flat] for field in _fields(flat)}
     return {field: shown for field, shown in values.items() if len(set(shown)) > 1}
 
 
@@ -47,6 +47,13 @@ def flattened(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             found[prefix + key] = value
     return found
+
+
+def _fields(flat: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The fields of flattened jobs; an empty section is none if another job has fields in it, which say the same."""
+    names = dict.fromkeys(chain(*flat))
+    sections = {name[:at] for name in names for at, character in enumerate(name) if character == "."}
+    return [name for name in names if name not in sections or any(each.get(name) for each in flat)]
 
 
 def _completed(content: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -25,8 +25,13 @@ def fleet_table(platform: WatchedPlatform, members: Sequence[Member]) -> Mapping
     if chief is None or not chief.started:
         return {}
     entries = map(parse_line, platform.log(chief, tail=TABLE_LINES))
-    tables = [entry for entry in entries if entry is not None and entry.get("event") == "fleet"]
+    tables = [entry for entry in entries if entry is not None and is_table(entry)]
     return tables[-1] if tables else {}
+
+
+def is_table(entry: Mapping[str, Any]) -> bool:
+    """Whether a log entry is a table of the fleet; a program's own `event: fleet` has other fields."""
+    return entry.get("event") == "fleet" and {"ps", "workers"} <= entry.keys()
 
 
 def with_indices(platform: WatchedPlatform, members: Sequence[Member], table: Mapping[str, Any]) -> list[Member]:

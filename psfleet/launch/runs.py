@@ -84,9 +84,9 @@ def chief_entries(path: Path) -> list[dict[str, Any]]:
         return []
 
 
-def newest_entry(entries: Sequence[Mapping[str, Any]], event: str) -> Mapping[str, Any]:
-    """The last log entry of an event; empty if there is none."""
-    return next((each for each in reversed(entries) if each.get("event") == event), {})
+def newest_entry(entries: Sequence[Mapping[str, Any]], event: str, field: str) -> Mapping[str, Any]:
+    """The newest log entry of an event; a program's own of the same name lacks the field. Empty if there is none."""
+    return next((each for each in reversed(entries) if each.get("event") == event and field in each), {})
 
 
 def _entry(path: Path, belongs_to: Owner) -> RunEntry:
@@ -112,8 +112,8 @@ def _entry(path: Path, belongs_to: Owner) -> RunEntry:
 def _running(ended: RunEntry, path: Path) -> RunEntry:
     """A run that trains: from the chief's log, and what that lacks from the attempts before."""
     entries = chief_entries(path)
-    table, evaluated = newest_entry(entries, "fleet"), newest_entry(entries, "evaluation").get("metrics")
-    metric, value = _metric(evaluated) if evaluated else (ended.metric, ended.value)
+    table, evaluated = newest_entry(entries, "fleet", "target"), newest_entry(entries, "evaluation", "secs")
+    metric, value = _metric(evaluated["metrics"]) if evaluated.get("metrics") else (ended.metric, ended.value)
     started = claimed_at(path)
     return replace(
         ended,

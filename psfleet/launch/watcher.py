@@ -24,7 +24,7 @@ from psfleet.launch.platform import (
 )
 from psfleet.polling import wait_until
 from psfleet.report.progress import Listener
-from psfleet.service.logs import parse_line
+from psfleet.service.logs import is_failure, parse_line
 
 logger = logging.getLogger("psfleet.launch")
 
@@ -196,7 +196,7 @@ class FleetWatcher:
         """Passes new entries of the chief's log to the listener; whether the log has ended."""
         for entry in filter(None, (parse_line(line) for _, line in self._tail.lines())):
             # A container's process that finds a permanent failure of the previous one logs it again, without traceback.
-            if entry.get("event") == "failed" and (entry.get("details") or not self._failure):
+            if is_failure(entry) and (entry.get("details") or not self._failure):
                 self._failure = entry
             self._listener(entry)
         return self._tail.is_over

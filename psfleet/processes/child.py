@@ -95,7 +95,7 @@ class Task:
     def has_trained(self) -> bool:
         """Whether the chief has logged that it or the fleet has made a step; for the chief's task."""
         entries = self._entries()
-        steps = {entry["step"] for entry in entries if entry.get("event") == "fleet"}
+        steps = {entry["step"] for entry in entries if entry.get("event") == "fleet" and "step" in entry}
         return len(steps) > 1 or any(entry.get("event") in SAVED_EVENTS for entry in entries)
 
     def _entries(self) -> list[dict[str, Any]]:

@@ -124,10 +124,14 @@ def merged(earlier: Report | None, new: Report) -> Report:
 
 
 def standing(report: Report, folder: Path) -> Report:
-    """A report with the newest valid checkpoint in the run folder if the one that it names is older or was deleted.
+    """A report that names checkpoints which the run folder has.
 
-    An attempt that failed does not know the last checkpoint that it committed.
+    The newest valid one if that of the report is older or was deleted: an attempt that failed does not know the last
+    checkpoint that it committed. None as the best one if it was deleted: an attempt whose job has no `checkpoint.best`
+    does not keep it.
     """
+    if report.best is not None and not Path(report.best.path).is_dir():
+        report = report.model_copy(update={"best": None})
     named = report.checkpoint
     if named is None:
         return report

@@ -75,7 +75,10 @@ class JointChart:
 
 @dataclass(frozen=True)
 class LineChart:
-    """Input of the template that draws a chart; `paths` and `dots` are those of its curve."""
+    """Input of the template that draws a chart; `paths` and `dots` are those of its curve.
+
+    `second` is another curve on the same axes, which may have no paths.
+    """
 
     x_axis: Axis
     y_axis: Axis
@@ -83,16 +86,20 @@ class LineChart:
     dots: tuple[tuple[float, float], ...]
     levels: tuple[tuple[float, Level], ...]
     num_left_out: int
+    second: Curve
 
 
-def line_chart(samples: Sequence[Sample], levels: Sequence[Level] = ()) -> LineChart | None:
-    """The chart of a series by ascending x, with gaps at non-finite y; None if no y is finite."""
+def line_chart(
+    samples: Sequence[Sample], levels: Sequence[Level] = (), second: Sequence[Sample] = ()
+) -> LineChart | None:
+    """The chart of one or two series by ascending x, with gaps at non-finite y; None if no y is finite."""
     finite = [sample for sample in samples if is_drawable(sample[1])]
-    if not finite:
+    values = [y for _, y in [*samples, *second] if is_drawable(y)]
+    if not values:
         return None
     drawn_levels = [level for level in levels if is_drawable(level.value)]
-    values = [y for _, y in finite] + [level.value for level in drawn_levels]
-    x_axis, y_axis = _axes([x for x, _ in samples], values)
+    values += [level.value for level in drawn_levels]
+    x_axis, y_axis = _axes([x for x, _ in [*samples, *second]], values)
     curve = _curve(samples, x_axis, y_axis)
     return LineChart(
         x_axis=x_axis,
@@ -101,6 +108,7 @@ def line_chart(samples: Sequence[Sample], levels: Sequence[Level] = ()) -> LineC
         dots=curve.dots,
         levels=tuple((round(y_axis.at(level.value), 1), level) for level in drawn_levels),
         num_left_out=len(samples) - len(finite),
+        second=_curve(second, x_axis, y_axis),
     )
 
 

@@ -10,7 +10,7 @@ from psfleet.checkpoint.store import verify
 from psfleet.errors import PERMANENT_CODES, BadJobError, NoCheckpointError
 from psfleet.report.attempts import with_end
 from psfleet.report.schema import Report
-from psfleet.service.logs import parse_line
+from psfleet.service.logs import is_failure, parse_line
 
 
 def validated(report: Report, folder: Path) -> Report:
@@ -57,7 +57,7 @@ def first_failure(folder: Path, code: int) -> str | None:
     found = []
     for path in sorted((folder / "logs").glob("*.log")):
         entries = filter(None, map(parse_line, path.read_bytes().splitlines()))
-        failures = [entry for entry in entries if entry.get("event") == "failed"]
+        failures = [entry for entry in entries if is_failure(entry) and "role" in entry]
         found += failures if code in PERMANENT_CODES else failures[-1:]
     failed = [entry for entry in found if entry["exit_code"] == code]
     if not failed:

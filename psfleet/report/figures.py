@@ -1,54 +1,83 @@
-"""The line charts of a run: loss, evaluations, learning rate, gradient norm and step times."""
+"""The line charts of a run: loss, metrics, learning rate, gradient norm and step times."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from psfleet.report import charts
-from psfleet.report.charts import Level, LineChart
+from psfleet.report.charts import Level, LineChart, Sample
 from psfleet.report.formats import number_text
 from psfleet.report.schema import BestInfo, Evaluation, Point, Report
+from psfleet.report.training_metrics import MEAN_LOSS, TrainingMetrics
+
+LOSS = "loss"
+"""Name of the mean loss among the metrics of an evaluation."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A line chart with its labels; `summary` describes it in a sentence."""
+    """A line chart with its labels; `summary` describes it in a sentence, `legend` names the curves of a pair."""
 
     name: str
     title: str
     y_label: str
     chart: LineChart | None
     summary: str
+    legend: tuple[str, ...] = ()
 
 
-def figures(report: Report, curve: Sequence[Point], evaluations: Sequence[Evaluation]) -> list[Figure]:
+def figures(
+    report: Report,
+    curve: Sequence[Point],
+    evaluations: Sequence[Evaluation] = (),
+    training: Sequence[TrainingMetrics] = (),
+) -> list[Figure]:
     """The charts of a run; those of what was not recorded are left out, except loss and step times.
 
     Args:
         report: Of the run.
         curve: Of the training, by ascending step.
         evaluations: By ascending step.
+        training: By ascending step.
     """
     return [
         _loss_figure(curve),
-        *_evaluation_figures(evaluations, report.best),
+        *_metric_figures(evaluations, training, report.best),
         *_optional("learning-rate", "Learning rate", [(point.step, point.learning_rate) for point in curve]),
         *_optional("gradient-norm", "Gradient norm", [(point.step, point.gradient_norm) for point in curve]),
         _step_figure(report, curve),
     ]
 
 
-def _evaluation_figures(evaluations: Sequence[Evaluation], best: BestInfo | None) -> Iterator[Figure]:
-    """One chart for each metric, with a line at the best checkpoint's value."""
-    for index, name in enumerate(sorted({name for each in evaluations for name in each.metrics})):
-        samples = [(float(each.step), each.metrics[name]) for each in evaluations if name in each.metrics]
+def _metric_figures(
+    evaluations: Sequence[Evaluation], training: Sequence[TrainingMetrics], best: BestInfo | None
+) -> Iterator[Figure]:
+    """One chart for each metric, of evaluation and training, with a line at the best checkpoint's value."""
+    evaluated = metric_curves(evaluations)
+    trained = {LOSS if name == MEAN_LOSS else name: samples for name, samples in metric_curves(training).items()}
+    for index, name in enumerate(sorted({*evaluated, *trained})):
+        both = {"evaluation": evaluated.get(name, []), "training": trained.get(name, [])}
+        kinds = [kind for kind, samples in both.items() if samples]
+        first, *second = (both[kind] for kind in kinds)
         levels = []
         if best is not None and best.metric == name:
             levels = [Level(best.value, f"best {number_text(best.value)} at step {best.step:,}", above=True)]
-        chart = charts.line_chart(samples, levels)
-        summary = _describe("values", "", samples, chart)
-        yield Figure(f"evaluation-{index}", f"Evaluation: {name}", name, chart, summary)
+        chart = charts.line_chart(first, levels, *second)
+        summary = _describe("values", "", first)
+        if second:
+            summary = f"Evaluation: {summary} Training: {_describe('values', '', second[0])}"
+        title = f"{' and '.join(kinds).capitalize()}: {name}"
+        yield Figure(f"metric-{index}", title, name, chart, summary, tuple(kinds) if second else ())
+
+
+def metric_curves(records: Iterable[Evaluation | TrainingMetrics]) -> dict[str, list[Sample]]:
+    """The values of each metric by ascending step, of records by ascending step."""
+    found: dict[str, list[Sample]] = {}
+    for each in records:
+        for name, value in each.metrics.items():
+            found.setdefault(name, []).append((float(each.step), value))
+    return found
 
 
 def _optional(name: str, title: str, recorded: Sequence[tuple[int, float | None]]) -> Iterator[Figure]:
@@ -56,13 +85,13 @@ def _optional(name: str, title: str, recorded: Sequence[tuple[int, float | None]
     samples = [(float(step), value) for step, value in recorded if value is not None]
     if samples:
         chart = charts.line_chart(samples)
-        yield Figure(name, title, title.lower(), chart, _describe("values", "", samples, chart))
+        yield Figure(name, title, title.lower(), chart, _describe("values", "", samples))
 
 
 def _loss_figure(curve: Sequence[Point]) -> Figure:
     samples = [(float(point.step), point.loss) for point in curve]
     chart = charts.line_chart(samples)
-    return Figure("loss", "Loss", "training loss", chart, _describe("losses", "", samples, chart))
+    return Figure("loss", "Loss", "training loss", chart, _describe("losses", "", samples))
 
 
 def _step_figure(report: Report, curve: Sequence[Point]) -> Figure:
@@ -78,23 +107,23 @@ def _step_figure(report: Report, curve: Sequence[Point]) -> Figure:
         if secs is not None
     ]
     chart = charts.line_chart(samples, levels)
-    summary = _describe("step times", f" {unit}", samples, chart)
+    summary = _describe("step times", f" {unit}", samples)
     return Figure("step-times", "Step times", f"time of a step, {unit}", chart, summary)
 
 
-def _describe(what: str, unit: str, samples: Sequence[charts.Sample], chart: LineChart | None) -> str:
-    """Describes a chart in a sentence, also if it cannot be drawn."""
+def _describe(what: str, unit: str, samples: Sequence[Sample]) -> str:
+    """Describes a series in a sentence, also if it cannot be drawn."""
     if not samples:
         return f"No {what} were recorded."
-    if chart is None:
-        return f"None of the {len(samples):,} recorded {what} is a finite number."
     finite = [sample for sample in samples if charts.is_drawable(sample[1])]
+    if not finite:
+        return f"None of the {len(samples):,} recorded {what} is a finite number."
     (first_x, first_y), (last_x, last_y) = finite[0], finite[-1]
     text = f"{number_text(first_y)}{unit} at step {first_x:,.0f}"
     if len(finite) > 1:
         values = [y for _, y in finite]
         text = f"From {text} to {number_text(last_y)}{unit} at step {last_x:,.0f}"
         text += f"; lowest {number_text(min(values))}{unit}, highest {number_text(max(values))}{unit}"
-    if chart.num_left_out:
-        text += f"; {chart.num_left_out:,} of {len(samples):,} are not finite and are omitted"
+    if len(finite) < len(samples):
+        text += f"; {len(samples) - len(finite):,} of {len(samples):,} are not finite and are omitted"
     return text + "."

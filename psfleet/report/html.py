@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 
@@ -16,6 +17,8 @@ from psfleet.report.attempts import earlier_report, merged, set_aside, standing
 from psfleet.report.figures import figures
 from psfleet.report.formats import count_text, duration_text, moment, number_text
 from psfleet.report.schema import Evaluation, EvaluationLog, History, Point, Report
+from psfleet.report.shown_job import job_of_run, shown
+from psfleet.report.training_metrics import TrainingMetrics, TrainingMetricsLog
 
 MAX_STALENESS_ROWS = 20
 
@@ -30,19 +33,28 @@ class Bar:
     cells: tuple[str, ...]
 
 
-def render(report: Report, curve: Sequence[Point], evaluations: Sequence[Evaluation] = ()) -> str:
+def render(
+    report: Report,
+    curve: Sequence[Point],
+    evaluations: Sequence[Evaluation] = (),
+    training: Sequence[TrainingMetrics] = (),
+    job: Mapping[str, Any] | None = None,
+) -> str:
     """Renders the page of a run.
 
     Args:
         report: The content of `report.json`.
         curve: The points by ascending step, from `History.curve`; may be empty.
         evaluations: By ascending step, from `EvaluationLog.curve`; may be empty.
+        training: By ascending step, from `TrainingMetricsLog.curve`; may be empty.
+        job: The resolved job, from `job_of_run`; None: not known.
     """
     return template("report.html.j2").render(
         report=report,
         headline=_headline(report),
         numbers=_key_numbers(report),
-        figures=figures(report, curve, evaluations),
+        figures=figures(report, curve, evaluations, training),
+        job=None if job is None else shown(job),
         workers=_worker_bars(report),
         ps=_ps_bars(report),
         staleness=_staleness_bars(report.staleness),
@@ -76,8 +88,13 @@ def publish(report: Report, folder: Path) -> Report:
 
 def page(report: Report, folder: Path) -> str:
     """Renders the page of a run with the curves in its folder."""
-    evaluations = EvaluationLog(folder / EvaluationLog.FILE_NAME).curve()
-    return render(report, History(folder / History.FILE_NAME).curve(), evaluations)
+    return render(
+        report,
+        History(folder / History.FILE_NAME).curve(),
+        EvaluationLog(folder / EvaluationLog.FILE_NAME).curve(),
+        TrainingMetricsLog(folder / TrainingMetricsLog.FILE_NAME).curve(),
+        job_of_run(folder),
+    )
 
 
 @cache
@@ -106,6 +123,7 @@ def _key_numbers(report: Report) -> list[tuple[str, str]]:
     since = f" since step {gradients.since_step:,}" if gradients.since_step else ""
     return [
         *((f"evaluation: {name}", number_text(value)) for name, value in report.eval.items()),
+        *((f"training: {name}", number_text(value)) for name, value in report.training_metrics.items()),
         *([] if best is None else [(f"best {best.metric}", f"{number_text(best.value)} at step {best.step:,}")]),
         ("last training loss", number_text(report.loss)),
         ("time", duration_text(report.seconds)),

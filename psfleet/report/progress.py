@@ -58,7 +58,7 @@ def progress(console: Console, job: Job) -> Iterator[Listener]:
         task = bar.add_task(f"{job.name}: starting", total=None, loss="-", rate="-")
 
         def show(entry: Mapping[str, Any]) -> None:
-            if entry.get("event") == "progress":
+            if _is_progress(entry):
                 rate = f"{entry['examples_per_sec']:,.0f}"
                 loss = f"{float(entry['loss']):.4g}"
                 total, step = job.train.steps, entry["step"]
@@ -148,7 +148,7 @@ def _lines(console: Console, job: Job) -> Listener:
     def show(entry: Mapping[str, Any]) -> None:
         nonlocal last, is_first
         now = time.monotonic()
-        if entry.get("event") == "progress":
+        if _is_progress(entry):
             if now - last < LINE_SECS and entry["step"] < job.train.steps:
                 return
             last = now
@@ -167,5 +167,10 @@ def _lines(console: Console, job: Job) -> Listener:
     return show
 
 
+def _is_progress(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry is of the chief's training; a program's own `event: progress` has other fields."""
+    return entry.get("event") == "progress" and {"step", "loss", "step_secs", "examples_per_sec"} <= entry.keys()
+
+
 def _is_printed(entry: Mapping[str, Any]) -> bool:
-    return "event" in entry and entry["event"] not in QUIET_EVENTS
+    return {"event", "message"} <= entry.keys() and entry["event"] not in QUIET_EVENTS

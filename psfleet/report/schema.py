@@ -135,6 +135,10 @@ class Report(Record):
         default_factory=dict,
         description="Metrics of the last evaluation by name, in the units of the program's metrics.",
     )
+    training_metrics: dict[str, float] = Field(
+        default_factory=dict,
+        description="Last metrics of the program over its training batches by name, as in `training_metrics.jsonl`.",
+    )
     gradients: Gradients = Field(default_factory=Gradients, description="Numbers of gradients.")
     staleness: dict[StalenessValue, Count] = Field(
         default_factory=dict,

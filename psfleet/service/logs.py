@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 LATEST = 1e11
@@ -48,6 +48,11 @@ def parse_line(line: str | bytes) -> dict[str, Any] | None:
     return entry if isinstance(when, float) and 0 < when < LATEST else None
 
 
+def is_failure(entry: Mapping[str, Any]) -> bool:
+    """Whether an entry says how a process of psfleet failed; a program's own `event: failed` has other fields."""
+    return entry.get("event") == "failed" and {"exit_code", "message"} <= entry.keys()
+
+
 def last_failure(lines: Sequence[str], exit_code: int | None) -> dict[str, Any] | None:
     """The entry `event: failed` (`message`, `exit_code`, `details`) of a process; None if it logged none.
 
@@ -56,7 +61,7 @@ def last_failure(lines: Sequence[str], exit_code: int | None) -> dict[str, Any] 
         exit_code: Exit code of the process. An entry with another one is of an earlier process.
     """
     entries = filter(None, map(parse_line, reversed(lines)))
-    last = next((entry for entry in entries if entry.get("event") == "failed"), None)
+    last = next(filter(is_failure, entries), None)
     return last if last is not None and last["exit_code"] == exit_code else None
 
 

@@ -11,6 +11,7 @@ import tensorflow as tf
 import psfleet
 from psfleet.checkpoint.store import newest
 from psfleet.checkpoint.tensors import read_tensors
+from psfleet.report.training_metrics import TrainingMetricsLog
 
 pytestmark = pytest.mark.usefixtures("launches_forked")
 
@@ -61,6 +62,10 @@ def test_weights_metrics_accumulation_and_tables_work_in_a_fleet_that_is_resumed
     accuracies = scalars(out / "tensorboard", "train/accuracy")
     assert sorted(accuracies) == [2, 4, 6, 8]
     assert accuracies[8] == pytest.approx(1.0)
+    recorded = TrainingMetricsLog(out / TrainingMetricsLog.FILE_NAME).curve()
+    assert {each.step: pytest.approx(each.metrics["accuracy"]) for each in recorded} == accuracies
+    assert resumed.training_metrics == recorded[-1].metrics
+    assert "Evaluation and training: accuracy by step" in (out / "report.html").read_text()
 
 
 def scalars(folder: Path, tag: str) -> dict[int, float]:

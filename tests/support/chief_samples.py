@@ -7,6 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import tensorflow as tf
+
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.control import control_pb2 as pb
 from psfleet.job.job import Job, parse_job
@@ -98,3 +100,13 @@ def with_parts(state: Any, shard: int, checkpoint: Checkpoint, error: str = "") 
     else:
         state.parts.add(step=checkpoint.step, file=part.file, num_bytes=part.num_bytes, sha256=part.sha256)
     return state
+
+
+def scalars(out: Path) -> dict[str, list[float]]:
+    """The values in TensorBoard's files, by tag."""
+    found: dict[str, list[float]] = {}
+    for path in sorted((out / "tensorboard").iterdir()):
+        for event in tf.compat.v1.train.summary_iterator(str(path)):
+            for value in event.summary.value:
+                found.setdefault(value.tag, []).append(float(tf.make_ndarray(value.tensor)))
+    return found

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,11 @@ class Board:
                 self._waiting.append(self._thread.submit(self._write, step, summaries))
         if is_full:
             self._storage.failed(WHAT, f"{WHAT}: the disk does not take them, and they are dropped", "write_failed")
+
+    def drain(self) -> None:
+        """Waits until all that waits is written, but no longer than `CLOSE_SECS`."""
+        with suppress(TimeoutError):
+            self._thread.submit(lambda: None).result(CLOSE_SECS)
 
     def close(self) -> None:
         """Writes what waits, and closes the file; abandons a disk that does not take it in `CLOSE_SECS`."""

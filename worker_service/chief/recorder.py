@@ -22,6 +22,7 @@ from worker_service.chief.evaluation_recorder import EvaluationRecorder
 from worker_service.chief.evaluations import Values
 from worker_service.chief.monitor import Monitor
 from worker_service.chief.storage import Storage
+from worker_service.chief.training_metrics_recorder import TrainingMetricsRecorder
 from worker_service.chief.worker_rates import WorkerRates
 from worker_service.evaluation import Evaluator
 from worker_service.session import WorkerSession
@@ -63,11 +64,11 @@ class Recorder:
     ) -> None:
         self._job = job
         self._layout = layout
-        self._evaluator = evaluator
         self._history = History(out / History.FILE_NAME)
         self._storage = storage
         self._board = Board(out, storage)
         self.monitor = monitor or Monitor(out, job, storage)
+        self._training_metrics = TrainingMetricsRecorder(out, layout, evaluator, storage)
         self._evaluation = EvaluationRecorder(job, layout, evaluator, storage, self._board, self.monitor)
         self._generation = 0
         self._global_step = 0
@@ -117,6 +118,12 @@ class Recorder:
     def metrics(self) -> dict[str, float]:
         """Metrics of the newest evaluation, by name; empty before the first."""
         return self._evaluation.metrics
+
+    def newest_training_metrics(self) -> dict[str, float]:
+        """Metrics of the newest training batches, by name; empty if none were recorded. Waits for their computation."""
+        self._board.drain()
+        self._training_metrics.flush()
+        return self._training_metrics.newest
 
     def finish_evaluation(self, is_over: Callable[[], bool]) -> bool:
         """Waits for the evaluation that runs, if one does; see `Evaluations.finish_running`."""
@@ -186,7 +193,7 @@ class Recorder:
 
     def _summarize(self, session: WorkerSession, batch: Batch, global_step: int, loss: float) -> None:
         own = session.summaries(batch)
-        metrics = self._training_metrics(session)
+        metrics, generation = self._training_metrics.of_step(session), self._generation
         scalars = {
             "loss": loss,
             "step_secs": self.step_secs[-1] if self.step_secs else None,
@@ -196,24 +203,15 @@ class Recorder:
 
         def write() -> None:
             # Here, on the thread of the file: the fleet waits for the chief, and Keras takes 12 ms for an AUC.
-            for name, value in {**metrics(), **scalars}.items():
+            found = metrics()
+            self._training_metrics.record(global_step, generation, found)
+            for name, value in {**found, **scalars}.items():
                 if value is not None:
                     tf.summary.scalar(f"train/{name}", value)
             if own is not None:
                 tf.summary.experimental.write_raw_pb(own, global_step)
 
         self._board.write(global_step, write)
-
-    def _training_metrics(self, session: WorkerSession) -> Callable[[], dict[str, float]]:
-        """Computes the metrics of this step, on any thread: see `FrontEnd.training_metrics`.
-
-        There are none if the total and the count of one can be of different steps.
-        """
-        evaluator = self._evaluator
-        if evaluator is None or self._layout.saved == self._layout or not session.is_of_one_step:
-            return dict
-        state = session.state()
-        return lambda: evaluator.training_metrics(self._layout.state.unpack(state))
 
     def _learning_rate(self, global_step: int) -> float | None:
         """Of the update that led to a step."""

@@ -171,6 +171,7 @@ class RunFinisher:
             step_secs=StepSecs(p50=recorder.quantile_secs(0.5), p95=recorder.quantile_secs(0.95)),
             loss=recorder.loss,
             eval=recorder.metrics,
+            training_metrics=recorder.newest_training_metrics(),
             gradients=_gradients(known, recorder.worker_examples_per_sec()),
             staleness=_staleness(known),
             placement=_placement(known),

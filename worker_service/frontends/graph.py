@@ -57,7 +57,7 @@ class GraphFrontEnd:
         others = {_spec(name, variable): variable for name, variable in variables.items() if not variable.trainable}
         self.frozen = tuple(spec for spec, variable in others.items() if is_constant(variable))
         self.state = tuple(sorted((spec for spec in others if spec not in self.frozen), key=state_order))
-        self._evaluation = evaluation_batches(program, job) if index == 0 else None
+        self._evaluation = evaluation_batches(program, job, self._batch_spec) if index == 0 else None
 
     def initial_values(self) -> dict[str, np.ndarray]:
         """See `FrontEnd`."""

@@ -17,7 +17,7 @@ from psfleet.job.job import Job
 from psfleet.job.program import KerasProgram
 from psfleet.job.user_code import user_code
 from psfleet.layout import Layout, TensorSpec, state_order
-from psfleet.tf.program_data import built_model, training_data
+from psfleet.tf.program_data import batches_explained, built_model, training_data
 from worker_service.frontends import finite, flat, keras_checks, lookup_tables
 from worker_service.frontends.graph_import import split, transplant
 from worker_service.frontends.interface import TrainingGraph
@@ -54,6 +54,8 @@ class KerasFrontEnd:
         }
         if index == 0:
             keras_checks.warn_if_compiled(self._model, job)
+        keras_checks.check_metrics(job.program, "metrics", program.metrics)
+        keras_checks.check_metrics(job.program, "weighted_metrics", program.weighted_metrics)
         with user_code(job, "compile()"):
             self._model.compile(
                 loss=program.loss,
@@ -74,7 +76,7 @@ class KerasFrontEnd:
         self._state = sorted(changed + self._measured, key=lambda variable: state_order(self._specs[id(variable)]))
         self._random = RandomState(self._state, self._draws, index)
         self._step: Any = None
-        self._evaluation = evaluation_batches(program, job) if index == 0 else None
+        self._evaluation = evaluation_batches(program, job, self._batch_spec) if index == 0 else None
         self.parameters = tuple(self._specs[id(variable)] for variable in self._trained)
         self.state = tuple(self._specs[id(variable)] for variable in self._state)
         self.frozen = tuple(self._specs[id(variable)] for variable in self._frozen)
@@ -120,7 +122,8 @@ class KerasFrontEnd:
         with eager_mode():
             for spec, variable in self._model_variables(self._trained + self._state + self._frozen):
                 variable.assign(values[spec.name])
-            with user_code(self._job, "evaluating the model"):
+            shapes = tf.nest.map_structure(lambda spec: spec.shape, self._evaluation.element_spec)
+            with batches_explained(shapes), user_code(self._job, "evaluating the model"):
                 metrics = self._model.evaluate(self._evaluation, return_dict=True, verbose=0)
         return {name: float(value) for name, value in metrics.items()}
 

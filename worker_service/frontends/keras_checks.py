@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.metrics import ALL_OBJECTS_DICT
 
 from psfleet.errors import ProgramError
 from psfleet.job.job import Job
@@ -38,6 +40,33 @@ def check_ranks(program: str, model: keras.Model, batch_spec: Any) -> None:
         examples = [list(spec.shape[1:]) for spec in specs]
         inputs = [list(tensor.shape[1:]) for tensor in model.inputs]
         raise _error(program, f"examples have x of shape {examples}, expected {inputs}; {PSFLEET_BATCHES}")
+
+
+def check_metrics(program: str, argument: str, metrics: Any) -> None:
+    """Raises ProgramError if a metric is given by a name that Keras does not know.
+
+    Keras finds that when it calls the model, and its message says neither what it looked for nor where.
+
+    Args:
+        argument: The name of the field of `KerasProgram`.
+        metrics: As in `keras.Model.compile`.
+    """
+    for name in _metric_names(metrics):
+        if name.lower() not in ("accuracy", "acc") and name not in ALL_OBJECTS_DICT:
+            similar = difflib.get_close_matches(name, ["accuracy", *map(str, ALL_OBJECTS_DICT)], n=1, cutoff=0.7)
+            hint = f"; did you mean {similar[0]!r}?" if similar else ""
+            raise _error(program, f"KerasProgram.{argument} has {name!r}, expected the name of a metric of Keras{hint}")
+
+
+def _metric_names(metrics: Any) -> Iterator[str]:
+    """The metrics that are given by name: in lists and, by output, in dicts, but not in the config of a metric."""
+    if isinstance(metrics, str):
+        yield metrics
+    elif isinstance(metrics, Mapping) and "class_name" not in metrics:
+        yield from _metric_names(list(metrics.values()))
+    elif isinstance(metrics, list | tuple):
+        for each in metrics:
+            yield from _metric_names(each)
 
 
 def check_model(program: str, model: keras.Model, trained: Sequence[Any]) -> None:

@@ -17,12 +17,12 @@ from tensorflow.python.eager.context import eager_mode
 
 from psfleet.job.job import Job
 from psfleet.job.program import KerasProgram
+from psfleet.job.user_code import user_code
+from psfleet.report.training_metrics import MEAN_LOSS
 from worker_service.frontends.tracing import Scope
 
 logger = logging.getLogger("psfleet.worker")
 
-LOSS = "mean_loss"
-"""Name of the mean of the losses; `loss` is that of the chief's newest batch."""
 FLOATS = ("float32", "float64")
 
 
@@ -41,6 +41,7 @@ class TrainingMetrics:
 
     def __init__(self, model: keras.Model, program: KerasProgram, job: Job) -> None:
         self._model = model
+        self._job = job
         self._every = job.summaries.every_steps * job.train.accumulate
         self._quorum = job.quorum
         self.is_collected = job.update.mode == "sync" and bool(program.metrics or program.weighted_metrics)
@@ -77,12 +78,13 @@ class TrainingMetrics:
         if not self.is_collected:
             return
         compiled = self._model._compile_metrics
-        if not compiled.built:
-            # Metrics that the program has made itself have variables already, which the model does not list before.
-            compiled.build(y, y_pred)
-            scope.set_zeros(compiled.variables)
         self._model._loss_tracker.update_state(loss, sample_weight=tf.shape(tf.nest.flatten(x)[0])[0])
-        self._model.compute_metrics(x, y, y_pred, sample_weight=weight)
+        with user_code(self._job, "a metric of KerasProgram"):
+            if not compiled.built:
+                # Metrics that the program has made itself have variables already, which the model does not list before.
+                compiled.build(y, y_pred)
+                scope.set_zeros(compiled.variables)
+            self._model.compute_metrics(x, y, y_pred, sample_weight=weight)
 
     def at_start(self, value: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
         """A variable's value at the start of a step: zeros every `summaries.every_steps` steps.
@@ -111,7 +113,9 @@ class TrainingMetrics:
                     result = metric.result()
                     named = result if isinstance(result, Mapping) else {metric.name: result}
                     found |= {name: np.asarray(value) for name, value in named.items()}
-        return {LOSS if name == "loss" else name: float(value) for name, value in found.items() if value.shape == ()}
+        return {
+            MEAN_LOSS if name == "loss" else name: float(value) for name, value in found.items() if value.shape == ()
+        }
 
 
 def _single(metrics: Sequence[Any]) -> Sequence[Any]:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from psfleet.launch.runs import RUNNING, chief_entries, is_running, newest_entry
+from psfleet.launch.logs import is_table
+from psfleet.launch.runs import RUNNING, chief_entries, is_running
 from psfleet.launch.status import TaskStatus
 from psfleet.run_folder import owner
 
@@ -32,7 +33,7 @@ def local_statuses(folder: Path, name: str | None) -> list[TaskStatus]:
 def _rows(path: Path, name: str) -> list[TaskStatus]:
     """A row for each process in the chief's newest table; before there is one, a row for the chief."""
     entries = chief_entries(path)
-    table = newest_entry(entries, "fleet")
+    table: Mapping[str, Any] = next(filter(is_table, reversed(entries)), {})
     ps = [_row(path, name, "ps", each) for each in table.get("ps", ())]
     workers = [_row(path, name, each["role"], each) for each in table.get("workers", ())]
     last = str(entries[-1].get("message", "")) if entries else ""

@@ -29,6 +29,7 @@ LEFT_BY_A_RUN = (
     "tensorboard/events.out.tfevents.1",
     "history.jsonl",
     "evaluations.jsonl",
+    "training_metrics.jsonl",
     "events.jsonl",
     "report.json",
     "report.html",

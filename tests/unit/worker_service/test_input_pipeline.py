@@ -19,6 +19,9 @@ from psfleet.job.sections import Deadlines
 from worker_service.input_pipeline import evaluation_batches, read
 from worker_service.training_data import TrainingData
 
+NUMBERS = tf.TensorSpec([None], tf.int64)
+"""The structure of a training batch of the data sets below."""
+
 
 def known(num_examples: int) -> Callable[[int, int], tf.data.Dataset]:
     """As the next two: makes each data set once, which takes TensorFlow longer than to read it."""
@@ -175,18 +178,18 @@ def test_functions_of_the_program_that_block_are_named_at_the_deadline() -> None
         with pytest.raises(DataStallError, match=r"gave up after 0.02 s waiting for program .*: train\(1, 2\)"):
             next(batches(blocks, job, 1, 2, 0))
         with pytest.raises(DataStallError, match=r"gave up after 0.02 s waiting for program .*: evaluate\(\)"):
-            evaluation_batches(program(known(8), blocks), job)
+            evaluation_batches(program(known(8), blocks), job, NUMBERS)
     finally:
         gate.set()
 
 
 def test_evaluation_data_are_read_whole() -> None:
-    read = evaluation_batches(program(known(8), lambda: tf.data.Dataset.range(6)), sample_job())
+    read = evaluation_batches(program(known(8), lambda: tf.data.Dataset.range(6)), sample_job(), NUMBERS)
     assert [batch.tolist() for batch in read.as_numpy_iterator()] == [[0, 1, 2, 3], [4, 5]]
 
 
 def test_a_program_without_evaluation_has_none() -> None:
-    assert evaluation_batches(program(known(8)), sample_job()) is None
+    assert evaluation_batches(program(known(8)), sample_job(), NUMBERS) is None
 
 
 @pytest.mark.parametrize(
@@ -200,7 +203,7 @@ def test_a_program_without_evaluation_has_none() -> None:
 )
 def test_evaluation_data_that_cannot_be_read_are_told(evaluate: object, message: str) -> None:
     with pytest.raises(ProgramError, match=message):
-        evaluation_batches(program(known(8), evaluate), sample_job())
+        evaluation_batches(program(known(8), evaluate), sample_job(), NUMBERS)
 
 
 def test_an_evaluation_set_of_other_tensors_is_refused_in_one_line() -> None:

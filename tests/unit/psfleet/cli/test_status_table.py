@@ -16,8 +16,18 @@ def test_the_table_is_plain_where_there_is_no_terminal(capsys: pytest.CaptureFix
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 2, "a row is a line however narrow the screen is"
     assert lines[1].split() == [
-        "small", "ps", "0", "running", "healthy", "12", "3,456.8", "1", "psfleet-small-ps-0-1", "restarted",
+        "small", "ps", "0", "running", "healthy", "12", "3,456.8", "updates/s", "1", "psfleet-small-ps-0-1",
+        "restarted",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("role", "rate"), [("ps", "8.0 updates/s"), ("chief", "8.0 examples/s"), ("tensorboard", "-")])
+def test_a_rate_has_its_unit(role: str, rate: str) -> None:
+    task = TaskStatus("small", role, 0, "c", "running", rate=None if role == "tensorboard" else 8.0)
+    console = Console(force_terminal=True, width=200)
+    with console.capture() as capture:
+        console.print(table_of(console, [task]))
+    assert f" {rate} " in capture.get()
 
 
 def test_a_terminal_gets_a_table_with_all_columns() -> None:

@@ -213,3 +213,10 @@ def test_a_field_that_an_earlier_version_did_not_have_has_not_changed() -> None:
     assert differing([before, now]) == {}
     (change,) = changes({**before, "removed": 1}, parse_job(minimal(callbacks=[])))[-1:]
     assert change == "removed 1 -> nothing", "a job that is not valid any more is compared as it is"
+
+
+def test_options_that_one_job_has_and_another_has_not_differ_once() -> None:
+    without, with_options = (minimal(options=options) for options in ({}, {"size": {"units": 16}}))
+    assert differing([without, with_options]) == {"options.size.units": ["nothing", "16"]}
+    assert changes(without, parse_job(with_options)) == ["options.size.units nothing -> 16"]
+    assert differing([{"a": 5}, {"a": {"b": 1}}]) == {"a": ["5", "nothing"], "a.b": ["nothing", "1"]}

@@ -188,6 +188,15 @@ def test_a_temporary_failure_before_a_restart_is_not_the_cause(tmp_path: Path) -
     assert results(tmp_path, tmp_path / "none", chief(75), *found, logs=logs).error == "worker 0: first"
 
 
+def test_an_event_failed_that_a_program_logs_is_no_cause(tmp_path: Path) -> None:
+    """Structured logs of a program may have the fields of psfleet's; each process's last line is such a one."""
+    own = {"event": "failed", "message": "upload of a picture", "exit_code": "none", "time": 9.0}
+    texts = [own, {"event": "failed"}, {**own, "exit_code": 70, "time": 1.0}]
+    logs = {"worker-1": log(failed(8.0), *texts)}
+    report = results(tmp_path, tmp_path / "none", chief(70), ended("worker", 1, 70), logs=logs)
+    assert report.error == "worker 1: raised ValueError"
+
+
 def test_a_worker_that_failed_for_good_is_the_cause_though_the_chief_was_only_stopped(tmp_path: Path) -> None:
     report = results(tmp_path, tmp_path / "none", chief(143), ended("worker", 1, 70, cause="raised ValueError"))
     assert (report.exit_code, report.error) == (70, "worker-1: raised ValueError")

@@ -65,8 +65,11 @@ def test_the_first_metric_stands_for_accuracy(tmp_path: Path) -> None:
 
 ENTRIES: list[dict[str, Any]] = [
     {"event": "fleet", "step": 3, "target": 300},
-    {"event": "evaluation", "metrics": {"accuracy": 0.5}},
+    {"event": "evaluation", "metrics": {"accuracy": 0.5}, "secs": 0.1},
     {"event": "fleet", "step": 120, "target": 300},
+    # Of the training program.
+    {"event": "evaluation", "metrics": ["accuracy"]},
+    {"event": "fleet", "trucks": 3},
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from support.report_samples import DONE
 from psfleet.report import html
 from psfleet.report.attempts import merged, newest_attempt, resumed_from, standing, with_attempt, with_end
 from psfleet.report.measurements import Gradients, PsGradients, StepSecs
-from psfleet.report.schema import CheckpointInfo, Event, Report
+from psfleet.report.schema import BestInfo, CheckpointInfo, Event, Report
 
 FIRST = with_attempt(DONE, 100.0, 0, [])
 NUMBERS = sorted(set(Report.model_fields) - {"status", "exit_code", "error", "run", "attempts"})
@@ -130,6 +131,16 @@ def test_a_checkpoint_that_a_later_attempt_deleted_or_followed_is_replaced_by_th
     assert standing(FIRST, tmp_path).checkpoint == expected
     older = CheckpointInfo(path=str(save(tmp_path / "checkpoints", 20).folder), step=20)
     assert standing(FIRST.model_copy(update={"checkpoint": older}), tmp_path).checkpoint == expected
+
+
+def test_the_best_checkpoint_is_named_as_long_as_it_is_there(tmp_path: Path) -> None:
+    """An attempt without `checkpoint.best` deletes it, and knows no other one."""
+    saved = save(tmp_path / "checkpoints", 20)
+    best = BestInfo(metric="accuracy", value=0.5, step=20, path=str(saved.folder))
+    html.publish(FIRST.model_copy(update={"best": best}), tmp_path)
+    assert html.publish(outcome(), tmp_path).best == best
+    shutil.rmtree(saved.folder)
+    assert html.publish(outcome(started=300.0), tmp_path).best is None
 
 
 def test_an_attempt_starts_from_the_newest_checkpoint_with_what_has_changed_since(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -12,9 +14,11 @@ from support.program_samples import sample_job
 from support.report_samples import DONE, TWO_ATTEMPTS
 
 from psfleet.errors import BadJobError, UsageError
-from psfleet.report.charts import joint_chart, line_chart
+from psfleet.report.charts import RIGHT, joint_chart, line_chart
 from psfleet.report.compare import NUM_COLORS, ComparedRun, figures, render, settings
-from psfleet.report.schema import History, Point
+from psfleet.report.measurements import Gradients
+from psfleet.report.schema import Evaluation, EvaluationLog, History, Point
+from psfleet.report.training_metrics import TrainingMetrics, TrainingMetricsLog
 
 
 @pytest.fixture
@@ -52,6 +56,18 @@ def test_figures_are_those_of_the_reports(runs: list[ComparedRun]) -> None:
     assert found["attempts"] == ("1", "2", "–")
 
 
+def test_no_row_says_what_another_one_says(runs: list[ComparedRun]) -> None:
+    named = [replace(run, job={**run.job, "name": Path(run.label).name}) for run in runs]
+    assert [name for name, _ in settings(named)] == ["train.steps"], "the heads of the columns have the names"
+    assert [name for name, _ in settings([runs[0], *named[1:]])] == ["name", "train.steps"]
+    names = {name for name, _ in figures(runs[:1])}
+    assert "attempts" not in names, "it is one"
+    assert {"restarts", "gradients dropped"} < names, "they are not zero"
+    nothing = replace(runs[0], report=DONE.model_copy(update={"restarts": 0, "gradients": Gradients(used=3)}))
+    assert not {"restarts", "gradients dropped"} & {name for name, _ in figures([nothing, runs[2]])}
+    assert figures(runs[2:]) == []
+
+
 def test_the_page_has_the_curve_of_each_run_and_needs_nothing_else(runs: list[ComparedRun]) -> None:
     page = render(runs)
     charts = [ElementTree.fromstring(svg) for svg in re.findall(r'<svg class="chart".*?</svg>', page, re.DOTALL)]
@@ -65,6 +81,35 @@ def test_the_page_has_the_curve_of_each_run_and_needs_nothing_else(runs: list[Co
     assert "&lt;a&gt; ends at 0.1111 at step 9; " in page
     assert "<a>" not in page
     assert not re.search(r"<script|https?://|url\(|@import|\ssrc=|\shref=", page)
+
+
+def test_the_page_has_the_metrics_of_runs_of_different_length(runs: list[ComparedRun]) -> None:
+    """The longer run also has its value where the shorter one ends; one run has no training metrics."""
+    for run, last in ((runs[0], 20), (runs[1], 60)):
+        folder = Path(run.label)
+        log, training = EvaluationLog(folder / EvaluationLog.FILE_NAME), folder / TrainingMetricsLog.FILE_NAME
+        for step in range(10, last + 1, 10):
+            content: dict[str, Any] = {"time": 0.0, "step": step, "generation": 1}
+            log.append(Evaluation(**content, secs=0.1, metrics={"accuracy": step / 100}))
+            if last == 60:
+                metrics = {"accuracy": step / 200, "mean_loss": 1 / step}
+                TrainingMetricsLog(training).append(TrainingMetrics(**content, metrics=metrics))
+    page = render([ComparedRun.read(Path(run.label)) for run in runs[:2]])
+    charts = [ElementTree.fromstring(svg) for svg in re.findall(r'<svg class="chart".*?</svg>', page, re.DOTALL)]
+    found = {str(chart.findtext("title")): chart for chart in charts}
+    assert list(found) == [
+        "Loss by step",
+        "Evaluation: accuracy by step",
+        "Training: accuracy by step",
+        "Training: mean_loss by step",
+        "Examples per second by step",
+    ]
+    ends = [str(path.get("d")).split("L")[-1].split() for path in found["Evaluation: accuracy by step"].iter("path")]
+    assert float(ends[0][0]) < float(ends[1][0]) == RIGHT
+    assert len(list(found["Training: accuracy by step"].iter("path"))) == 1
+    summary = str(found["Evaluation: accuracy by step"].findtext("desc"))
+    assert summary.endswith("b ends at 0.6 at step 60, and has 0.2 at step 20.")
+    assert "a> ends at 0.2 at step 20; " in summary
 
 
 def test_more_runs_than_colours_are_told_apart_by_dashes(runs: list[ComparedRun]) -> None:

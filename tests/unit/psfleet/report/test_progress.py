@@ -38,6 +38,13 @@ def test_each_starting_event_is_a_line(on_terminal: bool) -> None:
     assert not [line for line in lines if "2 workers" in line or "no event" in line]
 
 
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_events_of_a_program_with_the_names_of_psfleets_are_not_shown(on_terminal: bool) -> None:
+    own = [{"event": "progress", "percent": 50, "message": "tokenizing"}, {"event": "loaded"}]
+    assert "7" in shown([*own, STEP], on_terminal=on_terminal)
+    assert "tokenizing" not in shown(own, on_terminal=on_terminal)
+
+
 def test_the_bar_says_starting_until_the_first_step() -> None:
     assert "tiny: starting" in shown([], on_terminal=True)
     *_, last = [line for line in shown([STARTING, STEP], on_terminal=True).splitlines() if "tiny" in line]

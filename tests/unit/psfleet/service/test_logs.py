@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from psfleet.service.logs import EntriesAfter, JsonLines, parse_line
+from psfleet.service.logs import EntriesAfter, JsonLines, last_failure, parse_line
 
 OWN = {"time": 1.5, "level": "info"}
 
@@ -47,6 +47,13 @@ def test_a_service_reads_what_it_writes() -> None:
     entry = parse_line(JsonLines(role="ps").format(record))
     assert entry is not None
     assert (entry["level"], entry["role"], entry["message"], entry["event"]) == ("info", "ps", "ready", "started")
+
+
+def test_the_failure_of_a_process_is_its_own_and_not_a_programs_event_failed() -> None:
+    own = {**OWN, "event": "failed", "exit_code": 70, "message": "raised ValueError"}
+    lines = [json.dumps(entry) for entry in (own, {**OWN, "event": "failed"}, {**OWN, "event": "failed", "job": 3})]
+    assert last_failure(lines, 70) == own
+    assert last_failure(lines, 75) is None
 
 
 def test_lines_behind_a_time_include_those_without_one_behind_them() -> None:

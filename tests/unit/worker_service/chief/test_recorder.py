@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorflow as tf
-from support.chief_samples import sample_context, sample_job, sample_storage, shard_state
+from support.chief_samples import sample_context, sample_job, sample_storage, scalars, shard_state
 
 from psfleet.control import control_pb2 as pb
-from psfleet.layout import Layout, TensorSpec
+from psfleet.layout import Layout
 from psfleet.report.schema import EvaluationLog, History, Point
 from worker_service.chief import recorder as recorder_module
 from worker_service.chief import run_finisher
@@ -43,16 +42,6 @@ def train(recorder: Recorder, *steps: int, norm: float | None) -> list[Point]:
         recorder.step(session, batch, step, loss=0.5, secs=0.1)
     recorder.close()
     return History(recorder._history.path).read()
-
-
-def scalars(out: Path) -> dict[str, list[float]]:
-    """The values in TensorBoard's files, by tag."""
-    found: dict[str, list[float]] = {}
-    for path in sorted((out / "tensorboard").iterdir()):
-        for event in tf.compat.v1.train.summary_iterator(str(path)):
-            for value in event.summary.value:
-                found.setdefault(value.tag, []).append(float(tf.make_ndarray(value.tensor)))
-    return found
 
 
 def test_a_point_has_the_learning_rate_of_its_update_and_the_norm_of_a_clipped_gradient(tmp_path: Path) -> None:
@@ -89,28 +78,6 @@ def test_without_clipping_no_norm_is_computed(tmp_path: Path) -> None:
     [point] = train(recorder_of(tmp_path), 5, norm=7.0)
     assert point.gradient_norm is None
     assert "train/gradient_norm" not in scalars(tmp_path)
-
-
-def test_training_metrics_of_shards_at_different_steps_are_left_out(tmp_path: Path) -> None:
-    recorder = recorder_of(tmp_path)
-    recorder._layout = Layout.plan([], [TensorSpec("total", (), is_saved=False)], [], 2, 4096)
-    threads = []
-
-    def training_metrics(values: Any) -> dict[str, float]:
-        threads.append(threading.current_thread())
-        return {"total": float(values["total"])}
-
-    recorder._evaluator = SimpleNamespace(training_metrics=training_metrics)  # type: ignore[assignment]
-    state = np.full(recorder._layout.state.size // 4, 3.0, np.float32).view(np.uint8)
-    batch: Any = None
-    recorder.start(0)
-    for step, is_of_one_step in ((1, True), (2, False), (3, True)):
-        session: Any = SimpleNamespace(summaries=lambda batch: None, state=lambda: state, is_of_one_step=is_of_one_step)
-        recorder.step(session, batch, step, loss=0.5, secs=0.1)
-    recorder.close()
-    found = scalars(tmp_path)
-    assert (found["train/total"], found["train/loss"]) == ([3.0, 3.0], [0.5, 0.5, 0.5])
-    assert threading.current_thread() not in threads, "the fleet waits for this thread"
 
 
 def test_the_report_has_the_throughput_of_each_worker_that_was_measured(tmp_path: Path) -> None:

@@ -164,6 +164,11 @@ def test_evaluation_is_the_mean_over_examples() -> None:
     assert metrics == {"loss": pytest.approx(np.mean(errors**2), rel=1e-5)}
 
 
+def test_evaluation_data_that_are_batches_are_refused() -> None:
+    with pytest.raises(ProgramError, match=r"x of shape \[\[None, 3\]\], expected \[\[3\]\] .*: psfleet batches"):
+        front_of(linear, evaluate=lambda: tf.data.Dataset.from_tensor_slices((X, Y)).batch(2))
+
+
 def test_a_peer_lost_during_evaluation_is_no_failure_of_the_program() -> None:
     def lost(batch: Any) -> float:
         raise LostPeerError("ps 0 went away")

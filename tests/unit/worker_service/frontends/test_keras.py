@@ -174,6 +174,10 @@ class OwnStep(keras.Sequential):
         return {}
 
 
+def misshapen(y_true: Any, y_pred: Any) -> Any:
+    raise ValueError("of no such shape")
+
+
 def stateful() -> keras.Model:
     return keras.Sequential([keras.Input((5, 1), batch_size=4), layers.GRU(3, stateful=True), layers.Dense(1)])
 
@@ -231,6 +235,16 @@ class Raising(layers.Layer):
             r"ValueError: The total size of the tensor must be unchanged\..* \(in Reshape.call\(\)\)$",
         ),
         ({"evaluate": lambda: tf.data.Dataset.range(0)}, "the evaluation data are empty"),
+        (
+            {"evaluate": lambda: batches(0, 1)},
+            r"of evaluate\(\) have x of shape \[\[None, 5\]\], expected \[\[5\]\] as in training; .* batch\(\)",
+        ),
+        ({"metrics": ["acuracy"]}, "KerasProgram.metrics has 'acuracy', .*of Keras; did you mean 'accuracy'"),
+        (
+            {"metrics": ["mse"], "weighted_metrics": {"dense": ["AUC", "no_such_metric"]}},
+            "KerasProgram.weighted_metrics has 'no_such_metric', expected the name of a metric of Keras$",
+        ),
+        ({"metrics": [misshapen]}, "a metric of KerasProgram raised ValueError: of no such shape"),
     ],
 )
 def test_a_program_that_cannot_be_trained_is_told(fields: dict[str, Any], message: str) -> None:

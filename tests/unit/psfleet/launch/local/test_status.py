@@ -25,7 +25,9 @@ TABLE = {
 
 def test_a_run_that_trains_has_a_row_for_each_process(tmp_path: Path) -> None:
     with claimed(tmp_path / "a", JOB, fresh=False) as folder:
-        folder.log("worker", 0).write_text("\n".join(log({"event": "fleet", "ps": []}, TABLE)) + "\n")
+        folder.log("worker", 0).write_text(
+            "\n".join(log({"event": "fleet", "ps": []}, TABLE, {"event": "fleet", "ps": [7]})) + "\n"
+        )
         rows = local_statuses(tmp_path, "sample")
         assert [(row.role, row.index, row.state, row.step, row.rate, row.restarts) for row in rows] == [
             ("ps", 0, "running", 7, 2.5, 0),

@@ -1,0 +1,116 @@
+"""What the chief records of the metrics of the training batches: in TensorBoard, in the run folder, in the report."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from support.chief_samples import sample_context, sample_job, sample_storage, scalars
+
+from psfleet.layout import Layout, TensorSpec
+from psfleet.report.training_metrics import TrainingMetricsLog
+from worker_service.chief.recorder import Recorder
+from worker_service.chief.training_metrics_recorder import EVERY_SECS, NUM_FIRST, TrainingMetricsRecorder
+
+LAYOUT = Layout.plan([], [TensorSpec("total", (), is_saved=False)], [], 2, 4096)
+
+
+class Evaluator:
+    """Returns the state as a metric.
+
+    Attributes:
+        threads: Those that have called it.
+    """
+
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+
+    def training_metrics(self, values: Any) -> dict[str, float]:
+        """See `Evaluator`."""
+        self.threads.append(threading.current_thread())
+        return {"total": float(values["total"])}
+
+
+def recorder_of(out: Path, evaluator: Any) -> Recorder:
+    """A recorder of summaries at each step."""
+    job = sample_job(summaries={"every_steps": 1})
+    return Recorder(out, job, LAYOUT, evaluator, sample_storage(sample_context(out, job=job)))
+
+
+def train(recorder: Recorder, *steps: int, torn: int = 0) -> None:
+    """Ends steps after which the total is ten times the step; in one of them the shards are at different steps."""
+    batch: Any = None
+    for step in steps:
+        total = np.full(LAYOUT.state.size // 4, 10.0 * step, np.float32).view(np.uint8)
+        session: Any = SimpleNamespace(
+            summaries=lambda batch: None, state=lambda total=total: total, is_of_one_step=step != torn
+        )
+        recorder.step(session, batch, step, loss=0.5, secs=0.1)
+
+
+def recorded(out: Path) -> list[tuple[int, int, float]]:
+    """Step, generation and total of each line of the file."""
+    lines = TrainingMetricsLog(out / TrainingMetricsLog.FILE_NAME).read()
+    return [(line.step, line.generation, line.metrics["total"]) for line in lines]
+
+
+def test_metrics_of_shards_at_different_steps_are_left_out(tmp_path: Path) -> None:
+    evaluator = Evaluator()
+    recorder = recorder_of(tmp_path, evaluator)
+    recorder.start(0)
+    train(recorder, 1, 2, 3, torn=2)
+    recorder.close()
+    found = scalars(tmp_path)
+    assert (found["train/total"], found["train/loss"]) == ([10.0, 30.0], [0.5, 0.5, 0.5])
+    assert threading.current_thread() not in evaluator.threads, "the fleet waits for this thread"
+
+
+def test_the_report_has_those_of_the_last_step_and_the_file_has_them_too(tmp_path: Path) -> None:
+    recorder = recorder_of(tmp_path, Evaluator())
+    assert recorder.newest_training_metrics() == {}
+    recorder.begin(3)
+    recorder.start(0)
+    train(recorder, 1, 2, 3)
+    assert recorder.newest_training_metrics() == {"total": 30.0}
+    assert recorded(tmp_path)[-1] == (3, 3, 30.0)
+    recorder.close()
+
+
+def test_a_chief_that_replaces_another_knows_the_metrics_of_the_file(tmp_path: Path) -> None:
+    first = recorder_of(tmp_path, Evaluator())
+    first.start(0)
+    train(first, 1)
+    first.newest_training_metrics()
+    first.close()
+    assert recorder_of(tmp_path, None).newest_training_metrics() == {"total": 10.0}
+
+
+def test_the_curve_is_without_what_a_rollback_has_undone(tmp_path: Path) -> None:
+    recorder = recorder_of(tmp_path, Evaluator())
+    for generation, steps in ((1, (4, 8)), (2, (6,))):
+        recorder.begin(generation)
+        for step in steps:
+            recorder.start(step - 1)
+            train(recorder, step)
+            recorder.newest_training_metrics()
+    recorder.close()
+    curve = TrainingMetricsLog(tmp_path / TrainingMetricsLog.FILE_NAME).curve()
+    assert [(each.step, each.generation) for each in curve] == [(4, 1), (6, 2)]
+
+
+def test_a_long_fast_run_does_not_fill_the_file(tmp_path: Path) -> None:
+    now = 0.0
+    storage = sample_storage(sample_context(tmp_path))
+    recorder = TrainingMetricsRecorder(tmp_path, LAYOUT, None, storage, clock=lambda: now)
+    for step in range(1, NUM_FIRST + 101):
+        now = step * EVERY_SECS / 8
+        recorder.record(step, 1, {"total": float(step)})
+    steps = [step for step, _, _ in recorded(tmp_path)]
+    assert steps == [*range(1, NUM_FIRST + 1), *range(NUM_FIRST + 8, NUM_FIRST + 101, 8)]
+    recorder.flush()
+    assert recorded(tmp_path)[-1] == (NUM_FIRST + 100, 1, NUM_FIRST + 100.0)
+    recorder.flush()
+    assert len(recorded(tmp_path)) == len(steps) + 1
