@@ -1,50 +1,66 @@
-"""Which of a service's ports a container can open, and a container that publishes them all, as no fleet does."""
+"""Which ports of a service answer: to a container of its network, and to an unprivileged user of the engine's machine.
+
+A connection alone proves nothing: packets to an address that the machine has no route to go to its gateway, and on some
+networks that accepts any connection. So each port is asked in its own protocol.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from support.images import WORKER_IMAGE, container, docker
+from support.images import WORKER_IMAGE, docker, network
 
-PORTS = ("2222", "2223", "2224")
-"""Of data, control and metrics."""
-LISTEN_SECS = 20.0
-CONNECT_SCRIPT = """
-import socket, sys
-host, ports = sys.argv[1], sys.argv[2:]
-for port in ports:
+GRPC_PORTS, METRICS_PORT = (2222, 2223), 2224
+"""Of data and control; of metrics."""
+PORTS = [*GRPC_PORTS, METRICS_PORT]
+NOBODY = "65534:65534"
+SCRIPT = f"""
+import json, socket, sys
+from concurrent.futures import ThreadPoolExecutor
+
+SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+HTTP2 = b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + SETTINGS
+
+def answers(port):
+    is_grpc = port in {GRPC_PORTS}
     try:
-        socket.create_connection((host, int(port)), 3).close()
-        print(port, "open")
+        with socket.create_connection((sys.argv[1], port), 4) as connection:
+            connection.sendall(HTTP2 if is_grpc else b"GET / HTTP/1.0\\r\\n\\r\\n")
+            reply = connection.recv(9)
     except OSError:
-        print(port, "closed")
+        return False
+    return reply[3:4] == SETTINGS[3:4] if is_grpc else reply.startswith(b"HTTP/")
+
+with ThreadPoolExecutor() as pool:
+    print(json.dumps([port for port, found in zip({PORTS}, pool.map(answers, {PORTS})) if found]))
 """
-LISTEN_SCRIPT = """
-import signal, socket, sys
-listening = [socket.create_server(("", int(port))) for port in sys.argv[1:]]
-signal.pause()
-"""
 
 
-def opened(network: str, host: str) -> str:
-    """A line for each port, such as `2222 open`, as a new container on a network sees them at a host."""
-    return docker(
-        "run", "--rm", "--network", network, "--entrypoint", "python", WORKER_IMAGE, "-c", CONNECT_SCRIPT, host, *PORTS
-    ).stdout
+def answering_in(name: str, host: str) -> list[int]:
+    """The ports of a host that answer a new container on the network of a name."""
+    return _answering(host, "--network", name)
 
 
-def opened_on_machine() -> str:
-    """The same for the ports of the engine's machine: those that are published on all its addresses are open."""
-    return opened("host", "127.0.0.1")
+def answering_on_machine(host: str) -> list[int]:
+    """The ports of a host that answer user nobody in the network namespace of the engine's machine."""
+    return _answering(host, "--network", "host", "--user", NOBODY, "--cap-drop", "ALL")
 
 
 @contextmanager
-def published() -> Iterator[None]:
-    """Runs a container that listens on the ports, and has them published on all addresses of the machine."""
-    options = [part for port in PORTS for part in ("--publish", f"{port}:{port}")]
-    with container(WORKER_IMAGE, *options, "--entrypoint", "python", command=("-c", LISTEN_SCRIPT, *PORTS)) as listener:
-        listener.wait_for(
-            lambda: all(listener.is_listening(int(port)) for port in PORTS), LISTEN_SECS, "a container that listens"
-        )
-        yield
+def on_ordinary_network(container: str) -> Iterator[str]:
+    """Connects a container to an internal network with the engine's defaults for the block; its address there."""
+    with network("--internal") as ordinary:
+        docker("network", "connect", ordinary, container)
+        try:
+            template = f'{{{{(index .NetworkSettings.Networks "{ordinary}").IPAddress}}}}'
+            yield docker("inspect", "--format", template, container).stdout.strip()
+        finally:
+            docker("network", "disconnect", "--force", ordinary, container)
+
+
+def _answering(host: str, *options: str) -> list[int]:
+    done = docker("run", "--rm", *options, "--entrypoint", "python", WORKER_IMAGE, "-c", SCRIPT, host)
+    found: list[int] = json.loads(done.stdout)
+    return found
