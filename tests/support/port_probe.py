@@ -1,7 +1,7 @@
-"""Which ports of a service answer: to a container of its network, and to an unprivileged user of the engine's machine.
+"""Which ports of a ps answer: to a container of its network, and to an unprivileged user of the engine's machine.
 
-A connection alone proves nothing: packets to an address that the machine has no route to go to its gateway, and on some
-networks that accepts any connection. So each port is asked in its own protocol.
+A connection proves nothing: packets to an address that the machine has no route to go to its gateway, and some accept
+every connection and speak HTTP/2. So each port is asked something that only a ps can answer.
 """
 
 from __future__ import annotations
@@ -12,29 +12,36 @@ from contextlib import contextmanager
 
 from support.images import WORKER_IMAGE, docker, network
 
-GRPC_PORTS, METRICS_PORT = (2222, 2223), 2224
-"""Of data and control; of metrics."""
-PORTS = [*GRPC_PORTS, METRICS_PORT]
+PORTS = [2222, 2223, 2224]
+"""Of data, control and metrics."""
 NOBODY = "65534:65534"
-SCRIPT = f"""
-import json, socket, sys
+SCRIPT = """
+import http.client, json, sys, urllib.request
 from concurrent.futures import ThreadPoolExecutor
+import grpc
 
-SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-HTTP2 = b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n" + SETTINGS
+def call(port, method):
+    with grpc.insecure_channel(f"{sys.argv[1]}:{port}", [("grpc.enable_http_proxy", 0)]) as channel:
+        return channel.unary_unary(method)(b"", timeout=5)
 
-def answers(port):
-    is_grpc = port in {GRPC_PORTS}
+def data():
+    return b"/device:CPU:0" in call(2222, "/tensorflow.WorkerService/GetStatus")
+
+def control():
+    return call(2223, "/grpc.health.v1.Health/Check") == bytes([8, 1])
+
+def metrics():
+    return b"psfleet_" in urllib.request.urlopen(f"http://{sys.argv[1]}:2224/metrics", timeout=5).read()
+
+def answers(ask):
     try:
-        with socket.create_connection((sys.argv[1], port), 4) as connection:
-            connection.sendall(HTTP2 if is_grpc else b"GET / HTTP/1.0\\r\\n\\r\\n")
-            reply = connection.recv(9)
-    except OSError:
+        return ask()
+    except (grpc.RpcError, OSError, http.client.HTTPException):
         return False
-    return reply[3:4] == SETTINGS[3:4] if is_grpc else reply.startswith(b"HTTP/")
 
 with ThreadPoolExecutor() as pool:
-    print(json.dumps([port for port, found in zip({PORTS}, pool.map(answers, {PORTS})) if found]))
+    found = pool.map(answers, (data, control, metrics))
+    print(json.dumps([2222 + place for place, does_answer in enumerate(found) if does_answer]))
 """
 
 
