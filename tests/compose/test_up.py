@@ -35,9 +35,9 @@ class Run:
     status: str
     ps_log: str
     log: str
-    inside: str
-    outside: str
-    outside_if_published: str
+    inside: list[int]
+    outside: list[int]
+    outside_if_ordinary: list[int]
     left_code: int
     left_screen: str
     grown: dict[str, dict[str, Any]]
@@ -59,7 +59,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         seen.up()
         seen.wait_for_step(1)
         containers = seen.containers()
-        inside, outside, outside_if_published = _probes(seen, containers)
+        inside, outside, outside_if_ordinary = _probes(seen, containers)
         seen.wait_for(lambda: seen.entries("fleet")[-1]["workers"][-1]["rate"], 20, "rates in the chief's table")
         status, ps_log, log = (seen.run(*words) for words in (("status", seen.name), *_log_commands(seen)))
         left_code = seen.leave()
@@ -74,7 +74,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
         seen.up()
         again_code = seen.end()
         yield Run(
-            seen, containers, status, ps_log, log, inside, outside, outside_if_published, left_code,
+            seen, containers, status, ps_log, log, inside, outside, outside_if_ordinary, left_code,
             left_screen, grown, alone, code, screen, report, logs, left_after, again_code, seen.screen.read_text(),
         )  # fmt: skip
 
@@ -83,16 +83,14 @@ def _log_commands(seen: Fleet) -> tuple[tuple[str, ...], ...]:
     return ("logs", str(seen.job), "ps-0", "--json"), ("logs", seen.name, "--json")
 
 
-def _probes(seen: Fleet, containers: dict[str, dict[str, Any]]) -> tuple[str, str, str]:
-    """Which ports of a ps open: to a container of the fleet's network, to the engine's machine, and to it if published.
-
-    Docker isolates one bridge network from another by itself, so a container of no fleet could never open a port; what
-    a fleet must not do is to publish one on the machine's own addresses.
-    """
-    address = containers[seen.container("ps-0")]["NetworkSettings"]["Networks"][seen.network(FLEET)]["IPAddress"]
-    inside, outside = port_probe.opened(seen.network(FLEET), address), port_probe.opened_on_machine()
-    with port_probe.published():
-        return inside, outside, port_probe.opened_on_machine()
+def _probes(seen: Fleet, containers: dict[str, dict[str, Any]]) -> tuple[list[int], list[int], list[int]]:
+    """Which ports of a ps answer: to a container of the fleet's network, to the engine's machine, and to the machine
+    while the ps is also on an internal network on which the machine has an address."""
+    ps = seen.container("ps-0")
+    address = containers[ps]["NetworkSettings"]["Networks"][seen.network(FLEET)]["IPAddress"]
+    inside, outside = port_probe.answering_in(seen.network(FLEET), address), port_probe.answering_on_machine(address)
+    with port_probe.on_ordinary_network(ps) as ordinary_address:
+        return inside, outside, port_probe.answering_on_machine(ordinary_address)
 
 
 def _grow(seen: Fleet) -> dict[str, dict[str, Any]]:
@@ -181,12 +179,10 @@ def test_logs_are_those_of_one_task_or_of_all_with_their_names(run: Run) -> None
     assert {line.partition(" | ")[0] for line in run.log.splitlines()} == {"ps-0", "chief", "worker-1"}
 
 
-def test_no_port_of_the_fleet_opens_on_the_machine(run: Run) -> None:
-    assert run.inside.split()[1::2][:2] == ["open", "open"], "the ps listens"
-    assert run.outside_if_published.split()[1::2] == ["open"] * len(port_probe.PORTS), (
-        "the probe sees what is published"
-    )
-    assert run.outside.split()[1::2] == ["closed"] * len(port_probe.PORTS)
+def test_no_port_of_the_fleet_answers_a_user_of_the_machine(run: Run) -> None:
+    assert run.inside == port_probe.PORTS, "the ps answers at this address"
+    assert run.outside_if_ordinary == port_probe.PORTS, "the probe sees what answers"
+    assert run.outside == []
 
 
 def test_published_ports_are_on_loopback_only(run: Run) -> None:

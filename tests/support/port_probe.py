@@ -1,50 +1,73 @@
-"""Which of a service's ports a container can open, and a container that publishes them all, as no fleet does."""
+"""Which ports of a ps answer: to a container of its network, and to an unprivileged user of the engine's machine.
+
+A connection proves nothing: packets to an address that the machine has no route to go to its gateway, and some accept
+every connection and speak HTTP/2. So each port is asked something that only a ps can answer.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from support.images import WORKER_IMAGE, container, docker
+from support.images import WORKER_IMAGE, docker, network
 
-PORTS = ("2222", "2223", "2224")
+PORTS = [2222, 2223, 2224]
 """Of data, control and metrics."""
-LISTEN_SECS = 20.0
-CONNECT_SCRIPT = """
-import socket, sys
-host, ports = sys.argv[1], sys.argv[2:]
-for port in ports:
+NOBODY = "65534:65534"
+SCRIPT = """
+import http.client, json, sys, urllib.request
+from concurrent.futures import ThreadPoolExecutor
+import grpc
+
+def call(port, method):
+    with grpc.insecure_channel(f"{sys.argv[1]}:{port}", [("grpc.enable_http_proxy", 0)]) as channel:
+        return channel.unary_unary(method)(b"", timeout=5)
+
+def data():
+    return b"/device:CPU:0" in call(2222, "/tensorflow.WorkerService/GetStatus")
+
+def control():
+    return call(2223, "/grpc.health.v1.Health/Check") == bytes([8, 1])
+
+def metrics():
+    return b"psfleet_" in urllib.request.urlopen(f"http://{sys.argv[1]}:2224/metrics", timeout=5).read()
+
+def answers(ask):
     try:
-        socket.create_connection((host, int(port)), 3).close()
-        print(port, "open")
-    except OSError:
-        print(port, "closed")
-"""
-LISTEN_SCRIPT = """
-import signal, socket, sys
-listening = [socket.create_server(("", int(port))) for port in sys.argv[1:]]
-signal.pause()
+        return ask()
+    except (grpc.RpcError, OSError, http.client.HTTPException):
+        return False
+
+with ThreadPoolExecutor() as pool:
+    found = pool.map(answers, (data, control, metrics))
+    print(json.dumps([2222 + place for place, does_answer in enumerate(found) if does_answer]))
 """
 
 
-def opened(network: str, host: str) -> str:
-    """A line for each port, such as `2222 open`, as a new container on a network sees them at a host."""
-    return docker(
-        "run", "--rm", "--network", network, "--entrypoint", "python", WORKER_IMAGE, "-c", CONNECT_SCRIPT, host, *PORTS
-    ).stdout
+def answering_in(name: str, host: str) -> list[int]:
+    """The ports of a host that answer a new container on the network of a name."""
+    return _answering(host, "--network", name)
 
 
-def opened_on_machine() -> str:
-    """The same for the ports of the engine's machine: those that are published on all its addresses are open."""
-    return opened("host", "127.0.0.1")
+def answering_on_machine(host: str) -> list[int]:
+    """The ports of a host that answer user nobody in the network namespace of the engine's machine."""
+    return _answering(host, "--network", "host", "--user", NOBODY, "--cap-drop", "ALL")
 
 
 @contextmanager
-def published() -> Iterator[None]:
-    """Runs a container that listens on the ports, and has them published on all addresses of the machine."""
-    options = [part for port in PORTS for part in ("--publish", f"{port}:{port}")]
-    with container(WORKER_IMAGE, *options, "--entrypoint", "python", command=("-c", LISTEN_SCRIPT, *PORTS)) as listener:
-        listener.wait_for(
-            lambda: all(listener.is_listening(int(port)) for port in PORTS), LISTEN_SECS, "a container that listens"
-        )
-        yield
+def on_ordinary_network(container: str) -> Iterator[str]:
+    """Connects a container to an internal network with the engine's defaults for the block; its address there."""
+    with network("--internal") as ordinary:
+        docker("network", "connect", ordinary, container)
+        try:
+            template = f'{{{{(index .NetworkSettings.Networks "{ordinary}").IPAddress}}}}'
+            yield docker("inspect", "--format", template, container).stdout.strip()
+        finally:
+            docker("network", "disconnect", "--force", ordinary, container)
+
+
+def _answering(host: str, *options: str) -> list[int]:
+    done = docker("run", "--rm", *options, "--entrypoint", "python", WORKER_IMAGE, "-c", SCRIPT, host)
+    found: list[int] = json.loads(done.stdout)
+    return found

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import docker
 import requests
+from docker.context import ContextAPI
 from docker.errors import DockerException, ImageNotFound
+from docker.utils import kwargs_from_env
 
-from psfleet.errors import LostPeerError, UsageError, innermost
+from psfleet.errors import LostPeerError, PsfleetError, UsageError, innermost
 from psfleet.job.container import Container
 
-ENGINE_VERSION = (20, 10)
+API_VERSION = (1, 41)
+"""Of Docker 20.10. The engine's own version may be any text: distributions and vendors choose it."""
+PODMAN = "Podman Engine"
+"""What Podman calls itself in the answer of its Docker API."""
 PLUGIN_VERSION = (2, 20)
 ANSWER_SECS = 60
 COMPOSE_SECS = 1800.0
 """How long `docker compose` may take; it may pull the images of monitoring."""
+NO_SOURCE = "bind source path does not exist"
+"""In the engine's refusal of a mount."""
 WITHOUT = "`psfleet train JOB` needs no containers"
 OWN_IMAGES = frozenset(
     field.default for field in (Container.model_fields["ps_image"], Container.model_fields["worker_image"])
@@ -41,19 +49,57 @@ def translate_errors() -> Iterator[None]:
 
 
 def connect() -> docker.DockerClient:
-    """A client of the engine that DOCKER_HOST names, or else of this machine's engine.
+    """A client of the engine that `docker` itself uses: that of DOCKER_HOST, or else of the current context.
 
     Raises:
-        UsageError: The engine cannot be reached or is too old.
+        UsageError: The engine cannot be reached, is too old, or is another one than Docker's.
     """
+    where = "DOCKER_HOST"
     try:
-        client = docker.from_env(timeout=ANSWER_SECS)
-        text = client.version()["Version"]
-    except DockerException as error:
-        raise UsageError(f"no Docker engine can be reached ({innermost(error)}): start one; {WITHOUT}") from error
-    if _version(text) < ENGINE_VERSION:
-        raise UsageError(f"the Docker engine is {text}, expected {_dotted(ENGINE_VERSION)} or later; {WITHOUT}")
+        settings = _settings()
+        where = str(settings["base_url"])
+        client = docker.DockerClient(timeout=ANSWER_SECS, **settings)
+        found = client.version()
+    except (DockerException, requests.RequestException) as error:
+        reason = innermost(error)
+        raise UsageError(f"no Docker engine can be reached at {where} ({reason}): start one; {WITHOUT}") from error
+    _require_docker(found)
     return client
+
+
+def _settings() -> dict[str, Any]:
+    """Arguments of the client: `base_url`, and `tls` where it applies.
+
+    Raises:
+        UsageError: The current context does not exist (the docker package would take the default one), or psfleet
+            cannot connect to such an address.
+    """
+    found: dict[str, Any] = kwargs_from_env()
+    if "base_url" not in found:
+        found |= ContextAPI.kwargs_from_context()
+    if "base_url" not in found:
+        raise UsageError(f"the current Docker context does not exist, expected one of `docker context ls`; {WITHOUT}")
+    url = str(found["base_url"])
+    if url.startswith("ssh:"):
+        raise UsageError(
+            f"the Docker engine is {url}, expected unix:// or tcp://: forward its socket with "
+            f"`ssh -N -L /tmp/engine.sock:/var/run/docker.sock HOST` and set DOCKER_HOST=unix:///tmp/engine.sock"
+        )
+    return found
+
+
+def _require_docker(found: Mapping[str, Any]) -> None:
+    """Checks what an engine answers to `GET /version`.
+
+    Raises:
+        UsageError: It is not Docker's engine, or too old.
+    """
+    version, api = found.get("Version"), str(found.get("ApiVersion"))
+    if any(part.get("Name") == PODMAN for part in found.get("Components") or ()):
+        raise UsageError(f"the engine is Podman {version}, expected Docker's; {WITHOUT}")
+    if _version(api) < API_VERSION:
+        wanted = f"expected API {_dotted(API_VERSION)} (Docker 20.10) or later"
+        raise UsageError(f"the Docker engine is {version} with API {api}, {wanted}; {WITHOUT}")
 
 
 def require_images(client: docker.DockerClient, names: Sequence[str]) -> None:
@@ -93,6 +139,7 @@ def compose(project: str, text: str, folder: Path, *arguments: str) -> None:
     """Runs `docker compose` on a file's text, with paths relative to a folder.
 
     Raises:
+        UsageError: The engine does not find a folder or file to mount.
         LostPeerError: It failed (the message ends with its last line), or did not end in `COMPOSE_SECS`.
     """
     command = ["docker", "compose", "--progress", "quiet", "-p", project, "-f", "-", "--project-directory", str(folder)]
@@ -105,7 +152,18 @@ def compose(project: str, text: str, folder: Path, *arguments: str) -> None:
         raise LostPeerError(f"{what}: it did not end within {COMPOSE_SECS:g} s") from error
     if done.returncode != 0:
         last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "no message")
-        raise LostPeerError(f"{what}: {last.strip()}")
+        raise _failure(what, last.strip())
+
+
+def _failure(what: str, message: str) -> PsfleetError:
+    """The error of a `docker compose` that failed with a message."""
+    _, is_missing, path = message.partition(NO_SOURCE)
+    if not is_missing:
+        return LostPeerError(f"{what}: {message}")
+    return UsageError(
+        f"the machine of the Docker engine has no {path.strip(' :')}: on another machine the program must be in an "
+        "image (container.program: image), and container.mounts and tls cannot be used"
+    )
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -67,7 +67,7 @@ def render(job: Job, job_file: Path, folder: Path | None = None) -> dict[str, An
     return {
         "name": project(job.name),
         "services": services,
-        "networks": {FLEET: {"internal": True}, OUTSIDE: {}},
+        "networks": {FLEET: _closed_network(), OUTSIDE: {}},
         "volumes": {RESULTS: {}},
     }
 
@@ -165,6 +165,19 @@ def _certificates(job: Job, role: str) -> list[Service]:
         return []
     source = certificates_folder(job.name) / ("ps" if role == "ps" else "worker")
     return [bind(_plain(str(source)), container.TLS)]
+
+
+def _closed_network() -> dict[str, Any]:
+    """A network without a way out, on which the engine's machine has no address.
+
+    On an ordinary internal network it has one, and each of its users reaches TensorFlow's port. Since version 28 the
+    engine calls a network with these settings `isolated`, but versions before that do not know the word.
+    """
+    return {
+        "internal": True,
+        "enable_ipv6": False,
+        "driver_opts": {"com.docker.network.bridge.inhibit_ipv4": "true"},
+    }
 
 
 def _after(services: list[str]) -> dict[str, dict[str, str]]:

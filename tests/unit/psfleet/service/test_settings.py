@@ -141,3 +141,4 @@ def test_variables_of_tensorflow_are_set_unless_the_user_has_set_them() -> None:
     assert environ["KERAS_BACKEND"] == "tensorflow"
     options = dict(option.split("=") for option in environ["TF_GRPC_DEFAULT_OPTIONS"].split(","))
     assert (options["grpc.keepalive_time_ms"], options["grpc.keepalive_timeout_ms"]) == ("10000", "5000")
+    assert options["grpc.enable_http_proxy"] == "0"

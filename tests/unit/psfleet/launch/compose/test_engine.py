@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +30,7 @@ def test_without_an_engine_one_line_names_the_command_that_needs_none(
     def refuse(**arguments: object) -> None:
         raise DockerException("Connection refused")
 
-    monkeypatch.setattr(docker, "from_env", refuse)
+    monkeypatch.setattr(docker, "DockerClient", refuse)
     with commands(monkeypatch, capsys) as psfleet:
         said = psfleet(*command, "--on", "compose")
     assert said.code == USAGE
@@ -81,10 +84,78 @@ def test_a_plugin_that_is_new_enough_will_do(tmp_path: Path, monkeypatch: pytest
     engine.require_plugin()
 
 
+def engine_that_answers(monkeypatch: pytest.MonkeyPatch, **answer: object) -> None:
+    """Makes the engine answer `GET /version` so."""
+    found = SimpleNamespace(version=lambda: answer)
+    monkeypatch.setattr(docker, "DockerClient", lambda **arguments: found)
+
+
 def test_an_old_engine_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    old = SimpleNamespace(version=lambda: {"Version": "19.03.15"})
-    monkeypatch.setattr(docker, "from_env", lambda **arguments: old)
-    with pytest.raises(UsageError, match=r"the Docker engine is 19\.03\.15, expected 20\.10 or later"):
+    engine_that_answers(monkeypatch, Version="19.03.15", ApiVersion="1.40")
+    with pytest.raises(UsageError, match=r"engine is 19\.03\.15 with API 1\.40, expected API 1\.41 .*or later"):
+        engine.connect()
+
+
+@pytest.mark.parametrize("version", ["20.10.24+dfsg1", "29.0.0", "library-import", "dev"])
+def test_an_engine_is_judged_by_its_api_whatever_its_version_is_called(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine_that_answers(monkeypatch, Version=version, ApiVersion="1.41", Components=[{"Name": "Engine"}])
+    assert engine.connect().version()["Version"] == version
+
+
+def test_podman_is_refused_although_its_api_is_new_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine_that_answers(monkeypatch, Version="5.2.2", ApiVersion="1.41", Components=[{"Name": "Podman Engine"}])
+    with pytest.raises(UsageError, match=r"the engine is Podman 5\.2\.2, expected Docker's"):
+        engine.connect()
+
+
+@pytest.fixture
+def contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Docker's folder of configuration with the current context `far`; no engine answers anywhere."""
+    meta = tmp_path / "contexts" / "meta" / hashlib.sha256(b"far").hexdigest()
+    meta.mkdir(parents=True)
+    endpoint = {"Host": "unix:///far/docker.sock", "SkipTLSVerify": False}
+    (meta / "meta.json").write_text(json.dumps({"Name": "far", "Metadata": {}, "Endpoints": {"docker": endpoint}}))
+    (tmp_path / "config.json").write_text(json.dumps({"currentContext": "far"}))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT"):
+        monkeypatch.delenv(name, raising=False)
+
+    def refuse(base_url: str, **arguments: object) -> None:
+        raise DockerException(f"nothing answers {base_url}")
+
+    monkeypatch.setattr(docker, "DockerClient", refuse)
+
+
+@pytest.mark.usefixtures("contexts")
+@pytest.mark.parametrize(
+    ("variable", "value", "address"),
+    [
+        ("UNUSED", "", "unix:///far/docker.sock"),
+        ("DOCKER_CONTEXT", "default", "unix:///var/run/docker.sock"),
+        ("DOCKER_HOST", "tcp://other:2375", "tcp://other:2375"),
+    ],
+)
+def test_the_engine_is_that_of_dockers_own_commands(
+    variable: str, value: str, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    message = f"no Docker engine can be reached at {address} (nothing answers {address})"
+    with pytest.raises(UsageError, match=re.escape(message)):
+        engine.connect()
+
+
+@pytest.mark.usefixtures("contexts")
+def test_a_context_that_does_not_exist_is_not_replaced_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_CONTEXT", "nobody")
+    with pytest.raises(UsageError, match="the current Docker context does not exist"):
+        engine.connect()
+
+
+def test_an_engine_behind_ssh_is_refused_with_another_way_to_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "ssh://someone@host")
+    with pytest.raises(UsageError, match=r"is ssh://someone@host, expected unix:// or tcp://: .*`ssh -N -L"):
         engine.connect()
 
 
@@ -108,6 +179,15 @@ def test_a_missing_image_is_named_with_a_way_to_get_it(missing: str, hint: str) 
 def test_a_compose_command_that_fails_is_told_by_its_last_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     docker_command(tmp_path, monkeypatch, "echo first >&2; echo the reason >&2; exit 1")
     with pytest.raises(Exception, match="docker compose up: the reason"):
+        engine.compose("psfleet-small", "{}", tmp_path, "up")
+
+
+def test_a_folder_that_the_engines_machine_lacks_needs_an_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refusal = "Error response from daemon: invalid mount config: bind source path does not exist: /home/me/job"
+    docker_command(tmp_path, monkeypatch, f"echo '{refusal}' >&2; exit 1")
+    with pytest.raises(UsageError, match=r"has no /home/me/job: .*container\.program: image"):
         engine.compose("psfleet-small", "{}", tmp_path, "up")
 
 

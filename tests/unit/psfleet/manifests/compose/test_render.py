@@ -58,7 +58,11 @@ def test_only_what_people_look_at_publishes_a_port_and_only_on_loopback(tmp_path
 
 def test_the_fleet_is_on_an_internal_network_alone_and_tensorboard_is_not_on_it(tmp_path: Path) -> None:
     content = render(parse_job(JOB), tmp_path / "job.yaml")
-    assert content["networks"]["fleet"] == {"internal": True}
+    assert content["networks"]["fleet"] == {
+        "internal": True,
+        "enable_ipv6": False,
+        "driver_opts": {"com.docker.network.bridge.inhibit_ipv4": "true"},
+    }, "the engine's machine has no address on its bridge"
     networks = {name: list(service["networks"]) for name, service in content["services"].items()}
     others = {"tensorboard": ["outside"], "prometheus": ["fleet", "outside"], "grafana": ["outside"]}
     assert networks == {**{name: ["fleet"] for name in OF_THE_FLEET}, **others}
