@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,19 +15,16 @@ from keras.src.optimizers.base_optimizer import BaseOptimizer
 from psfleet.errors import ProgramError
 from psfleet.layout import TensorSpec
 from psfleet.tf.traced_update import AFTER, GRADIENT, PARAMETERS, RATE, Scalar, TracedUpdate, scalar_node, slot_node
+from worker_service import optimizer_variables
 from worker_service.frontends.graph_import import transplant
 
-FLAT = "psfleet_flat"
-"""Name of the vector; Keras puts it before the names of its slots."""
-MAX_COPY_SIZE = 4096
-"""Most elements of the copy of a tensor."""
 _EXPECTED = "expected variables that build() makes with the shape of a parameter (float32), and numbers"
 
 
 class OptimizerTrace:
     """An optimizer object, built for a vector and for copies of the model's tensors.
 
-    Copies have the names and ranks of the tensors. Those of more than `MAX_COPY_SIZE` elements are smaller.
+    Copies have the names and ranks of the tensors. Large ones are smaller.
 
     Args of the constructor:
         program: As in the job file, for messages.
@@ -42,22 +38,19 @@ class OptimizerTrace:
 
     def __init__(self, program: str, optimizer: Any, parameters: Sequence[TensorSpec]) -> None:
         random = np.random.default_rng(0)
-        shapes = [_copy_shape(spec.shape) for spec in parameters]
+        self.copies = optimizer_variables.copies(parameters, random)
+        shapes = [tuple(copy.shape) for copy in self.copies]
         size = next(size for size in range(11, 12 + len(shapes)) if (size,) not in shapes)
         self.optimizer = optimizer
         self._who = f"program {program!r}: optimizer {type(optimizer).__name__}"
         # Not zeros: a slot that starts as a copy of the parameters must not look like one that starts at zero.
-        self._flat = keras.Variable(random.normal(size=size), dtype="float32", name=FLAT)
-        self.copies = [
-            _named_variable(spec.name, random.normal(size=shape))
-            for spec, shape in zip(parameters, shapes, strict=True)
-        ]
+        self._flat = keras.Variable(random.normal(size=size), dtype="float32", name=optimizer_variables.FLAT)
         optimizer.build([self._flat, *self.copies])
         of_flat = [v for v in optimizer.variables if tuple(v.shape) == (size,) and v.dtype == "float32"]
         numbers = [v for v in optimizer.variables if v.shape.rank == 0 and v.dtype in ("float32", "int32", "int64")]
         numbers = [v for v in numbers if v is not optimizer._learning_rate]
-        self._slots: dict[str, Any] = dict(zip(_names(optimizer, of_flat), of_flat, strict=True))
-        self._scalars: dict[str, Any] = dict(zip(_names(optimizer, numbers), numbers, strict=True))
+        self._slots: dict[str, Any] = dict(zip(optimizer_variables.names(optimizer, of_flat), of_flat, strict=True))
+        self._scalars: dict[str, Any] = dict(zip(optimizer_variables.names(optimizer, numbers), numbers, strict=True))
 
     def update(self) -> TracedUpdate:
         """The update of the vector; slots and scalars that it neither reads nor changes are left out.
@@ -209,41 +202,3 @@ def _subgraph(graph_def: Any, wanted: Collection[str]) -> bytes:
             found.node[-1].device = ""
     serialized: bytes = found.SerializeToString(deterministic=True)
     return serialized
-
-
-def _copy_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A shape of the same rank with at most `MAX_COPY_SIZE` elements."""
-    sizes = list(shape)
-    while np.prod(sizes) > MAX_COPY_SIZE:
-        largest = int(np.argmax(sizes))
-        sizes[largest] //= 2
-    return tuple(sizes)
-
-
-def _named_variable(path: str, value: np.ndarray) -> Any:
-    """A Keras variable with the path of another one."""
-    variable = keras.Variable(value, dtype="float32", name=path.rpartition("/")[2])
-    variable._path = path
-    return variable
-
-
-def _names(optimizer: Any, variables: Sequence[Any]) -> list[str]:
-    """A name for each variable, the same in every process: Keras numbers those that the program does not name."""
-    found: list[str] = []
-    for variable in variables:
-        name = variable.name.removeprefix(f"{FLAT}_")
-        if name == variable.name:
-            name = _attribute(optimizer, variable) or name
-        name = re.sub(r"\W", "_", name).strip("_") or "variable"
-        same = sum(other == name or other.startswith(f"{name}__") for other in found)
-        found.append(f"{name}__{same}" if same else name)
-    return found
-
-
-def _attribute(optimizer: Any, variable: Any) -> str:
-    """The attribute of an optimizer that is a variable, or a list with it; empty if there is none."""
-    for name, value in vars(optimizer).items():
-        items = value if isinstance(value, list | tuple) else [value]
-        if name not in ("_variables", "_trainable_variables") and any(item is variable for item in items):
-            return name
-    return ""
