@@ -20,7 +20,7 @@ def restorable(content: ShardContent, optimizer: str, run: str, names: Iterable[
 
     Args:
         content: Of one shard. A checkpoint of step 0 has no slots and scalars.
-        optimizer: Its name in the job file.
+        optimizer: Its name in checkpoints.
         run: For the log.
         names: Of all slots and scalars that the optimizer has.
     """

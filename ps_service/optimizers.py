@@ -13,7 +13,10 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from ps_service.lamb import Lamb, TensorRange
+from ps_service.program_optimizer import ProgramOptimizer
+from psfleet.errors import BadJobError
 from psfleet.job import optimizer as schema
+from psfleet.tf.traced_update import TracedUpdate
 
 
 class Momentum(v1.train.Optimizer):
@@ -96,7 +99,13 @@ class RmsProp(v1.train.RMSPropOptimizer):
 
 
 def learning_rate(optimizer: schema.OptimizerBase, step: tf.Tensor) -> tf.Tensor:
-    """The scheduled learning rate at a step: a float32 scalar of an int64 scalar."""
+    """The scheduled learning rate at a step: a float32 scalar of an int64 scalar.
+
+    Raises:
+        BadJobError: The optimizer is the program's, and the chief has not set its learning rate.
+    """
+    if optimizer.learning_rate is None:
+        raise BadJobError("optimizer.learning_rate is null, expected that of the program's optimizer")
     schedule = optimizer.schedule
     at = tf.cast(step, tf.float32)
     base = tf.constant(optimizer.learning_rate, tf.float32)
@@ -119,16 +128,23 @@ def learning_rate(optimizer: schema.OptimizerBase, step: tf.Tensor) -> tf.Tensor
 
 
 def build(
-    optimizer: schema.OptimizerBase, rate: tf.Tensor, tensors: Sequence[TensorRange] | None = None
+    optimizer: schema.OptimizerBase,
+    rate: tf.Tensor,
+    tensors: Sequence[TensorRange] | None = None,
+    update: TracedUpdate | None = None,
 ) -> v1.train.Optimizer:
     """The optimizer of a job at a learning rate (float32 scalar).
 
     Args:
         tensors: The parameters in the vector of all variables that are trained; None: each variable is one. Only Lamb
             distinguishes tensors.
+        update: Of the program's optimizer; None if it is one of psfleet's.
     """
-    if isinstance(optimizer, schema.Lamb):
-        built: v1.train.Optimizer = Lamb(rate, optimizer.beta1, optimizer.beta2, optimizer.epsilon, tensors)
+    built: v1.train.Optimizer
+    if update is not None:
+        built = ProgramOptimizer(rate, update)
+    elif isinstance(optimizer, schema.Lamb):
+        built = Lamb(rate, optimizer.beta1, optimizer.beta2, optimizer.epsilon, tensors)
     else:
         built = _BUILDERS[type(optimizer)](optimizer, rate)
     if optimizer.weight_decay:

@@ -201,7 +201,7 @@ def _describe_shard(state: pb.ShardState, shard: Shard, now: float) -> None:
     plan = shard.plan
     state.generation, state.step, state.final_step = plan.generation, shard.step, shard.final_step
     state.first_step = shard.first_step
-    state.optimizer = plan.job.optimizer.name
+    state.optimizer = plan.optimizer
     state.slots[:] = shard.slot_names
     state.model_bytes = shard.model_bytes
     state.waiting_secs = now - shard.last_update

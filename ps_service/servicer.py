@@ -23,6 +23,7 @@ from psfleet.control import control_pb2_grpc
 from psfleet.errors import LostPeerError, PsfleetError, ReplacedError
 from psfleet.job.job import job_from_json
 from psfleet.layout import Layout
+from psfleet.tf.traced_update import TracedUpdate
 from psfleet.tls.data_plane import DataPlane
 
 
@@ -172,6 +173,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             job=job_from_json(request.job_json),
             layout=Layout.from_dict(json.loads(request.layout_json)),
             checkpoints_root=Path(request.checkpoints_root),
+            update=TracedUpdate.from_json(request.update_json) if request.update_json else None,
         )
         with run.lock:
             run.view.check_generation(plan.generation)
@@ -219,7 +221,7 @@ def _refuse(context: grpc.ServicerContext, message: str) -> NoReturn:
 
 def _conflict(mine: ShardPlan, requested: ShardPlan) -> PsfleetError:
     """Why a plan cannot replace that of this ps's shard."""
-    for name in ("shard", "layout", "job", "checkpoints_root"):
+    for name in ("shard", "layout", "job", "checkpoints_root", "update"):
         if getattr(mine, name) != getattr(requested, name):
             return PsfleetError(f"{name} differs from that of generation {mine.generation} of run {mine.run}")
     return PsfleetError(f"generation {requested.generation} requested, expected one above {mine.generation}")

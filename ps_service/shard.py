@@ -56,10 +56,10 @@ class Shard:
         self._logger = RunLogger(_logger, plan.run)
         self._on_failure = on_failure
         content = read_shard(checkpoint, plan.layout, plan.shard)
-        if checkpoint.optimizer != plan.job.optimizer.name:
+        if checkpoint.optimizer != plan.optimizer:
             self._logger.warning(
                 "optimizer %s starts without state: the checkpoint's optimizer is %s",
-                plan.job.optimizer.name,
+                plan.optimizer,
                 checkpoint.optimizer,
             )
             content = replace(content, slots={}, scalars={})

@@ -22,11 +22,12 @@ from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.tf import ShardVariables, container_name, keeps_previous
 from psfleet.tf.own_session import OwnSession
+from psfleet.tf.traced_update import TracedUpdate, optimizer_name
 
 
 @dataclass(frozen=True)
 class ShardPlan:
-    """What a shard is built from; two equal plans build the same shard."""
+    """What a shard is built from; two equal plans build the same shard. `update` is of the program's own optimizer."""
 
     run: str
     generation: int
@@ -34,6 +35,12 @@ class ShardPlan:
     job: Job
     layout: Layout
     checkpoints_root: Path
+    update: TracedUpdate | None = None
+
+    @property
+    def optimizer(self) -> str:
+        """The name of the optimizer in checkpoints."""
+        return optimizer_name(self.job, self.update)
 
 
 @dataclass(frozen=True)
@@ -169,7 +176,7 @@ class ShardGraph:
         All but the slots are assigned in one call: TensorFlow prepares the graph anew for each set of operations.
         """
         names = [*self._slots, *self._scalars]
-        content = optimizer_state.restorable(content, plan.job.optimizer.name, plan.run, names)
+        content = optimizer_state.restorable(content, plan.optimizer, plan.run, names)
         variables, in_use = self._variables, _in_use(plan.layout, plan.shard)
         step, never = np.int64(start_step), np.full(variables.worker_limit, -1, np.int64)
         self._assign(
@@ -209,7 +216,7 @@ def _updates(plan: ShardPlan, variables: ShardVariables) -> Updates:
 
     def optimizer(rate_factor: tf.Tensor | float) -> v1.train.Optimizer:
         rate = optimizers.learning_rate(job.optimizer, variables.global_step.read_value())
-        return optimizers.build(job.optimizer, rate * rate_factor, tensors)
+        return optimizers.build(job.optimizer, rate * rate_factor, tensors, plan.update)
 
     if job.update.mode == "async":
         return AsyncUpdates(variables, optimizer, job.update.stale, state_share(job))

@@ -11,6 +11,7 @@ from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.run_folder import CHECKPOINTS
 from psfleet.service.process import Stop
+from psfleet.tf.traced_update import TracedUpdate, optimizer_name
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class RunContext:
         fleet: The control planes of all ps.
         stop: Set by a signal.
         out: The run's folder.
+        update: Of the program's own optimizer, which the chief sends to the ps; None: the optimizer is psfleet's.
     """
 
     run: str
@@ -46,6 +48,12 @@ class RunContext:
     fleet: FleetClient
     stop: Stop
     out: Path
+    update: TracedUpdate | None = None
+
+    @property
+    def optimizer(self) -> str:
+        """The name of the optimizer in checkpoints."""
+        return optimizer_name(self.job, self.update)
 
     @property
     def checkpoints_root(self) -> Path:

@@ -42,6 +42,7 @@ from worker_service.frontends import FrontEnd, front_end
 from worker_service.heartbeat import Heartbeat
 from worker_service.joining import join
 from worker_service.metrics import WorkerMetrics
+from worker_service.program_optimizer import resolved
 from worker_service.progress import TrainingProgress
 from worker_service.run_context import RunContext, TaskAddresses
 from worker_service.training_data import TrainingData
@@ -126,6 +127,8 @@ def _train(process: _Process, plane: DataPlane) -> int:
     with building(job.program, job.deadlines.first_secs, _stall_report(process)):
         program = load_program(job, settings.program_folder)
         front = _front_end(program, job, index, process.fleet)
+        # Only the chief configures the ps.
+        job, update = resolved(program, job, front.parameters) if index == 0 else (job, None)
     layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, job.update.bucket_bytes)
     process.metrics.add_layout(layout, index)
     context = RunContext(
@@ -138,6 +141,7 @@ def _train(process: _Process, plane: DataPlane) -> int:
         fleet=process.fleet,
         stop=process.stop,
         out=settings.out,
+        update=update,
     )
     numbers = BatchNumbers(job.update.mode == "sync", job.fleet.replicas)
     data = TrainingData.of_worker(program, job, index)

@@ -23,6 +23,7 @@ from psfleet.layout import Layout
 from psfleet.report.verdict import Verdict
 from psfleet.tf.program_data import read_within_deadline, training_data
 from psfleet.tf.server import session_config
+from worker_service import program_optimizer
 from worker_service.data_shard import least_examples
 from worker_service.evaluation import Evaluator
 from worker_service.frontends import FrontEnd, finite, front_end
@@ -39,12 +40,13 @@ def check(job: Job, folder: Path) -> str:
 
     Raises:
         ProgramError: The program cannot be loaded, built, trained or evaluated.
-        BadJobError: The job watches a metric that the program does not have.
+        BadJobError: The job watches a metric, or applies an optimizer, that the program does not have.
         DataStallError: Its data set gave no batch in `deadlines.first_batch_secs`.
     """
     program = load_program(job, folder)
     load_callbacks(job)
     front = front_end(_with_one_batch(program, job), job, job.fleet.replicas, 0)
+    program_optimizer.resolved(program, job, front.parameters)
     layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, job.update.bucket_bytes)
     values = front.initial_values()
     loss = _loss(front, job, layout, values, _first_batch(program, job))

@@ -72,6 +72,7 @@ class PsClient:
         checkpoint_folder: str,
         checkpoints_root: str,
         timeout_secs: float,
+        update_json: str = "",
     ) -> pb.ShardState:
         """Builds the ps's shard for a generation, and restores it from a checkpoint.
 
@@ -83,6 +84,7 @@ class PsClient:
             checkpoint_folder: The checkpoint that is restored.
             checkpoints_root: The folder in which checkpoints are written.
             timeout_secs: Deadline of the call.
+            update_json: The program's own optimizer, as `TracedUpdate.to_json` writes it; empty: one of psfleet.
         """
         layout_json = json.dumps(layout.to_dict())
         request = pb.ConfigureRequest(
@@ -93,6 +95,7 @@ class PsClient:
             layout_json=layout_json,
             checkpoint_folder=checkpoint_folder,
             checkpoints_root=checkpoints_root,
+            update_json=update_json,
         )
         return self._call(self._stub.Configure, request, timeout_secs)
 

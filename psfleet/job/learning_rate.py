@@ -20,11 +20,11 @@ def scheduled_rate(optimizer: OptimizerBase, step: int) -> float | None:
     """The learning rate of the update that follows a step; in async mode before the policy for stale gradients.
 
     Returns:
-        None if the schedule depends on more than the step.
+        None if the schedule depends on more than the step, or the rate is that of the program's optimizer object.
     """
     schedule = optimizer.schedule
     factor = _FACTORS.get(type(schedule))
-    if factor is None:
+    if factor is None or optimizer.learning_rate is None:
         return None
     warmup = min(1.0, (step + 1) / schedule.warmup_steps) if schedule.warmup_steps else 1.0
     return optimizer.learning_rate * factor(schedule, step) * warmup

@@ -64,9 +64,9 @@ Schedule = Annotated[Constant | Exponential | Piecewise | Cosine, Field(discrimi
 
 
 class OptimizerBase(Section):
-    """Base class of all optimizers."""
+    """Base class of all optimizers, that of a program included."""
 
-    learning_rate: Positive = Field(description="Learning rate, before the schedule's factor.")
+    learning_rate: Positive | None
     schedule: Schedule = Field(default_factory=Constant, description="Learning rate schedule.")
     clip_norm: Positive | None = Field(
         None,
@@ -80,13 +80,19 @@ class OptimizerBase(Section):
     )
 
 
-class Sgd(OptimizerBase):
+class RuleBase(OptimizerBase):
+    """Base class of the optimizers that psfleet has."""
+
+    learning_rate: Positive = Field(description="Learning rate, before the schedule's factor.")
+
+
+class Sgd(RuleBase):
     """keras.optimizers.SGD without momentum: w -= lr * g."""
 
     name: Literal["sgd"]
 
 
-class Momentum(OptimizerBase):
+class Momentum(RuleBase):
     """keras.optimizers.SGD with momentum: v = momentum * v - lr * g; w += v."""
 
     name: Literal["momentum"]
@@ -94,7 +100,7 @@ class Momentum(OptimizerBase):
     nesterov: bool = Field(False, description="Whether to use Nesterov momentum.")
 
 
-class Adam(OptimizerBase):
+class Adam(RuleBase):
     """keras.optimizers.Adam: Kingma and Ba 2015, the formulation before section 2.1 (epsilon hat)."""
 
     name: Literal["adam"]
@@ -103,7 +109,7 @@ class Adam(OptimizerBase):
     epsilon: Positive = Field(1e-7, description="Added to the square root of the second moment.")
 
 
-class AdamW(OptimizerBase):
+class AdamW(RuleBase):
     """keras.optimizers.AdamW: Adam (above), and w -= lr * weight_decay * w before each update.
 
     Loshchilov and Hutter 2019. All parameters decay.
@@ -118,7 +124,7 @@ class AdamW(OptimizerBase):
     )
 
 
-class Adagrad(OptimizerBase):
+class Adagrad(RuleBase):
     """keras.optimizers.Adagrad: n += g ** 2; w -= lr * g / sqrt(n + epsilon) (Duchi et al. 2011)."""
 
     name: Literal["adagrad"]
@@ -126,7 +132,7 @@ class Adagrad(OptimizerBase):
     epsilon: Positive = Field(1e-7, description="Added to n under the square root; stored as a part of n.")
 
 
-class RmsProp(OptimizerBase):
+class RmsProp(RuleBase):
     """keras.optimizers.RMSprop: n = decay * n + (1 - decay) * g ** 2, from 0; w -= lr * g / sqrt(n + epsilon).
 
     Tieleman and Hinton 2012.
@@ -143,7 +149,7 @@ class RmsProp(OptimizerBase):
     )
 
 
-class Ftrl(OptimizerBase):
+class Ftrl(RuleBase):
     """keras.optimizers.Ftrl: McMahan et al. 2013, algorithm 1."""
 
     name: Literal["ftrl"]
@@ -155,7 +161,7 @@ class Ftrl(OptimizerBase):
     l2: NonNegative = Field(0.0, description="L2 regularization strength.")
 
 
-class Lion(OptimizerBase):
+class Lion(RuleBase):
     """keras.optimizers.Lion: w -= lr * sign(beta1 * m + (1 - beta1) * g); m = beta2 * m + (1 - beta2) * g.
 
     Chen et al. 2023. A suitable learning rate is 3 to 10 times smaller than that of adamw.
@@ -166,7 +172,7 @@ class Lion(OptimizerBase):
     beta2: Fraction = Field(0.99, description="Decay rate of the moving average m of gradients.")
 
 
-class Lamb(OptimizerBase):
+class Lamb(RuleBase):
     """keras.optimizers.Lamb: Adam, whose update u of each tensor w becomes lr * norm(w) / norm(u) * u.
 
     You et al. 2020. `fleet.ps` must be 1: tensors are cut anywhere between ps, none of which then knows their norms.
@@ -178,6 +184,18 @@ class Lamb(OptimizerBase):
     epsilon: Positive = Field(1e-7, description="Added to the square root of the second moment.")
 
 
+class OfProgram(OptimizerBase):
+    """The program's own: the Keras optimizer object `optimizer` of its `KerasProgram` or `GraphProgram`.
+
+    It must be elementwise; see [above](#an-optimizer-of-the-program).
+    """
+
+    name: Literal["program"]
+    learning_rate: Positive | None = Field(
+        None, description="Learning rate, before the schedule's factor; null: that of the object."
+    )
+
+
 Optimizer = Annotated[
-    Sgd | Momentum | Adam | AdamW | Adagrad | RmsProp | Ftrl | Lion | Lamb, Field(discriminator="name")
+    Sgd | Momentum | Adam | AdamW | Adagrad | RmsProp | Ftrl | Lion | Lamb | OfProgram, Field(discriminator="name")
 ]

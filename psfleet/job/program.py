@@ -13,7 +13,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from psfleet.errors import ProgramError
+from psfleet.errors import BadJobError, ProgramError
 from psfleet.job.job import Job
 from psfleet.job.monitored import require_evaluation
 from psfleet.job.user_code import failure, user_code
@@ -50,6 +50,8 @@ class KerasProgram:
         class_weight: As in `keras.Model.fit`: the weight of a training example by the class of its label. A class
             that is not there has weight 1. Evaluation ignores it, as in Keras.
         evaluate: Returns a finite `tf.data.Dataset` of unbatched examples like those of `train`; None: no evaluation.
+        optimizer: An elementwise `keras.optimizers.Optimizer`, newly made and not built. The ps apply it if the job
+            file has `optimizer: {name: program}`; otherwise it is not used.
     """
 
     model: Callable[[], keras.Model]
@@ -59,6 +61,7 @@ class KerasProgram:
     weighted_metrics: Any = None
     class_weight: Mapping[int, float] | None = None
     evaluate: Callable[[], tf.data.Dataset] | None = None
+    optimizer: keras.optimizers.Optimizer | None = None
 
     def __post_init__(self) -> None:
         """Raises ProgramError if a field that must be callable is not, or class weights are not numbers by class."""
@@ -76,11 +79,13 @@ class GraphProgram:
             times, each time in a new graph, and must not keep state between calls.
         train: As in `KerasProgram`, with examples of any structure.
         evaluate: Returns a finite `tf.data.Dataset` of unbatched examples; None: no evaluation.
+        optimizer: As in `KerasProgram`.
     """
 
     loss: Callable[[Any], tf.Tensor]
     train: Callable[[int, int], tf.data.Dataset]
     evaluate: Callable[[], tf.data.Dataset] | None = None
+    optimizer: keras.optimizers.Optimizer | None = None
 
     def __post_init__(self) -> None:
         """Raises ProgramError if a field that must be callable is not."""
@@ -96,7 +101,8 @@ def load_program(job: Job, folder: Path) -> KerasProgram | GraphProgram:
     Raises:
         ProgramError: The module or callable does not exist, does not accept the options, raised an exception, or
             returned another type.
-        BadJobError: The job watches a metric, and the program has no evaluation data.
+        BadJobError: The job watches a metric, and the program has no evaluation data; or the job's optimizer is that of
+            the program, which has none.
     """
     module_name, _, name = job.program.partition(":")
     _search_first(str(folder.resolve()), module_name)
@@ -122,6 +128,11 @@ def load_program(job: Job, folder: Path) -> KerasProgram | GraphProgram:
         got = type(program).__name__
         raise ProgramError(f"{prefix}: {name}() returned {got}, expected KerasProgram or GraphProgram")
     require_evaluation(job, program.evaluate is not None)
+    if job.optimizer.name == "program" and program.optimizer is None:
+        raise BadJobError(
+            f"optimizer.name is program, but program {job.program!r} has no optimizer; expected a "
+            f"{type(program).__name__} with `optimizer`, or the name of another optimizer"
+        )
     return program
 
 

@@ -118,6 +118,7 @@ class Recovery:
         return points[-1] if points else None
 
     def _configure(self, client: PsClient, shard: int, generation: int, checkpoint: Checkpoint) -> pb.ShardState:
+        update = self._context.update
         return client.configure(
             shard=shard,
             generation=generation,
@@ -126,6 +127,7 @@ class Recovery:
             checkpoint_folder=str(checkpoint.folder),
             checkpoints_root=str(self._root),
             timeout_secs=self._job.deadlines.start_secs,
+            update_json=update.to_json() if update is not None else "",
         )
 
     def _write_initial(self, generation: int) -> Checkpoint:
@@ -138,7 +140,7 @@ class Recovery:
                 self._initial_values(),
                 run=self._context.run,
                 generation=generation,
-                optimizer=self._job.optimizer.name,
+                optimizer=self._context.optimizer,
                 extra=self._extra,
             )
         except OSError as error:
@@ -175,7 +177,7 @@ class Recovery:
         """What of the job has changed since a checkpoint, to be appended to a message."""
         before = checkpoint.extra.get("job")
         found = changes(before, self._job) if isinstance(before, dict) else []
-        if checkpoint.step and checkpoint.optimizer != self._job.optimizer.name:
+        if checkpoint.step and checkpoint.optimizer != self._context.optimizer:
             found.append("the new optimizer starts without state")
         return f"; the job has changed: {', '.join(found)}" if found else ""
 

@@ -47,8 +47,8 @@ class CountingShard:
     def __init__(self) -> None:
         self.calls: list[str] = []
         layout = SimpleNamespace(digest=self.digest)
-        job = SimpleNamespace(quorum=2, optimizer=SimpleNamespace(name="sgd"))
-        self.plan = SimpleNamespace(generation=1, job=job, layout=layout)
+        job = SimpleNamespace(quorum=2)
+        self.plan = SimpleNamespace(generation=1, job=job, layout=layout, optimizer="sgd")
         self.writer = SimpleNamespace(parts=list)
         self.step, self.final_step, self.first_step, self.model_bytes = 4, 9, 0, 0
         self.slot_names: list[str] = []

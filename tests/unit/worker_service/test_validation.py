@@ -106,6 +106,21 @@ def test_a_watched_metric_that_the_program_does_not_have_is_refused_before_train
         check("classes()", evaluate=watching)
 
 
+def test_an_optimizer_of_the_program_may_be_applied(check: Check) -> None:
+    expression = "graph(optimizer=keras.optimizers.Nadam())"
+    assert check(expression, optimizer={"name": "program"}).startswith("GraphProgram tiny: ")
+
+
+def test_an_optimizer_that_no_ps_can_apply_is_refused_before_training(check: Check) -> None:
+    with pytest.raises(ProgramError, match="optimizer Lamb is not elementwise: its update has the operation Sum"):
+        check("classes(optimizer=keras.optimizers.Lamb())", optimizer={"name": "program"})
+
+
+def test_a_job_cannot_apply_an_optimizer_that_the_program_does_not_have(check: Check) -> None:
+    with pytest.raises(BadJobError, match=r"optimizer\.name is program, but .* has no optimizer; expected a GraphPro"):
+        check("graph()", optimizer={"name": "program"})
+
+
 def test_the_verdict_is_in_a_file(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check("graph()")
     verdict = tmp_path / "verdict.json"
