@@ -24,7 +24,6 @@ from psfleet.errors import (
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram, load_program
 from psfleet.job.program_files import digest, program_files
-from psfleet.layout import Layout
 from psfleet.report import html
 from psfleet.service.logs import log_json
 from psfleet.service.metrics_server import exposing
@@ -38,7 +37,7 @@ from worker_service.chief.chief import Chief
 from worker_service.chief.components import ChiefComponents, chief_components
 from worker_service.chief.conclusion import conclude, is_last, saved_final_step
 from worker_service.fleet_state import States, check_chief, trains_on
-from worker_service.frontends import FrontEnd, front_end
+from worker_service.frontends import FrontEnd, front_end, planned
 from worker_service.heartbeat import Heartbeat
 from worker_service.joining import join
 from worker_service.metrics import WorkerMetrics
@@ -126,7 +125,7 @@ def _train(process: _Process, plane: DataPlane) -> int:
     with building(job.program, job.deadlines.first_secs, _stall_report(process)):
         program = load_program(job, settings.program_folder)
         front = _front_end(program, job, index, process.fleet)
-    layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, job.update.bucket_bytes)
+    layout = planned(front, job)
     process.metrics.add_layout(layout, index)
     context = RunContext(
         run=settings.run,

@@ -37,7 +37,7 @@ from worker_service.chief.storage import Storage
 from worker_service.chief.storage_watch import end_if_stuck
 from worker_service.evaluation import Evaluator
 from worker_service.fleet_state import TRAINING, States, outcome_of
-from worker_service.frontends import FrontEnd, front_end
+from worker_service.frontends import FrontEnd, front_end, planned
 from worker_service.joining import finish_as_chief
 from worker_service.run_context import RunContext, TaskAddresses
 
@@ -110,7 +110,7 @@ def conclude(settings: Settings, fleet: FleetClient, stop: Stop, checkpoint: Che
 def _load(settings: Settings, job: Job, checkpoint: Checkpoint) -> tuple[FrontEnd, Layout]:
     """The program and its layout, which the checkpoint fits."""
     front = front_end(load_program(job, settings.program_folder), job, job.fleet.replicas, 0)
-    layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, job.update.bucket_bytes)
+    layout = planned(front, job)
     check_tensors(checkpoint, layout)
     return front, layout
 

@@ -78,7 +78,7 @@ class Recovery:
             LostPeerError: A ps was lost meanwhile.
             StorageError: The initial checkpoint cannot be written.
         """
-        generation = generation_of(states, self._layout.digest())
+        generation = generation_of(states, self._layout)
         if generation is not None:
             self._completed = generation
             return RecoveryResult(generation)
