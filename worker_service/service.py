@@ -23,7 +23,7 @@ from psfleet.errors import (
 )
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram, load_program
-from psfleet.job.program_files import digest, program_files
+from psfleet.job.program_files import digest, job_files
 from psfleet.report import html
 from psfleet.service.logs import log_json
 from psfleet.service.metrics_server import exposing
@@ -90,7 +90,7 @@ def serve(settings: Settings, stop: Stop) -> int:
         saved = saved_final_step(settings)
         if saved is not None and is_last(job, saved, fleet.describe):
             return conclude(settings, fleet, stop, saved)
-        files = program_files(job.program, settings.program_folder)
+        files = job_files(job, settings.program_folder)
         membership = join(fleet, settings, job, stop, files)
         index, incarnation = membership.member.index, membership.member.incarnation
         log_json(run=settings.run, role="worker", index=index)
