@@ -204,6 +204,7 @@ def _describe_shard(state: pb.ShardState, shard: Shard, now: float) -> None:
     state.optimizer = plan.optimizer
     state.slots[:] = shard.slot_names
     state.model_bytes = shard.model_bytes
+    state.tables.update(plan.layout.tables)
     state.waiting_secs = now - shard.last_update
     for part in shard.writer.parts():
         record = part.record

@@ -46,6 +46,10 @@ class TensorSpec:
         return self.dtype.startswith(("float", "bfloat"))
 
 
+Specs = Sequence[TensorSpec]
+Tables = Sequence[tuple[str, str]]
+
+
 @dataclass(frozen=True)
 class Piece:
     """The part of one tensor that lies in a range of the flat vector.
@@ -80,8 +84,7 @@ class FlatLayout:
     @property
     def bucket_size(self) -> int:
         """Units in each bucket: equal for all, and aligned like tensors."""
-        extents = list(self._extents())
-        used = sum(extents[-1]) if extents else 0
+        used = sum([*self._extents()][-1]) if self.specs else 0
         aligned = ALIGNMENT_BYTES // np.dtype(self.unit_dtype).itemsize
         return math.ceil(used / (self.num_shards * self.buckets_per_shard * aligned)) * aligned
 
@@ -163,29 +166,26 @@ class Layout:
     """Every tensor of a model and its position.
 
     `parameters` are trained. `state` are tensors that the forward pass changes (moving averages, seeds of dropout), and
-    `frozen` those that never change; both are vectors of bytes.
+    `frozen` those that never change; both are vectors of bytes. `tables` are a model's
+    lookup tables, each the name of a layer and a digest of the content: every worker has its own, and no checkpoint.
     """
 
     parameters: FlatLayout
     state: FlatLayout
     frozen: FlatLayout
+    tables: Tables = ()
 
     @classmethod
     def plan(
-        cls,
-        parameters: Sequence[TensorSpec],
-        state: Sequence[TensorSpec],
-        frozen: Sequence[TensorSpec],
-        num_ps: int,
-        bucket_bytes: int,
+        cls, parameters: Specs, state: Specs, frozen: Specs, num_ps: int, bucket_bytes: int, tables: Tables = ()
     ) -> Layout:
         """Cuts a model for `num_ps` parameter servers, in buckets of at most `bucket_bytes`, a multiple of 64."""
-        whole = FlatLayout(tuple(parameters), num_ps)
-        buckets = max(1, math.ceil(whole.shard_size * 4 / bucket_bytes))
+        buckets = max(1, math.ceil(FlatLayout(tuple(parameters), num_ps).shard_size * 4 / bucket_bytes))
         return cls(
             parameters=FlatLayout(tuple(parameters), num_ps, buckets),
             state=FlatLayout(tuple(state), num_ps, unit_dtype="uint8"),
             frozen=FlatLayout(tuple(frozen), num_ps, unit_dtype="uint8"),
+            tables=tuple(tables),
         )
 
     @property
@@ -197,7 +197,7 @@ class Layout:
     def saved(self) -> Layout:
         """The layout of what checkpoints hold."""
         specs = tuple(spec for spec in self.state.specs if spec.is_saved)
-        return replace(self, state=replace(self.state, specs=specs)) if specs != self.state.specs else self
+        return replace(self, state=replace(self.state, specs=specs), tables=())
 
     def state_ranges(self, shard: int) -> tuple[StateRange, ...]:
         """Divides a shard's state by the type of its elements; empty if no tensor of state is in the shard.
@@ -205,25 +205,25 @@ class Layout:
         The ranges cover the whole shard, gaps included. No element is cut: tensors and shards start at multiples of
         `ALIGNMENT_BYTES`.
         """
-        groups = itertools.groupby(
-            self.state.pieces(shard), key=lambda piece: piece.spec.dtype if piece.spec.is_float else None
-        )
-        starts = [(next(pieces).at, float_dtype) for float_dtype, pieces in groups]
+        pieces = self.state.pieces(shard)
+        groups = itertools.groupby(pieces, key=lambda piece: piece.spec.dtype if piece.spec.is_float else None)
+        starts = [(next(members).at, float_dtype) for float_dtype, members in groups]
         stops = [*(start for start, _ in starts[1:]), self.state.shard_size]
         return tuple(StateRange(start, stop, dtype) for (start, dtype), stop in zip(starts, stops, strict=False))
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
+
+        def listed(spec: TensorSpec) -> list[Any]:
+            return [spec.name, list(spec.shape), spec.dtype, *([] if spec.is_saved else [False])]
+
         return {
             "num_ps": self.num_ps,
             "buckets_per_ps": self.parameters.buckets_per_shard,
             **{
-                part: [
-                    [spec.name, list(spec.shape), spec.dtype, *([] if spec.is_saved else [False])]
-                    for spec in getattr(self, part).specs
-                ]
-                for part in ("parameters", "state", "frozen")
+                part: [listed(spec) for spec in getattr(self, part).specs] for part in ("parameters", "state", "frozen")
             },
+            **({"tables": [list(table) for table in self.tables]} if self.tables else {}),
         }
 
     @classmethod
@@ -238,6 +238,7 @@ class Layout:
             parameters=FlatLayout(specs("parameters"), num_ps, content["buckets_per_ps"]),
             state=FlatLayout(specs("state"), num_ps, unit_dtype="uint8"),
             frozen=FlatLayout(specs("frozen"), num_ps, unit_dtype="uint8"),
+            tables=tuple((layer, content_digest) for layer, content_digest in content.get("tables", ())),
         )
 
     def digest(self) -> str:

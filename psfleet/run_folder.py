@@ -13,6 +13,7 @@ from typing import IO
 
 from psfleet.checkpoint import committed
 from psfleet.errors import DeadlineError, UsageError
+from psfleet.job.callback import STATE_PREFIX
 from psfleet.job.function_program import FILES
 from psfleet.job.job import Job
 from psfleet.polling import wait_until
@@ -34,7 +35,7 @@ TENSORBOARD = "tensorboard"
 PROGRAM = "program"
 """Folder of a training program that is a function of a notebook or script."""
 CALLBACKS = "callbacks"
-"""Folder of the callbacks' own files: one folder for each of them, by its position in the job."""
+"""Folder of the callbacks' own files: one folder for each of them (`psfleet.job.callback.state_names`)."""
 CHECKPOINTS = "checkpoints"
 """Folder of the run's checkpoints."""
 STARTED = ".started"
@@ -50,7 +51,7 @@ PATTERNS = {
     CHECKPOINTS: (CHECKPOINT, f".{CHECKPOINT}.tmp"),
     TENSORBOARD: ("events.out.tfevents.*",),
     PROGRAM: FILES,
-    CALLBACKS: ("[0-9]*",),
+    CALLBACKS: (f"{STATE_PREFIX}*",),
 }
 """By subfolder, the patterns of what runs write there; everything else is the user's, and is never deleted."""
 OF_ONE_START = (*OF_ONE_ATTEMPT, STARTED, LOGS)

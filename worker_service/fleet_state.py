@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from signal import SIGTERM
 
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, ReplacedError, StoppedError
+from psfleet.layout import Layout
 
 TRAINING = (pb.RUNNING, pb.COMPLETE)
 
@@ -14,18 +15,39 @@ States = Sequence[pb.ShardState | None]
 """The state of each ps in their order; None for a ps that cannot be reached."""
 
 
-def generation_of(states: States, digest: str) -> int | None:
+def generation_of(states: States, layout: Layout) -> int | None:
     """The generation that every ps trains; None if one does not train, or if they differ.
 
     Raises:
-        BadJobError: A ps has another layout than `digest`.
+        BadJobError: A ps has another layout than this program; names a lookup table that differs.
     """
+    digest = layout.digest()
     known = [state for state in states if state is not None and state.phase in TRAINING]
     for shard, state in enumerate(known):
         if state.layout_digest != digest:
+            check_tables(dict(state.tables), dict(layout.tables))
             raise BadJobError(f"ps {shard} has layout {state.layout_digest}, expected {digest} of this program")
     generations = {state.generation for state in known}
     return generations.pop() if len(known) == len(states) and len(generations) == 1 else None
+
+
+def check_tables(of_run: Mapping[str, str], own: Mapping[str, str]) -> None:
+    """Checks that the lookup tables that two models have have the same content.
+
+    Args:
+        of_run: Digests by the name of the layer, of the chief's model.
+        own: Of the model of this process.
+
+    Raises:
+        BadJobError: Those of a layer differ.
+    """
+    for layer in sorted(of_run.keys() & own.keys()):
+        if of_run[layer] != own[layer]:
+            raise BadJobError(
+                f"layer {layer}: its lookup table has the content {own[layer]} in this process and {of_run[layer]} in "
+                "the chief; expected the same vocabulary in every worker: give it to the layer, or adapt the layer to "
+                "data that do not depend on the worker"
+            )
 
 
 def outcome_of(states: States) -> pb.Outcome | None:

@@ -23,8 +23,7 @@ from psfleet.errors import (
 )
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram, load_program
-from psfleet.job.program_files import digest, program_files
-from psfleet.layout import Layout
+from psfleet.job.program_files import digest, job_files
 from psfleet.report import html
 from psfleet.service.logs import log_json
 from psfleet.service.metrics_server import exposing
@@ -38,7 +37,7 @@ from worker_service.chief.chief import Chief
 from worker_service.chief.components import ChiefComponents, chief_components
 from worker_service.chief.conclusion import conclude, is_last, saved_final_step
 from worker_service.fleet_state import States, check_chief, trains_on
-from worker_service.frontends import FrontEnd, front_end
+from worker_service.frontends import FrontEnd, front_end, planned
 from worker_service.heartbeat import Heartbeat
 from worker_service.joining import join
 from worker_service.metrics import WorkerMetrics
@@ -92,7 +91,7 @@ def serve(settings: Settings, stop: Stop) -> int:
         saved = saved_final_step(settings)
         if saved is not None and is_last(job, saved, fleet.describe):
             return conclude(settings, fleet, stop, saved)
-        files = program_files(job.program, settings.program_folder)
+        files = job_files(job, settings.program_folder)
         membership = join(fleet, settings, job, stop, files)
         index, incarnation = membership.member.index, membership.member.incarnation
         log_json(run=settings.run, role="worker", index=index)
@@ -129,7 +128,7 @@ def _train(process: _Process, plane: DataPlane) -> int:
         front = _front_end(program, job, index, process.fleet)
         # Only the chief configures the ps.
         job, update = resolved(program, job, front.parameters) if index == 0 else (job, None)
-    layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, job.update.bucket_bytes)
+    layout = planned(front, job)
     process.metrics.add_layout(layout, index)
     context = RunContext(
         run=settings.run,

@@ -26,7 +26,7 @@ from psfleet.tf.server import session_config
 from worker_service import program_optimizer
 from worker_service.data_shard import least_examples
 from worker_service.evaluation import Evaluator
-from worker_service.frontends import FrontEnd, finite, front_end
+from worker_service.frontends import FrontEnd, finite, front_end, planned
 from worker_service.input_pipeline import read
 from worker_service.local_step import LocalStep
 from worker_service.session_errors import translate_errors
@@ -47,7 +47,7 @@ def check(job: Job, folder: Path) -> str:
     load_callbacks(job)
     front = front_end(_with_one_batch(program, job), job, job.fleet.replicas, 0)
     program_optimizer.resolved(program, job, front.parameters)
-    layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, job.update.bucket_bytes)
+    layout = planned(front, job)
     values = front.initial_values()
     loss = _loss(front, job, layout, values, _first_batch(program, job))
     with translate_errors():

@@ -78,11 +78,10 @@ class Worker:
     def await_generation(self) -> int | None:
         """Waits for a generation that every ps trains; None if the run is over."""
         self._log_start(f"waiting for {self._num_ps()} to restore the model")
-        digest = self._context.layout.digest()
         found: list[int] = []
 
         def is_there(states: States) -> bool:
-            generation = generation_of(states, digest)
+            generation = generation_of(states, self._context.layout)
             found[:] = [] if generation is None else [generation]
             return generation is not None
 

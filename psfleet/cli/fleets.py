@@ -21,6 +21,7 @@ from psfleet.cli.arguments import Fresh, JobFile, Out, Overrides
 from psfleet.cli.status_table import table_of
 from psfleet.errors import LostPeerError, UsageError
 from psfleet.job.job import NAME_PATTERN, load_job
+from psfleet.launch.local.logs import local_logs
 from psfleet.launch.local.status import local_statuses
 from psfleet.launch.logs import fleet_logs
 from psfleet.launch.platform import COMPOSE, Platform, Request, platform
@@ -41,6 +42,10 @@ WATCH_SECS = 2.0
 app = typer.Typer()
 
 On = Annotated[str, typer.Option("--on", metavar="PLATFORM", help="compose or kubernetes.")]
+OnOrHere = Annotated[
+    str | None,
+    typer.Option("--on", metavar="PLATFORM", help="compose or kubernetes; by default runs on this machine, too."),
+]
 Fleet = Annotated[str, typer.Argument(metavar="JOB", help="The job file, or the job's name.", show_default=False)]
 
 
@@ -96,10 +101,7 @@ def status(
     job: Annotated[
         str | None, typer.Argument(metavar="[JOB]", help="A job file or a job's name; all by default.")
     ] = None,
-    on: Annotated[
-        str | None,
-        typer.Option("--on", metavar="PLATFORM", help="compose or kubernetes; by default runs on this machine, too."),
-    ] = None,
+    on: OnOrHere = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of containers and processes.")] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show the table again every 2 seconds.")] = False,
 ) -> None:
@@ -150,12 +152,17 @@ def logs(
         str | None, typer.Option(metavar="TIME", help="Only entries of the last TIME: 30s, 5m, 2h, or seconds.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the lines as they were logged.")] = False,
-    on: On = COMPOSE,
+    on: OnOrHere = None,
 ) -> None:
-    """Print log lines of a fleet: time, level, task, message."""
+    """Print log lines of a fleet, or of a run on this machine: time, level, task, message."""
     start_time = time.time() - _seconds(since) if since is not None else None
     try:
-        lines = fleet_logs(platform(on), _name(job), task, follow, tail)
+        name = _name(job)
+        lines = log_lines.local_or_else(
+            lambda: fleet_logs(platform(on or COMPOSE), name, task, follow, tail),
+            lambda folder: local_logs(folder, task, follow, tail),
+            None if on is not None else name,
+        )
         if start_time is not None:
             lines = log_lines.since(lines, start_time)
         for each, line in lines:

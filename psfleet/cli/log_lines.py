@@ -1,13 +1,40 @@
-"""Log lines as `psfleet logs` prints them: filtered by time, and formatted for readers."""
+"""Log lines as `psfleet logs` prints them: of a fleet or a local run, filtered by time, and formatted for readers."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
+from psfleet.errors import LostPeerError, UsageError
+from psfleet.launch.local.logs import run_folder_of
 from psfleet.service.logs import EntriesAfter, parse_line
+
+Lines = Iterator[tuple[str, str]]
+"""Pairs of a task and a line."""
+
+
+def local_or_else(of_fleet: Callable[[], Lines], of_folder: Callable[[Path], Lines], name: str | None) -> Lines:
+    """Lines of a local run of a job that trains, or else of its fleet, or else of its local run that has ended.
+
+    Args:
+        of_fleet: Returns those of the fleet; raises UsageError or LostPeerError if there is none.
+        of_folder: Returns those of a run folder.
+        name: Of the job; None: only the fleet's are wanted.
+    """
+    runs = Path("runs")
+    running = None if name is None else run_folder_of(name, runs, only_running=True)
+    if running is not None:
+        return of_folder(running)
+    try:
+        return of_fleet()
+    except (UsageError, LostPeerError):
+        ended = None if name is None else run_folder_of(name, runs)
+        if ended is None:
+            raise
+    return of_folder(ended)
 
 
 def since(lines: Iterable[tuple[str, str]], start: float) -> Iterator[tuple[str, str]]:

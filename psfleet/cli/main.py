@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import traceback
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -25,6 +26,7 @@ from psfleet.report.progress import progress, summary
 from psfleet.run_folder import default_folder
 from psfleet.service.logs import log_plain
 from psfleet.service.settings import prepare_tensorflow
+from psfleet.service.stderr_filter import without_tensorflows_own
 
 TYPER_USAGE = 2
 """Exit code of Typer for a malformed command line; mapped to `errors.USAGE`."""
@@ -93,9 +95,12 @@ def export_weights(
     ] = False,
 ) -> None:
     """Export the named tensors of a checkpoint to one file."""
-    if out.name.endswith(export.KERAS_SUFFIXES):
+    needs_tensorflow = out.name.endswith(export.KERAS_SUFFIXES)
+    if needs_tensorflow:
         prepare_tensorflow()
-    typer.echo(f"{out}: {export.export(checkpoint_dir, out, best)} tensors")
+    with without_tensorflows_own() if needs_tensorflow else nullcontext():
+        number = export.export(checkpoint_dir, out, best)
+    typer.echo(f"{out}: {number} tensors")
 
 
 @app.command()

@@ -24,17 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dpsfleet/control/control.proto\x12\x0fpsfleet.control\"O\n\x06\x43\x61ller\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\'\n\x06member\x18\x03 \x01(\x0b\x32\x17.psfleet.control.Member\"=\n\x06Member\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x13\n\x0bincarnation\x18\x02 \x01(\x03\x12\x0f\n\x07process\x18\x03 \x01(\t\">\n\x07Outcome\x12\x11\n\texit_code\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0f\n\x07\x64\x65tails\x18\x03 \x01(\t\"Y\n\tSavedPart\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x0c\n\x04\x66ile\x18\x02 \x01(\t\x12\x11\n\tnum_bytes\x18\x03 \x01(\x03\x12\x0e\n\x06sha256\x18\x04 \x01(\t\x12\r\n\x05\x65rror\x18\x05 \x01(\t\"\xb2\x01\n\x0bWorkerState\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0c\n\x04step\x18\x02 \x01(\x03\x12\x10\n\x08is_alive\x18\x03 \x01(\x08\x12\x0e\n\x06pushed\x18\x04 \x01(\x03\x12\r\n\x05joins\x18\x05 \x01(\x05\x12\r\n\x05\x63\x61use\x18\x06 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x07 \x01(\t\x12\x13\n\x0bincarnation\x18\x08 \x01(\x03\x12\x0f\n\x07process\x18\t \x01(\t\x12\x0f\n\x07program\x18\n \x01(\t\"\x84\x04\n\nShardState\x12\x0b\n\x03run\x18\x01 \x01(\t\x12%\n\x05phase\x18\x02 \x01(\x0e\x32\x16.psfleet.control.Phase\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x0c\n\x04step\x18\x04 \x01(\x03\x12\x12\n\nfinal_step\x18\x05 \x01(\x03\x12\x15\n\rlayout_digest\x18\x06 \x01(\t\x12\x0e\n\x06pushed\x18\x07 \x03(\x03\x12\x0c\n\x04used\x18\x08 \x03(\x03\x12\x11\n\tstaleness\x18\t \x03(\x03\x12)\n\x05parts\x18\n \x03(\x0b\x32\x1a.psfleet.control.SavedPart\x12-\n\x07workers\x18\x0b \x03(\x0b\x32\x1c.psfleet.control.WorkerState\x12)\n\x07outcome\x18\x0c \x01(\x0b\x32\x18.psfleet.control.Outcome\x12\x11\n\toptimizer\x18\r \x01(\t\x12\r\n\x05slots\x18\x0e \x03(\t\x12\x14\n\x0cwaiting_secs\x18\x0f \x01(\x01\x12\r\n\x05\x63\x61use\x18\x10 \x01(\t\x12\x13\n\x0bmodel_bytes\x18\x11 \x01(\x03\x12\x12\n\nfirst_step\x18\x12 \x01(\x03\x12\r\n\x05\x65poch\x18\x13 \x01(\x03\x12\x0e\n\x06quorum\x18\x14 \x01(\x05\x12\x13\n\x0bstop_signal\x18\x15 \x01(\x05\x12\x1b\n\x13reading_first_batch\x18\x16 \x01(\x08\":\n\x0f\x44\x65scribeRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.psfleet.control.Caller\"\xcf\x01\n\x10\x43onfigureRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.psfleet.control.Caller\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x10\n\x08job_json\x18\x03 \x01(\t\x12\x13\n\x0blayout_json\x18\x04 \x01(\t\x12\x19\n\x11\x63heckpoint_folder\x18\x05 \x01(\t\x12\x18\n\x10\x63heckpoints_root\x18\x06 \x01(\t\x12\r\n\x05shard\x18\x07 \x01(\x05\x12\x13\n\x0bupdate_json\x18\x08 \x01(\t\"\xea\x02\n\x0bJoinRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.psfleet.control.Caller\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x14\n\x0cworker_limit\x18\x03 \x01(\x05\x12\r\n\x05\x63\x61use\x18\x04 \x01(\t\x12\x0f\n\x07process\x18\x05 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\x13\n\x0bincarnation\x18\x07 \x01(\x03\x12\r\n\x05joins\x18\x08 \x01(\x05\x12+\n\x05known\x18\t \x03(\x0b\x32\x1c.psfleet.control.WorkerState\x12\x0f\n\x07program\x18\n \x01(\t\x12\x45\n\rprogram_files\x18\x0b \x03(\x0b\x32..psfleet.control.JoinRequest.ProgramFilesEntry\x1a\x33\n\x11ProgramFilesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\">\n\tJoinReply\x12\r\n\x05index\x18\x01 \x01(\x05\x12\r\n\x05joins\x18\x02 \x01(\x05\x12\x13\n\x0bincarnation\x18\x03 \x01(\x03\"\xe0\x01\n\x10HeartbeatRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.psfleet.control.Caller\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x0e\n\x06pushed\x18\x04 \x01(\x03\x12\x0f\n\x07leaving\x18\x05 \x01(\x08\x12\x12\n\ngeneration\x18\x06 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x07 \x01(\t\x12\r\n\x05joins\x18\x08 \x01(\x05\x12\x0c\n\x04\x62\x65\x61t\x18\t \x01(\x03\x12\x1b\n\x13reading_first_batch\x18\n \x01(\x08\x12\x0f\n\x07program\x18\x0b \x01(\tJ\x04\x08\x02\x10\x03\"\x84\x01\n\x19ScheduleCheckpointRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.psfleet.control.Caller\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x0c\n\x04stop\x18\x04 \x01(\x08\x12\x0e\n\x06signal\x18\x05 \x01(\x05\"9\n\x17ScheduleCheckpointReply\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0c\n\x04step\x18\x02 \x01(\x03\"c\n\rFinishRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.psfleet.control.Caller\x12)\n\x07outcome\x18\x02 \x01(\x0b\x32\x18.psfleet.control.Outcome\"7\n\x0cResetRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.psfleet.control.Caller\"\x1b\n\nResetReply\x12\r\n\x05\x66ound\x18\x01 \x01(\x08*;\n\x05Phase\x12\t\n\x05\x45MPTY\x10\x00\x12\x0b\n\x07RUNNING\x10\x01\x12\x0c\n\x08\x43OMPLETE\x10\x02\x12\x0c\n\x08\x46INISHED\x10\x03\x32\xad\x04\n\x0cShardControl\x12I\n\x08\x44\x65scribe\x12 .psfleet.control.DescribeRequest\x1a\x1b.psfleet.control.ShardState\x12K\n\tConfigure\x12!.psfleet.control.ConfigureRequest\x1a\x1b.psfleet.control.ShardState\x12@\n\x04Join\x12\x1c.psfleet.control.JoinRequest\x1a\x1a.psfleet.control.JoinReply\x12K\n\tHeartbeat\x12!.psfleet.control.HeartbeatRequest\x1a\x1b.psfleet.control.ShardState\x12j\n\x12ScheduleCheckpoint\x12*.psfleet.control.ScheduleCheckpointRequest\x1a(.psfleet.control.ScheduleCheckpointReply\x12\x45\n\x06\x46inish\x12\x1e.psfleet.control.FinishRequest\x1a\x1b.psfleet.control.ShardState\x12\x43\n\x05Reset\x12\x1d.psfleet.control.ResetRequest\x1a\x1b.psfleet.control.ResetReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dpsfleet/control/control.proto\x12\x0fpsfleet.control\"O\n\x06\x43\x61ller\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\'\n\x06member\x18\x03 \x01(\x0b\x32\x17.psfleet.control.Member\"=\n\x06Member\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x13\n\x0bincarnation\x18\x02 \x01(\x03\x12\x0f\n\x07process\x18\x03 \x01(\t\">\n\x07Outcome\x12\x11\n\texit_code\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0f\n\x07\x64\x65tails\x18\x03 \x01(\t\"Y\n\tSavedPart\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x0c\n\x04\x66ile\x18\x02 \x01(\t\x12\x11\n\tnum_bytes\x18\x03 \x01(\x03\x12\x0e\n\x06sha256\x18\x04 \x01(\t\x12\r\n\x05\x65rror\x18\x05 \x01(\t\"\xb2\x01\n\x0bWorkerState\x12\r\n\x05index\x18\x01 \x01(\x05\x12\x0c\n\x04step\x18\x02 \x01(\x03\x12\x10\n\x08is_alive\x18\x03 \x01(\x08\x12\x0e\n\x06pushed\x18\x04 \x01(\x03\x12\r\n\x05joins\x18\x05 \x01(\x05\x12\r\n\x05\x63\x61use\x18\x06 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x07 \x01(\t\x12\x13\n\x0bincarnation\x18\x08 \x01(\x03\x12\x0f\n\x07process\x18\t \x01(\t\x12\x0f\n\x07program\x18\n \x01(\t\"\xec\x04\n\nShardState\x12\x0b\n\x03run\x18\x01 \x01(\t\x12%\n\x05phase\x18\x02 \x01(\x0e\x32\x16.psfleet.control.Phase\x12\x12\n\ngeneration\x18\x03 \x01(\x03\x12\x0c\n\x04step\x18\x04 \x01(\x03\x12\x12\n\nfinal_step\x18\x05 \x01(\x03\x12\x15\n\rlayout_digest\x18\x06 \x01(\t\x12\x0e\n\x06pushed\x18\x07 \x03(\x03\x12\x0c\n\x04used\x18\x08 \x03(\x03\x12\x11\n\tstaleness\x18\t \x03(\x03\x12)\n\x05parts\x18\n \x03(\x0b\x32\x1a.psfleet.control.SavedPart\x12-\n\x07workers\x18\x0b \x03(\x0b\x32\x1c.psfleet.control.WorkerState\x12)\n\x07outcome\x18\x0c \x01(\x0b\x32\x18.psfleet.control.Outcome\x12\x11\n\toptimizer\x18\r \x01(\t\x12\r\n\x05slots\x18\x0e \x03(\t\x12\x14\n\x0cwaiting_secs\x18\x0f \x01(\x01\x12\r\n\x05\x63\x61use\x18\x10 \x01(\t\x12\x13\n\x0bmodel_bytes\x18\x11 \x01(\x03\x12\x12\n\nfirst_step\x18\x12 \x01(\x03\x12\r\n\x05\x65poch\x18\x13 \x01(\x03\x12\x0e\n\x06quorum\x18\x14 \x01(\x05\x12\x13\n\x0bstop_signal\x18\x15 \x01(\x05\x12\x1b\n\x13reading_first_batch\x18\x16 \x01(\x08\x12\x37\n\x06tables\x18\x17 \x03(\x0b\x32\'.psfleet.control.ShardState.TablesEntry\x1a-\n\x0bTablesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\":\n\x0f\x44\x65scribeRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.psfleet.control.Caller\"\xcf\x01\n\x10\x43onfigureRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.psfleet.control.Caller\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x10\n\x08job_json\x18\x03 \x01(\t\x12\x13\n\x0blayout_json\x18\x04 \x01(\t\x12\x19\n\x11\x63heckpoint_folder\x18\x05 \x01(\t\x12\x18\n\x10\x63heckpoints_root\x18\x06 \x01(\t\x12\r\n\x05shard\x18\x07 \x01(\x05\x12\x13\n\x0bupdate_json\x18\x08 \x01(\t\"\xea\x02\n\x0bJoinRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.psfleet.control.Caller\x12\r\n\x05index\x18\x02 \x01(\x05\x12\x14\n\x0cworker_limit\x18\x03 \x01(\x05\x12\r\n\x05\x63\x61use\x18\x04 \x01(\t\x12\x0f\n\x07process\x18\x05 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x06 \x01(\t\x12\x13\n\x0bincarnation\x18\x07 \x01(\x03\x12\r\n\x05joins\x18\x08 \x01(\x05\x12+\n\x05known\x18\t \x03(\x0b\x32\x1c.psfleet.control.WorkerState\x12\x0f\n\x07program\x18\n \x01(\t\x12\x45\n\rprogram_files\x18\x0b \x03(\x0b\x32..psfleet.control.JoinRequest.ProgramFilesEntry\x1a\x33\n\x11ProgramFilesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\">\n\tJoinReply\x12\r\n\x05index\x18\x01 \x01(\x05\x12\r\n\x05joins\x18\x02 \x01(\x05\x12\x13\n\x0bincarnation\x18\x03 \x01(\x03\"\xe0\x01\n\x10HeartbeatRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.psfleet.control.Caller\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x0e\n\x06pushed\x18\x04 \x01(\x03\x12\x0f\n\x07leaving\x18\x05 \x01(\x08\x12\x12\n\ngeneration\x18\x06 \x01(\x03\x12\x0f\n\x07\x61\x64\x64ress\x18\x07 \x01(\t\x12\r\n\x05joins\x18\x08 \x01(\x05\x12\x0c\n\x04\x62\x65\x61t\x18\t \x01(\x03\x12\x1b\n\x13reading_first_batch\x18\n \x01(\x08\x12\x0f\n\x07program\x18\x0b \x01(\tJ\x04\x08\x02\x10\x03\"\x84\x01\n\x19ScheduleCheckpointRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.psfleet.control.Caller\x12\x12\n\ngeneration\x18\x02 \x01(\x03\x12\x0c\n\x04step\x18\x03 \x01(\x03\x12\x0c\n\x04stop\x18\x04 \x01(\x08\x12\x0e\n\x06signal\x18\x05 \x01(\x05\"9\n\x17ScheduleCheckpointReply\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x08\x12\x0c\n\x04step\x18\x02 \x01(\x03\"c\n\rFinishRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.psfleet.control.Caller\x12)\n\x07outcome\x18\x02 \x01(\x0b\x32\x18.psfleet.control.Outcome\"7\n\x0cResetRequest\x12\'\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x17.psfleet.control.Caller\"\x1b\n\nResetReply\x12\r\n\x05\x66ound\x18\x01 \x01(\x08*;\n\x05Phase\x12\t\n\x05\x45MPTY\x10\x00\x12\x0b\n\x07RUNNING\x10\x01\x12\x0c\n\x08\x43OMPLETE\x10\x02\x12\x0c\n\x08\x46INISHED\x10\x03\x32\xad\x04\n\x0cShardControl\x12I\n\x08\x44\x65scribe\x12 .psfleet.control.DescribeRequest\x1a\x1b.psfleet.control.ShardState\x12K\n\tConfigure\x12!.psfleet.control.ConfigureRequest\x1a\x1b.psfleet.control.ShardState\x12@\n\x04Join\x12\x1c.psfleet.control.JoinRequest\x1a\x1a.psfleet.control.JoinReply\x12K\n\tHeartbeat\x12!.psfleet.control.HeartbeatRequest\x1a\x1b.psfleet.control.ShardState\x12j\n\x12ScheduleCheckpoint\x12*.psfleet.control.ScheduleCheckpointRequest\x1a(.psfleet.control.ScheduleCheckpointReply\x12\x45\n\x06\x46inish\x12\x1e.psfleet.control.FinishRequest\x1a\x1b.psfleet.control.ShardState\x12\x43\n\x05Reset\x12\x1d.psfleet.control.ResetRequest\x1a\x1b.psfleet.control.ResetReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'psfleet.control.control_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_SHARDSTATE_TABLESENTRY']._loaded_options = None
+  _globals['_SHARDSTATE_TABLESENTRY']._serialized_options = b'8\001'
   _globals['_JOINREQUEST_PROGRAMFILESENTRY']._loaded_options = None
   _globals['_JOINREQUEST_PROGRAMFILESENTRY']._serialized_options = b'8\001'
-  _globals['_PHASE']._serialized_start=2356
-  _globals['_PHASE']._serialized_end=2415
+  _globals['_PHASE']._serialized_start=2460
+  _globals['_PHASE']._serialized_end=2519
   _globals['_CALLER']._serialized_start=50
   _globals['_CALLER']._serialized_end=129
   _globals['_MEMBER']._serialized_start=131
@@ -46,29 +48,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WORKERSTATE']._serialized_start=350
   _globals['_WORKERSTATE']._serialized_end=528
   _globals['_SHARDSTATE']._serialized_start=531
-  _globals['_SHARDSTATE']._serialized_end=1047
-  _globals['_DESCRIBEREQUEST']._serialized_start=1049
-  _globals['_DESCRIBEREQUEST']._serialized_end=1107
-  _globals['_CONFIGUREREQUEST']._serialized_start=1110
-  _globals['_CONFIGUREREQUEST']._serialized_end=1317
-  _globals['_JOINREQUEST']._serialized_start=1320
-  _globals['_JOINREQUEST']._serialized_end=1682
-  _globals['_JOINREQUEST_PROGRAMFILESENTRY']._serialized_start=1631
-  _globals['_JOINREQUEST_PROGRAMFILESENTRY']._serialized_end=1682
-  _globals['_JOINREPLY']._serialized_start=1684
-  _globals['_JOINREPLY']._serialized_end=1746
-  _globals['_HEARTBEATREQUEST']._serialized_start=1749
-  _globals['_HEARTBEATREQUEST']._serialized_end=1973
-  _globals['_SCHEDULECHECKPOINTREQUEST']._serialized_start=1976
-  _globals['_SCHEDULECHECKPOINTREQUEST']._serialized_end=2108
-  _globals['_SCHEDULECHECKPOINTREPLY']._serialized_start=2110
-  _globals['_SCHEDULECHECKPOINTREPLY']._serialized_end=2167
-  _globals['_FINISHREQUEST']._serialized_start=2169
-  _globals['_FINISHREQUEST']._serialized_end=2268
-  _globals['_RESETREQUEST']._serialized_start=2270
-  _globals['_RESETREQUEST']._serialized_end=2325
-  _globals['_RESETREPLY']._serialized_start=2327
-  _globals['_RESETREPLY']._serialized_end=2354
-  _globals['_SHARDCONTROL']._serialized_start=2418
-  _globals['_SHARDCONTROL']._serialized_end=2975
+  _globals['_SHARDSTATE']._serialized_end=1151
+  _globals['_SHARDSTATE_TABLESENTRY']._serialized_start=1106
+  _globals['_SHARDSTATE_TABLESENTRY']._serialized_end=1151
+  _globals['_DESCRIBEREQUEST']._serialized_start=1153
+  _globals['_DESCRIBEREQUEST']._serialized_end=1211
+  _globals['_CONFIGUREREQUEST']._serialized_start=1214
+  _globals['_CONFIGUREREQUEST']._serialized_end=1421
+  _globals['_JOINREQUEST']._serialized_start=1424
+  _globals['_JOINREQUEST']._serialized_end=1786
+  _globals['_JOINREQUEST_PROGRAMFILESENTRY']._serialized_start=1735
+  _globals['_JOINREQUEST_PROGRAMFILESENTRY']._serialized_end=1786
+  _globals['_JOINREPLY']._serialized_start=1788
+  _globals['_JOINREPLY']._serialized_end=1850
+  _globals['_HEARTBEATREQUEST']._serialized_start=1853
+  _globals['_HEARTBEATREQUEST']._serialized_end=2077
+  _globals['_SCHEDULECHECKPOINTREQUEST']._serialized_start=2080
+  _globals['_SCHEDULECHECKPOINTREQUEST']._serialized_end=2212
+  _globals['_SCHEDULECHECKPOINTREPLY']._serialized_start=2214
+  _globals['_SCHEDULECHECKPOINTREPLY']._serialized_end=2271
+  _globals['_FINISHREQUEST']._serialized_start=2273
+  _globals['_FINISHREQUEST']._serialized_end=2372
+  _globals['_RESETREQUEST']._serialized_start=2374
+  _globals['_RESETREQUEST']._serialized_end=2429
+  _globals['_RESETREPLY']._serialized_start=2431
+  _globals['_RESETREPLY']._serialized_end=2458
+  _globals['_SHARDCONTROL']._serialized_start=2522
+  _globals['_SHARDCONTROL']._serialized_end=3079
 # @@protoc_insertion_point(module_scope)

@@ -1,6 +1,7 @@
 """The Python files of a training program and their digest, which is the same in all processes of a run.
 
-A program's files are its module and the modules of the same folder that it imports, directly or not. They are found in
+A program's files are its module and the modules of the same folder that it imports, directly or not; the modules of the
+job's callbacks in that folder count, too. They are found in
 the `import` statements, without importing anything, because an edit of an unrelated file must not end a run. Of a
 program that is installed on Python's path, only its top-level package or module counts: the packages beside it may
 differ between images. Not found are modules that are imported by a computed name, and files that are not Python.
@@ -12,33 +13,55 @@ from __future__ import annotations
 import ast
 import hashlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
+
+from psfleet.job.callback import MLFLOW
+from psfleet.job.job import Job
 
 MAX_FILES = 1000
 """A program with more has the digest of the first of them, in the order in which they are found."""
 DIGEST_CHARS = 16
+PROGRAM_DIGEST = "program_digest"
+"""Key of a manifest's extra content: the digest of the program that trained the checkpoint."""
 
 
-def program_files(program: str, folder: Path) -> dict[str, str]:
+def job_files(job: Job, folder: Path) -> dict[str, str]:
+    """The files of a job's program and of its callbacks; see `program_files`."""
+    return program_files(job.program, folder, [spec.use for spec in job.callbacks if spec.use != MLFLOW])
+
+
+def program_files(program: str, folder: Path, callbacks: Sequence[str] = ()) -> dict[str, str]:
     """The files of a program and the digests of their contents, by path relative to the folder that has its module.
 
     Args:
         program: `module:callable`, as in the job file.
         folder: The folder that is searched before Python's path, as by `load_program`.
+        callbacks: `module:callable` each. They count if they are in `folder`; an installed package that only the chief
+            imports need not be the same in all images.
 
     Returns:
         Empty if there is no such module in a folder.
     """
-    module = program.partition(":")[0]
-    root = module.partition(".")[0]
-    base = _base(root, folder)
-    if base is None:
-        return {}
     found: dict[str, str] = {}
-    waiting = [module]
-    seen: set[str] = set()
+    _add_files(found, _module(program), _base(_module(program), folder), folder)
+    for module in map(_module, callbacks):
+        if _base(module, folder) == folder:
+            _add_files(found, module, folder, folder)
+    return found
+
+
+def _module(reference: str) -> str:
+    return reference.partition(":")[0]
+
+
+def _add_files(found: dict[str, str], module: str, base: Path | None, folder: Path) -> None:
+    """Adds the files of a module below `base`, and of what it imports from there."""
+    if base is None:
+        return
+    root = module.partition(".")[0]
+    waiting, seen = [module], set[str]()
     while waiting and len(found) < MAX_FILES:
         name = waiting.pop(0)
         if name in seen or (base != folder and name.partition(".")[0] != root):
@@ -50,7 +73,6 @@ def program_files(program: str, folder: Path) -> dict[str, str]:
                 content = _read(path)
                 found[relative] = hashlib.sha256(content).hexdigest()[:DIGEST_CHARS]
                 waiting.extend(_imports(content, package))
-    return found
 
 
 def digest(files: Mapping[str, str]) -> str:
@@ -66,8 +88,9 @@ def first_difference(one: Mapping[str, str], other: Mapping[str, str]) -> str:
     return next((name for name in sorted({*one, *other}) if one.get(name) != other.get(name)), "")
 
 
-def _base(root: str, folder: Path) -> Path | None:
-    """The folder that has a top-level module or package."""
+def _base(module: str, folder: Path) -> Path | None:
+    """The folder that has the top-level module or package of a module."""
+    root = module.partition(".")[0]
     if _holds(Path.is_file, folder / f"{root}.py") or _holds(Path.is_dir, folder / root):
         return folder
     try:

@@ -93,10 +93,15 @@ class Task:
         return bool(self._entries())
 
     def has_trained(self) -> bool:
-        """Whether the chief has logged that it or the fleet has made a step; for the chief's task."""
+        """Whether the chief has logged that it or the fleet has made a step; for the chief's task.
+
+        The fleet's step alone does not say so: it is 0 while the ps have no shard, and then that of the checkpoint.
+        """
         entries = self._entries()
         steps = {entry["step"] for entry in entries if entry.get("event") == "fleet" and "step" in entry}
-        return len(steps) > 1 or any(entry.get("event") in SAVED_EVENTS for entry in entries)
+        restored = [entry["step"] for entry in entries if entry.get("event") == "starting" and "step" in entry]
+        has_moved = max(steps, default=0) > max(restored) if restored else len(steps) > 1
+        return has_moved or any(entry.get("event") in SAVED_EVENTS for entry in entries)
 
     def _entries(self) -> list[dict[str, Any]]:
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()

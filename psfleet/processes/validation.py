@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -17,10 +16,9 @@ from psfleet.errors import DeadlineError, PsfleetError
 from psfleet.job.job import Job
 from psfleet.report.verdict import Verdict
 from psfleet.service import settings
+from psfleet.service.stderr_filter import TENSORFLOWS_OWN
 
 MODULE = "worker_service.validation"
-TENSORFLOWS_OWN = re.compile(r"WARNING: All log messages before absl::InitializeLog|I\d{4} \d\d:\d\d:\d\d")
-"""Lines that TensorFlow writes when it is imported, whatever its log level is."""
 
 
 def check_program(job: Job, folder: Path) -> str:

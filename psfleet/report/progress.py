@@ -40,6 +40,16 @@ def starting_entry(job: Job) -> dict[str, str]:
     return {"event": "starting", "message": f"{job.name}: starting {text} (importing TensorFlow takes some seconds)"}
 
 
+def finished_entry(report: Report) -> dict[str, str]:
+    """The log entry that the launcher passes to its listener instead, for a run that has nothing left to do."""
+    saved = report.checkpoint.path if report.checkpoint is not None else "nothing"
+    text = f"step {report.final_step} is saved in {_relative(saved)}, which was verified again"
+    return {
+        "event": "finished",
+        "message": f"{report.name}: done already, {text}; nothing was started (--fresh starts the run anew)",
+    }
+
+
 @contextmanager
 def progress(console: Console, job: Job) -> Iterator[Listener]:
     """A listener that displays the chief's log entries as they arrive; the bar says "starting" until the first step."""

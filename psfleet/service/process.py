@@ -18,7 +18,7 @@ from pathlib import Path
 
 from psfleet import errors
 from psfleet.errors import BadJobError, ProgramError, PsfleetError, StoppedError
-from psfleet.job.program_files import digest, program_files
+from psfleet.job.program_files import digest, job_files
 from psfleet.service.children import end_group_with_this_process
 from psfleet.service.exit_records import ExitRecord
 from psfleet.service.logs import log_json
@@ -121,7 +121,7 @@ def program_digest(settings: Settings) -> str:
     """The digest of the training program for the exit record; empty if there is no record, or no job."""
     if settings.job is None or settings.records is None:
         return ""
-    return digest(program_files(settings.job.program, settings.program_folder))
+    return digest(job_files(settings.job, settings.program_folder))
 
 
 def _loaded(load: Callable[[], Service]) -> Service:

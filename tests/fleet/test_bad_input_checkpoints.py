@@ -91,8 +91,15 @@ def check_counts_kept(report: Report, before: Report) -> None:
 
 
 def test_a_finished_run_is_not_trained_again(folder: Path) -> None:
+    """Nothing is started if nothing has changed; a changed program is evaluated."""
     before = Report.read(folder / "out")
-    said = psfleet(folder, "train", "job.yaml", "--out", "out", "--set", "train.steps=4")
+    again = ("train", "job.yaml", "--out", "out", "--set", "train.steps=4")
+    said = psfleet(folder, *again)
+    assert said.returncode == 0, said
+    assert "tiny: done already, step 4 is saved in " in said.stdout
+    assert Report.read(folder / "out") == before
+    (folder / "program.py").write_text(PROGRAM + "# changed\n")
+    said = psfleet(folder, *again)
     assert said.returncode == 0, said
     report = Report.read(folder / "out")
     check_counts_kept(report, before)

@@ -36,7 +36,7 @@ def test_an_evaluation_that_is_held_does_not_stop_the_fleet(tmp_path: Path) -> N
         assert report.eval["loss"] == fleet.entries("evaluation")[-1]["metrics"]["loss"]
         assert fleet.entries("evaluation")[-1]["step"] == 120
         assert report.events == []
-        calls = (fleet.out / "callbacks" / "0" / "calls").read_text().splitlines()
+        calls = next(fleet.out.glob("callbacks/*/calls")).read_text().splitlines()
         assert calls[0] == "start paced 0"
         assert [call for call in calls if "evaluate" in call] == [
             f"evaluate {at} ['loss']" for at in range(10, 121, 10)

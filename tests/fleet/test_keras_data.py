@@ -68,6 +68,25 @@ def test_weights_metrics_accumulation_and_tables_work_in_a_fleet_that_is_resumed
     assert "Evaluation and training: accuracy by step" in (out / "report.html").read_text()
 
 
+def test_a_worker_with_another_vocabulary_ends_the_run(tmp_path: Path) -> None:
+    """As of a program that adapts its lookup layer to its shard of the data."""
+    own = PROGRAM.replace('vocabulary=["a", "b", "c"]', 'vocabulary=["a", "b", "c" if SHARD == [0] else "d"]')
+    own = own.replace("data.shard(shards, shard)", "SHARD.append(shard) or data.shard(shards, shard)")
+    (tmp_path / "own_words_program.py").write_text(own + "\nSHARD = []\n")
+    job = {
+        "name": "own-words",
+        "program": "own_words_program:build",
+        "fleet": {"ps": 1, "workers": 2},
+        "optimizer": {"name": "sgd", "learning_rate": 0.1},
+        "train": {"steps": 4, "batch_size": 4},
+        "device": {"intra_op_threads": 1},
+    }
+    report = psfleet.train(job, out=tmp_path / "run", program_folder=tmp_path)
+    assert (report.status, report.exit_code) == ("failed", 78), report.error
+    assert report.error is not None
+    assert "layer string_lookup: its lookup table has the content" in report.error
+
+
 def scalars(folder: Path, tag: str) -> dict[int, float]:
     """The values of a scalar by step, from all event files."""
     found = {}

@@ -77,6 +77,21 @@ def test_a_stopped_run_resumes_at_the_step_where_it_stopped(stopped: Stopped, tm
         assert (report.restarts, report.generation) == (0, 3)
 
 
+def test_a_run_that_resumes_is_stopped_at_once_before_its_first_step(stopped: Stopped, tmp_path: Path) -> None:
+    """Nothing is to be saved, so nobody waits for the chief, whose data never come."""
+    folder = shutil.copytree(stopped.folder, tmp_path / "again")
+    patient = {"stop_secs": 10 * START_SECS}
+    with training(folder, programs=SIGNALLED, train={"steps": 2000}, deadlines=patient, hold=0) as fleet:
+        fleet.wait_for(
+            lambda: any(entry["step"] == stopped.step for entry in fleet.entries("fleet")),
+            START_SECS,
+            "the restored step",
+        )
+        fleet.launcher.send_signal(signal.SIGINT)
+        assert fleet.end(START_SECS) == errors.SIGNAL_BASE + signal.SIGINT
+        assert (fleet.report().status, fleet.checkpoint().step) == ("stopped", stopped.step)
+
+
 def test_a_run_stops_while_a_ps_is_away(tmp_path: Path) -> None:
     with training(
         tmp_path, fleet={"workers": 1}, train={"steps": 2000}, deadlines={"stop_secs": 10 * START_SECS}

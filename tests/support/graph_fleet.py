@@ -19,7 +19,7 @@ from psfleet.addresses import Address
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.errors import LostPeerError
 from psfleet.job.job import Job, parse_job
-from psfleet.layout import Layout, TensorSpec
+from psfleet.layout import Layout, Tables, TensorSpec
 from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
 from psfleet.tf import ShardVariables, container_name
@@ -46,6 +46,7 @@ class TwoTensors:
     parameters = (TensorSpec("first", (SIZE,)), TensorSpec("second", (SIZE,)))
     state: tuple[TensorSpec, ...] = ()
     frozen: tuple[TensorSpec, ...] = ()
+    tables: Tables = ()
 
     def build(self, layout: Layout, parameters: tf.Tensor, *_: object) -> TrainingGraph:
         """See `FrontEnd`."""

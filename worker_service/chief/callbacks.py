@@ -30,12 +30,16 @@ class Callbacks:
 
     Args of the constructor:
         run: As of its step 0; may be None if there are no callbacks.
+        names: Of their folders in that of the run, in the same order (`psfleet.job.callback.state_names`).
     """
 
-    def __init__(self, callbacks: Sequence[Callback], events: Events, run: RunInfo | None = None) -> None:
+    def __init__(
+        self, callbacks: Sequence[Callback], events: Events, run: RunInfo | None = None, names: Sequence[str] = ()
+    ) -> None:
         self._callbacks = callbacks
         self._events = events
         self._run_info = run
+        self._names = names
         self._waiting: deque[tuple[str, Call]] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
@@ -59,7 +63,7 @@ class Callbacks:
 
     def _start(self, run: RunInfo, step: int) -> None:
         self._next_steps = [step + 1] * len(self._callbacks)
-        folders = {id(each): run.state / str(index) for index, each in enumerate(self._callbacks)}
+        folders = {id(each): run.state / name for each, name in zip(self._callbacks, self._names, strict=True)}
 
         def call(callback: Callback) -> None:
             state = folders[id(callback)]

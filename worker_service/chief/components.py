@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from psfleet.callbacks import RunInfo
 from psfleet.callbacks.loading import load_callbacks
+from psfleet.job.callback import state_names
 from psfleet.job.job import Job
+from psfleet.job.program_files import PROGRAM_DIGEST
 from psfleet.run_folder import CALLBACKS
 from psfleet.service.settings import Settings
 from worker_service.chief.callbacks import Callbacks
@@ -14,7 +16,7 @@ from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.events import Events
 from worker_service.chief.monitor import Monitor
 from worker_service.chief.recorder import Recorder
-from worker_service.chief.recovery import PROGRAM_DIGEST, Recovery
+from worker_service.chief.recovery import Recovery
 from worker_service.chief.run_attempt import Attempt, begin
 from worker_service.chief.run_finisher import RunFinisher, versions
 from worker_service.chief.storage import Storage
@@ -67,7 +69,9 @@ def chief_components(settings: Settings, context: RunContext, front: FrontEnd, p
     evaluator = Evaluator(front, context.layout, context.job.device)
     storage = Storage(events, context.job.deadlines.stall_secs)
     end_if_stuck(storage, context.fleet.finish)
-    callbacks = Callbacks(load_callbacks(context.job), events, run_info(settings, context.job))
+    callbacks = Callbacks(
+        load_callbacks(context.job), events, run_info(settings, context.job), state_names(context.job.callbacks)
+    )
     monitor = Monitor(context.out, context.job, storage, callbacks)
     monitor.announce()
     recorder = Recorder(context.out, context.job, context.layout, evaluator, storage, monitor)

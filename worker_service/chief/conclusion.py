@@ -14,6 +14,7 @@ from psfleet.checkpoint.tensors import check_tensors
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import CALL_SECS, FINISH_SECS, FleetClient
 from psfleet.errors import DONE, ProgramError, PsfleetError, StoppedError
+from psfleet.job.callback import state_names
 from psfleet.job.job import Job
 from psfleet.job.program import load_program
 from psfleet.layout import Layout
@@ -37,7 +38,7 @@ from worker_service.chief.storage import Storage
 from worker_service.chief.storage_watch import end_if_stuck
 from worker_service.evaluation import Evaluator
 from worker_service.fleet_state import TRAINING, States, outcome_of
-from worker_service.frontends import FrontEnd, front_end
+from worker_service.frontends import FrontEnd, front_end, planned
 from worker_service.joining import finish_as_chief
 from worker_service.run_context import RunContext, TaskAddresses
 
@@ -110,7 +111,7 @@ def conclude(settings: Settings, fleet: FleetClient, stop: Stop, checkpoint: Che
 def _load(settings: Settings, job: Job, checkpoint: Checkpoint) -> tuple[FrontEnd, Layout]:
     """The program and its layout, which the checkpoint fits."""
     front = front_end(load_program(job, settings.program_folder), job, job.fleet.replicas, 0)
-    layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, job.update.bucket_bytes)
+    layout = planned(front, job)
     check_tensors(checkpoint, layout)
     return front, layout
 
@@ -159,7 +160,8 @@ class _Conclusion:
                 made = load_callbacks(self._job)
         except PsfleetError as error:
             self._events.add("chief", 0, "callback_failed", str(error))
-        return Callbacks(made, self._events, run_info(self._settings, self._job))
+        names = state_names(self._job.callbacks)
+        return Callbacks(made, self._events, run_info(self._settings, self._job), names)
 
     def report_failure(self, error: PsfleetError) -> Report | None:
         """Writes the report of a failure, and returns it; None: another report says that the run is done."""

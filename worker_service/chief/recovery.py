@@ -18,6 +18,7 @@ from psfleet.control import control_pb2 as pb
 from psfleet.control.client import PsClient
 from psfleet.errors import BadJobError, StorageError
 from psfleet.job.differences import changes
+from psfleet.job.program_files import PROGRAM_DIGEST
 from psfleet.report.schema import History, Point
 from worker_service.chief.events import Events
 from worker_service.chief.monitor import Monitor
@@ -25,9 +26,6 @@ from worker_service.fleet_state import TRAINING, generation_of
 from worker_service.run_context import RunContext
 
 logger = logging.getLogger("psfleet.chief")
-
-PROGRAM_DIGEST = "program_digest"
-"""Key of a manifest's extra content: the digest of the program that trained it (`psfleet.job.program_files`)."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ class Recovery:
             LostPeerError: A ps was lost meanwhile.
             StorageError: The initial checkpoint cannot be written.
         """
-        generation = generation_of(states, self._layout.digest())
+        generation = generation_of(states, self._layout)
         if generation is not None:
             self._completed = generation
             return RecoveryResult(generation)

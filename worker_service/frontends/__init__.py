@@ -7,10 +7,10 @@ from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram
 from worker_service.frontends.graph import GraphFrontEnd
-from worker_service.frontends.interface import FrontEnd, TrainingGraph
+from worker_service.frontends.interface import FrontEnd, TrainingGraph, planned
 from worker_service.frontends.keras import KerasFrontEnd
 
-__all__ = ["FrontEnd", "TrainingGraph", "front_end"]
+__all__ = ["FrontEnd", "TrainingGraph", "front_end", "planned"]
 
 
 def front_end(program: KerasProgram | GraphProgram, job: Job, num_shards: int, index: int) -> FrontEnd:

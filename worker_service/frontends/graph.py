@@ -12,7 +12,7 @@ from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram
 from psfleet.job.user_code import user_code
-from psfleet.layout import Layout, TensorSpec, state_order
+from psfleet.layout import Layout, Tables, TensorSpec, state_order
 from psfleet.tf.program_data import batches_explained, training_data
 from worker_service.frontends import finite, flat
 from worker_service.frontends.constants import is_constant
@@ -57,6 +57,7 @@ class GraphFrontEnd:
         others = {_spec(name, variable): variable for name, variable in variables.items() if not variable.trainable}
         self.frozen = tuple(spec for spec, variable in others.items() if is_constant(variable))
         self.state = tuple(sorted((spec for spec in others if spec not in self.frozen), key=state_order))
+        self.tables: Tables = ()
         self._evaluation = evaluation_batches(program, job, self._batch_spec) if index == 0 else None
 
     def initial_values(self) -> dict[str, np.ndarray]:

@@ -9,7 +9,8 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from psfleet.layout import Layout, TensorSpec
+from psfleet.job.job import Job
+from psfleet.layout import Layout, Tables, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,13 @@ class FrontEnd(Protocol):
         parameters: Trainable tensors; float32, in the order of creation.
         state: Tensors that the forward pass may change, sorted by `state_order`.
         frozen: Tensors that never change.
+        tables: Lookup tables that the step reads, in the order in which it reads them first.
     """
 
     parameters: tuple[TensorSpec, ...]
     state: tuple[TensorSpec, ...]
     frozen: tuple[TensorSpec, ...]
+    tables: Tables
 
     def initial_values(self) -> dict[str, np.ndarray]:
         """Every named tensor's value from the program's initializers: a function of `job.train.seed`.
@@ -100,3 +103,9 @@ class FrontEnd(Protocol):
             values: Every tensor of `state` after a step, as the ps hold it.
         """
         ...
+
+
+def planned(front: FrontEnd, job: Job) -> Layout:
+    """The layout of a program's tensors on the ps of a job."""
+    buckets = job.update.bucket_bytes
+    return Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, buckets, front.tables)

@@ -157,7 +157,8 @@ class KerasFrontEnd:
             return loss
 
         variables = self._trained + list(others)
-        self._concrete(forward, [tf.TensorSpec(variable.shape, variable.dtype) for variable in variables])
+        concrete = self._concrete(forward, [tf.TensorSpec(variable.shape, variable.dtype) for variable in variables])
+        self.tables = lookup_tables.contents(self._model._flatten_layers(), concrete.graph.captures)
         for variable in changed:
             if any(variable is trained for trained in self._trained):
                 raise self._error(

@@ -15,11 +15,12 @@ from psfleet import errors
 from psfleet.job import function_program
 from psfleet.job.job import Job, load_job, parse_job
 from psfleet.launch import watcher
+from psfleet.launch.local.finished import finished_report
 from psfleet.launch.local.platform import Local
 from psfleet.launch.results import Start, unreported, with_failure
 from psfleet.report import html
 from psfleet.report.attempts import earlier_report, with_end
-from psfleet.report.progress import Listener, progress, starting_entry
+from psfleet.report.progress import Listener, finished_entry, progress, starting_entry
 from psfleet.report.schema import Report
 from psfleet.run_folder import RunFolder, claimed, default_folder
 from psfleet.service import settings
@@ -48,7 +49,7 @@ def train(
         program_folder: Searched first for the program's module; the job file's folder by default, or else the current
             one.
         listener: Called with each log entry of the chief: its `event` is progress, evaluation, checkpoint, … By default
-            a Jupyter notebook shows the progress, and nothing else does.
+            the progress is shown: in a Jupyter notebook, or else on stderr as `psfleet train` does on stdout.
 
     Returns:
         The report, of a failed run too: see its `status`, `exit_code` and `error`.
@@ -67,7 +68,17 @@ def train(
     job = _resolved(job, overrides)
     job = share_cores(job, num_cores(), job.fleet.replicas)
     settings.require_tensorflow()
-    with claimed(Path(out) if out is not None else default_folder(job.name), job, fresh) as run_folder:
+    path = Path(out) if out is not None else default_folder(job.name)
+    done = (
+        None
+        if fresh or (program is not None and own_folder is None)
+        else finished_report(path, job, own_folder or folder)
+    )
+    if done is not None:
+        with _listening(listener, job) as listens:
+            listens(finished_entry(done))
+        return done
+    with claimed(path, job, fresh) as run_folder:
         if program is not None:
             folder = own_folder or function_program.store(program, run_folder.program)
         with _listening(listener, job) as listens:
@@ -84,11 +95,11 @@ def _resolved(job: Job | Path | str | Mapping[str, Any], overrides: Sequence[str
 
 @contextmanager
 def _listening(listener: Listener | None, job: Job) -> Iterator[Listener]:
-    """The caller's listener, or else one that shows the progress in a notebook."""
-    console = Console(soft_wrap=True)
-    if listener is not None or not console.is_jupyter:
-        yield listener or (lambda entry: None)
+    """The caller's listener, or else one that shows the progress in a notebook or on stderr."""
+    if listener is not None:
+        yield listener
         return
+    console = Console(soft_wrap=True, stderr=not Console().is_jupyter)
     with progress(console, job) as shown:
         yield shown
 

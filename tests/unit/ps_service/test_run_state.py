@@ -21,9 +21,8 @@ from psfleet.errors import BUG
 
 def plan() -> Any:
     """Of generation 1, with a quorum of 2."""
-    return SimpleNamespace(
-        generation=1, job=SimpleNamespace(quorum=2), layout=SimpleNamespace(digest=lambda: "digest of the layout")
-    )
+    layout = SimpleNamespace(digest=lambda: "digest of the layout", tables=())
+    return SimpleNamespace(generation=1, job=SimpleNamespace(quorum=2), layout=layout)
 
 
 @dataclass

@@ -46,7 +46,7 @@ class CountingShard:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        layout = SimpleNamespace(digest=self.digest)
+        layout = SimpleNamespace(digest=self.digest, tables=(("words", "digest of words"),))
         job = SimpleNamespace(quorum=2)
         self.plan = SimpleNamespace(generation=1, job=job, layout=layout, optimizer="sgd")
         self.writer = SimpleNamespace(parts=list)
@@ -120,6 +120,7 @@ def test_a_heartbeat_neither_calls_tensorflow_nor_computes_the_digest_of_the_lay
     for number in (1, 2, 3):
         state = beat(servicer, caller, number)
     assert (state.step, state.layout_digest, state.quorum) == (4, "digest of the layout", 2)
+    assert dict(state.tables) == {"words": "digest of words"}
     assert shard.calls == ["digest"]
     assert not state.workers, "their number would make it slower"
     assert [worker.index for worker in beat(servicer, joined(servicer, "chief", 0)).workers] == [0, 1]

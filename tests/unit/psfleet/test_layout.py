@@ -172,3 +172,11 @@ def test_the_digest_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(Layout, "to_dict")
     assert layout.digest() == digest
     assert layout == same
+
+
+def test_lookup_tables_are_part_of_the_digest_and_of_no_checkpoint() -> None:
+    specs = [TensorSpec("w", (3,))]
+    plain, one, two = (Layout.plan(specs, [], [], 1, 4096, tables) for tables in ((), [("a", "1")], [("a", "2")]))
+    assert len({plain.digest(), one.digest(), two.digest()}) == 3
+    assert Layout.from_dict(json.loads(json.dumps(one.to_dict()))) == one
+    assert one.saved == plain

@@ -7,8 +7,9 @@ import signal
 import pytest
 
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import ReplacedError
-from worker_service.fleet_state import States, check_chief, has_generation, stop_error, trains_on
+from psfleet.errors import BadJobError, ReplacedError
+from psfleet.layout import Layout, TensorSpec
+from worker_service.fleet_state import States, check_chief, generation_of, has_generation, stop_error, trains_on
 
 
 def states_with(incarnation: int) -> States:
@@ -78,3 +79,26 @@ def test_a_fleet_trains_on_without_a_worker_if_every_shard_makes_steps(
     before: States, after: States, trains: bool
 ) -> None:
     assert trains_on(before, after) == trains
+
+
+def layout_with(**tables: str) -> Layout:
+    return Layout.plan([TensorSpec("w", (3,))], [], [], 1, 4096, tuple(tables.items()))
+
+
+def training(layout: Layout) -> States:
+    digest = layout.digest()
+    return [pb.ShardState(phase=pb.RUNNING, generation=2, layout_digest=digest, tables=dict(layout.tables))]
+
+
+def test_a_fleet_with_the_tensors_and_lookup_tables_of_the_program_has_a_generation() -> None:
+    assert generation_of(training(layout_with(words="one")), layout_with(words="one")) == 2
+
+
+def test_a_lookup_table_with_another_content_is_refused_by_the_name_of_its_layer() -> None:
+    expected = (
+        "layer words: its lookup table has the content two in this process and one in the chief; expected the same"
+    )
+    with pytest.raises(BadJobError, match=expected):
+        generation_of(training(layout_with(colors="same", words="one")), layout_with(colors="same", words="two"))
+    with pytest.raises(BadJobError, match=r"ps 0 has layout .*, expected .* of this program"):
+        generation_of(training(layout_with(words="one")), layout_with(others="one"))

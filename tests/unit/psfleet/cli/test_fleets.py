@@ -157,3 +157,15 @@ def test_a_local_run_may_end_while_it_is_watched_without_an_engine(
     monkeypatch.setattr(fleets, "Event", Pause)
     said = psfleet("status", "--watch")
     assert (said.code, said.out.count("starting"), "no fleet is there" in said.out) == (130, 1, True), said
+
+
+def test_the_logs_of_a_local_run_are_printed_if_it_trains_or_no_fleet_has_its_name(
+    psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with claimed(Path("runs/tiny"), load_job(Path("job.yaml")), fresh=False) as folder:
+        folder.log("worker", 0).write_text("\n".join([*log({**ENTRY, "message": "a local chief"})]) + "\n")
+        assert "a local chief" in psfleet("logs", "job.yaml").out
+    assert "ps is ready" in psfleet("logs", "tiny").out
+    monkeypatch.setattr(fleets, "platform", lambda name: ScriptedPlatform([]))
+    assert "a local chief" in psfleet("logs", "tiny", "chief").out
+    assert psfleet("logs", "tiny", "--on", "compose").code == 64

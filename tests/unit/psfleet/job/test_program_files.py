@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from psfleet.job.program_files import digest, first_difference, program_files
+from psfleet.job.job import parse_job
+from psfleet.job.program_files import digest, first_difference, job_files, program_files
 
 
 @pytest.fixture
@@ -140,3 +141,14 @@ def test_an_unreadable_folder_has_no_files_of_the_program(folder: Path, monkeypa
     monkeypatch.setattr(Path, "stat", refuse)
     assert sorted(program_files("program:build", folder)) == ["late/part.py", "layers.py", "program.py"]
     assert program_files("readers:build", locked) == {}
+
+
+def test_the_modules_of_callbacks_in_its_folder_are_part_of_the_program(folder: Path) -> None:
+    (folder / "watching.py").write_text("import notes\n")
+    content = {"name": "sample", "program": "program:build", "train": {"steps": 1, "batch_size": 1}}
+    content |= {"optimizer": {"name": "sgd", "learning_rate": 0.1}}
+    job = parse_job({**content, "callbacks": ["mlflow", "watching:Log", "json:loads"]})
+    before = job_files(job, folder)
+    assert before.keys() - job_files(parse_job(content), folder).keys() == {"watching.py", "notes.py"}
+    (folder / "notes.py").write_text("changed = True\n")
+    assert first_difference(before, job_files(job, folder)) == "notes.py"

@@ -152,16 +152,26 @@ def test_a_process_that_says_nothing_is_not_quoted_with_the_words_of_the_one_bef
     assert task.cause_of_end() == "exit code 70"
 
 
+EMPTY = {"event": "fleet", "step": 0}
+"""The chief's table before the ps have a shard."""
+RESTORED = {"event": "starting", "step": 40}
+
+
 @pytest.mark.parametrize(
     ("entries", "has_begun", "has_trained"),
     [
         ([], False, False),
         ([{"event": "starting"}, {"event": "fleet", "step": 40}, {"event": "fleet", "step": 40}], True, False),
+        ([EMPTY, RESTORED, {"event": "fleet", "step": 40}], True, False),
+        ([EMPTY, RESTORED, {"event": "fleet", "step": 41}], True, True),
         ([{"event": "fleet", "step": 40}, {"event": "fleet", "step": 41}], True, True),
         ([{"event": "starting"}, {"event": "progress", "step": 1}], True, True),
         ([{"event": "verified", "step": 100}], True, True),
     ],
-    ids=["importing TensorFlow", "restored step 40", "the fleet trains", "the chief trains", "all is saved"],
+    ids=[
+        *("importing TensorFlow", "restored step 40", "restored after a first table", "the fleet trains on"),
+        *("a chief came back to a fleet that trains", "the chief trains", "all is saved"),
+    ],
 )
 def test_a_log_tells_whether_there_is_something_to_save(
     tmp_path: Path, entries: list[dict[str, Any]], has_begun: bool, has_trained: bool

@@ -66,7 +66,8 @@ def events(tmp_path: Path) -> Events:
 
 
 def callbacks_of(tmp_path: Path, events: Events, *callbacks: Callback) -> Callbacks:
-    return Callbacks(callbacks, events, RunInfo("sample", "sample-1", {}, tmp_path, tmp_path / "callbacks", 0))
+    names = [str(index) for index in range(len(callbacks))]
+    return Callbacks(callbacks, events, RunInfo("sample", "sample-1", {}, tmp_path, tmp_path / "callbacks", 0), names)
 
 
 def test_every_callback_is_called_in_the_order_of_what_happened(tmp_path: Path, events: Events) -> None:

@@ -13,10 +13,11 @@ from support.chief_samples import Ps, sample_context, sample_job, shard_state
 from psfleet.checkpoint import committed
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, LostPeerError, NoCheckpointError
+from psfleet.job.program_files import PROGRAM_DIGEST
 from psfleet.layout import Layout, TensorSpec
 from psfleet.report.schema import History, Point
 from worker_service.chief.events import Events
-from worker_service.chief.recovery import PROGRAM_DIGEST, Recovery
+from worker_service.chief.recovery import Recovery
 
 EMPTY = pb.ShardState(run="run", phase=pb.EMPTY, cause="killed by SIGKILL")
 

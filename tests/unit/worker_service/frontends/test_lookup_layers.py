@@ -143,6 +143,36 @@ def test_losses_weights_and_evaluation_are_those_of_keras(style: str) -> None:
     assert stepper.front.evaluate(values, lambda batch: 1 / 0)["loss"] == pytest.approx(expected["loss"], abs=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("style", "names"),
+    [
+        ("text_vectorization", ["text_vectorization"]),
+        ("twice", ["string_lookup", "string_lookup_1"]),
+        ("inverted", ["string_lookup", "string_lookup_1"]),
+        ("normalization_and_discretization", []),
+    ],
+)
+def test_tables_have_the_names_of_their_layers(style: str, names: list[str]) -> None:
+    assert [name for name, _ in front_of(style).tables] == names
+
+
+def test_tables_of_other_keys_or_values_differ() -> None:
+    """A program that adapts on its shard of the data gives each worker other words."""
+
+    def digest_of(*vocabulary: str) -> str:
+        lookup = layers.StringLookup(vocabulary=[*vocabulary], output_mode="one_hot")
+        data = tf.data.Dataset.from_tensor_slices((COLORS, Y))
+        program = KerasProgram(
+            model=lambda: behind(keras.Input((1,), dtype="string"), lookup), loss="mse", train=lambda *_: data
+        )
+        [(name, digest)] = front_end(program, sample_job(), 1, 0).tables
+        assert name == lookup.name
+        return digest
+
+    assert digest_of("cat", "dog", "owl") == digest_of("cat", "dog", "owl")
+    assert len({digest_of("cat", "dog"), digest_of("dog", "cat"), digest_of("cat", "cow"), digest_of("cat")}) == 4
+
+
 def test_each_session_of_a_fleet_has_the_tables() -> None:
     style = "string_lookup"
     expected_losses, _ = trained_by_keras(style)

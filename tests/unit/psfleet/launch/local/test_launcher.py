@@ -97,3 +97,15 @@ def test_the_report_of_the_chief_is_that_of_this_attempt_only(out: Path, monkeyp
 def test_a_fresh_run_has_one_attempt(out: Path) -> None:
     report = train(job(), out=out, fresh=True)
     assert (report.exit_code, report.loss, len(report.attempts)) == (78, None, 1)
+
+
+def test_a_script_shows_the_progress_on_stderr_unless_it_listens(
+    out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What a script prints itself is on stdout."""
+    train(job(), out=out, listener=lambda entry: None)
+    assert capsys.readouterr() == ("", "")
+    train(job(), out=out)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("small: starting 1 ps, ")

@@ -1,0 +1,65 @@
+"""Recognizes a run in a folder that has nothing left to do, so that starting it again starts no process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from psfleet.checkpoint import store
+from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.errors import DONE, PsfleetError
+from psfleet.job.differences import changes
+from psfleet.job.job import Job
+from psfleet.job.program_files import PROGRAM_DIGEST, digest, job_files
+from psfleet.report.attempts import earlier_report
+from psfleet.report.schema import Report
+from psfleet.run_folder import CHECKPOINTS, LOCAL, Owner, is_locked, owner
+
+SKIPPED = "evaluation_skipped"
+"""Event of a run whose last evaluation may be missing: the next attempt evaluates."""
+
+
+def finished_report(folder: Path, job: Job, program_folder: Path) -> Report | None:
+    """The report of a run that is done, if the same job and program would find nothing to do; changes nothing.
+
+    Its final checkpoint is read and verified. In any doubt the fleet decides, which checks the model, too.
+
+    Args:
+        folder: The run folder; may be missing.
+        job: As it would be started, resolved.
+        program_folder: Of the program.
+    """
+    if owner(folder) != Owner(job.name, LOCAL) or is_locked(folder):
+        return None
+    report = earlier_report(folder)
+    if report is None or not _is_done(report, job):
+        return None
+    try:
+        checkpoint = store.newest(folder / CHECKPOINTS)
+    except (PsfleetError, OSError):
+        return None
+    if (
+        checkpoint is None
+        or not _is_of_report(checkpoint, report)
+        or not _is_unchanged(checkpoint, job, program_folder)
+    ):
+        return None
+    return report.located(folder.resolve())
+
+
+def _is_done(report: Report, job: Job) -> bool:
+    """Whether a report says that the job's last step was made, and that nothing is missing after it."""
+    is_whole = report.stopped_early is None and not any(event.kind == SKIPPED for event in report.events)
+    return (report.status, report.exit_code, report.final_step) == ("done", DONE, job.train.steps) and is_whole
+
+
+def _is_of_report(checkpoint: Checkpoint, report: Report) -> bool:
+    """Whether a checkpoint is the last one of the run of a report."""
+    named = report.checkpoint
+    return named is not None and (named.step, Path(named.path).name) == (report.final_step, checkpoint.folder.name)
+
+
+def _is_unchanged(checkpoint: Checkpoint, job: Job, program_folder: Path) -> bool:
+    """Whether the checkpoint was trained by this job and by this program."""
+    trained_by, program = checkpoint.extra.get("job"), digest(job_files(job, program_folder))
+    is_same_job = isinstance(trained_by, dict) and not changes(trained_by, job)
+    return is_same_job and program != "" and program == checkpoint.extra.get(PROGRAM_DIGEST)
