@@ -95,11 +95,15 @@ class RmsProp(v1.train.RMSPropOptimizer):
         return tf.group(*stored, var.assign_sub(move, read_value=False))
 
 
-def learning_rate(optimizer: schema.OptimizerBase, step: tf.Tensor) -> tf.Tensor:
-    """The scheduled learning rate at a step: a float32 scalar of an int64 scalar."""
+def learning_rate(optimizer: schema.OptimizerBase, step: tf.Tensor, base: tf.Tensor | None = None) -> tf.Tensor:
+    """The scheduled learning rate at a step: a float32 scalar of an int64 scalar.
+
+    Args:
+        base: float32 scalar that replaces `learning_rate` of the job: with a plateau schedule, as reduced so far.
+    """
     schedule = optimizer.schedule
     at = tf.cast(step, tf.float32)
-    base = tf.constant(optimizer.learning_rate, tf.float32)
+    base = tf.constant(optimizer.learning_rate, tf.float32) if base is None else base
     rate: tf.Tensor
     match schedule:
         case schema.Exponential():

@@ -99,6 +99,20 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             run.set_stop_signal(request.signal)
         return pb.ScheduleCheckpointReply(accepted=accepted, step=shard.step)
 
+    def ScheduleReductions(
+        self, request: pb.ScheduleReductionsRequest, context: grpc.ServicerContext
+    ) -> pb.ScheduleReductionsReply:
+        """See control.proto."""
+        run = self._run(request.caller, context)
+        with _refusals(context):
+            run.admit_chief(request.caller.member)
+        shard = run.shard
+        if shard is None or shard.plan.generation != request.generation:
+            return pb.ScheduleReductionsReply(accepted=False, step=shard.step if shard else 0)
+        pause_at = request.pause_at if request.HasField("pause_at") else None
+        accepted = shard.schedule_reductions(request.reductions, pause_at)
+        return pb.ScheduleReductionsReply(accepted=accepted, step=shard.step)
+
     def Finish(self, request: pb.FinishRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""
         run = self._run(request.caller, context)
@@ -172,6 +186,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             job=job_from_json(request.job_json),
             layout=Layout.from_dict(json.loads(request.layout_json)),
             checkpoints_root=Path(request.checkpoints_root),
+            reductions=tuple(request.reductions),
         )
         with run.lock:
             run.view.check_generation(plan.generation)

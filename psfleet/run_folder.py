@@ -16,6 +16,7 @@ from psfleet.errors import DeadlineError, UsageError
 from psfleet.job.function_program import FILES
 from psfleet.job.job import Job
 from psfleet.polling import wait_until
+from psfleet.report.reductions import ReductionLog
 from psfleet.report.schema import EvaluationLog, EventLog, History, Report
 
 LOCAL = "local"
@@ -56,7 +57,9 @@ OF_ONE_START = (*OF_ONE_ATTEMPT, STARTED, LOGS)
 """Files and subfolders whose content is deleted when a run starts or resumes."""
 OVERWRITTEN = (*REPORTED, *OF_ONE_START)
 """Files and subfolders that every run writes anew or deletes."""
-ALL_RESULTS = (CHECKPOINTS, TENSORBOARD, PROGRAM, CALLBACKS, History.FILE_NAME, EvaluationLog.FILE_NAME, *OVERWRITTEN)
+CONTINUED = (History.FILE_NAME, EvaluationLog.FILE_NAME, ReductionLog.FILE_NAME)
+"""Files that a run continues when it resumes."""
+ALL_RESULTS = (CHECKPOINTS, TENSORBOARD, PROGRAM, CALLBACKS, *CONTINUED, *OVERWRITTEN)
 """Files and subfolders whose content `--fresh` deletes."""
 
 

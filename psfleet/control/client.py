@@ -72,6 +72,7 @@ class PsClient:
         checkpoint_folder: str,
         checkpoints_root: str,
         timeout_secs: float,
+        reductions: Sequence[int] = (),
     ) -> pb.ShardState:
         """Builds the ps's shard for a generation, and restores it from a checkpoint.
 
@@ -83,6 +84,7 @@ class PsClient:
             checkpoint_folder: The checkpoint that is restored.
             checkpoints_root: The folder in which checkpoints are written.
             timeout_secs: Deadline of the call.
+            reductions: The steps from which on the learning rate is reduced.
         """
         layout_json = json.dumps(layout.to_dict())
         request = pb.ConfigureRequest(
@@ -93,6 +95,7 @@ class PsClient:
             layout_json=layout_json,
             checkpoint_folder=checkpoint_folder,
             checkpoints_root=checkpoints_root,
+            reductions=reductions,
         )
         return self._call(self._stub.Configure, request, timeout_secs)
 
@@ -114,6 +117,19 @@ class PsClient:
             caller=self._caller, generation=generation, step=step, stop=stop, signal=signal_number
         )
         return self._call(self._stub.ScheduleCheckpoint, request)
+
+    def schedule_reductions(
+        self, generation: int, reductions: Sequence[int], pause_at: int | None = None
+    ) -> pb.ScheduleReductionsReply:
+        """Sets the steps from which on the learning rate is reduced.
+
+        Args:
+            pause_at: No update follows this step until the next call; None: a pause ends.
+        """
+        request = pb.ScheduleReductionsRequest(
+            caller=self._caller, generation=generation, reductions=reductions, pause_at=pause_at
+        )
+        return self._call(self._stub.ScheduleReductions, request)
 
     def finish(self, outcome: pb.Outcome) -> pb.ShardState:
         """Ends the run with an outcome."""

@@ -141,7 +141,7 @@ class DescribeRequest(_message.Message):
     def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ...) -> None: ...
 
 class ConfigureRequest(_message.Message):
-    __slots__ = ("caller", "generation", "job_json", "layout_json", "checkpoint_folder", "checkpoints_root", "shard")
+    __slots__ = ("caller", "generation", "job_json", "layout_json", "checkpoint_folder", "checkpoints_root", "shard", "reductions")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     JOB_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +149,7 @@ class ConfigureRequest(_message.Message):
     CHECKPOINT_FOLDER_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINTS_ROOT_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
+    REDUCTIONS_FIELD_NUMBER: _ClassVar[int]
     caller: Caller
     generation: int
     job_json: str
@@ -156,7 +157,8 @@ class ConfigureRequest(_message.Message):
     checkpoint_folder: str
     checkpoints_root: str
     shard: int
-    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., generation: _Optional[int] = ..., job_json: _Optional[str] = ..., layout_json: _Optional[str] = ..., checkpoint_folder: _Optional[str] = ..., checkpoints_root: _Optional[str] = ..., shard: _Optional[int] = ...) -> None: ...
+    reductions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., generation: _Optional[int] = ..., job_json: _Optional[str] = ..., layout_json: _Optional[str] = ..., checkpoint_folder: _Optional[str] = ..., checkpoints_root: _Optional[str] = ..., shard: _Optional[int] = ..., reductions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ("caller", "index", "worker_limit", "cause", "process", "address", "incarnation", "joins", "known", "program", "program_files")
@@ -240,6 +242,26 @@ class ScheduleCheckpointRequest(_message.Message):
     def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., stop: _Optional[bool] = ..., signal: _Optional[int] = ...) -> None: ...
 
 class ScheduleCheckpointReply(_message.Message):
+    __slots__ = ("accepted", "step")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    step: int
+    def __init__(self, accepted: _Optional[bool] = ..., step: _Optional[int] = ...) -> None: ...
+
+class ScheduleReductionsRequest(_message.Message):
+    __slots__ = ("caller", "generation", "reductions", "pause_at")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    REDUCTIONS_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_AT_FIELD_NUMBER: _ClassVar[int]
+    caller: Caller
+    generation: int
+    reductions: _containers.RepeatedScalarFieldContainer[int]
+    pause_at: int
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., generation: _Optional[int] = ..., reductions: _Optional[_Iterable[int]] = ..., pause_at: _Optional[int] = ...) -> None: ...
+
+class ScheduleReductionsReply(_message.Message):
     __slots__ = ("accepted", "step")
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]

@@ -17,10 +17,10 @@ from psfleet.launch.logs import fleet_table, with_indices
 from psfleet.launch.platform import TRAINING, Member, Platform
 from psfleet.report.attempts import earlier_report, with_attempt
 from psfleet.report.evidence import with_own_checkpoints
-from psfleet.report.schema import EvaluationLog, EventLog, History, Report
-from psfleet.run_folder import CHECKPOINTS, LOGS, TENSORBOARD, RunFolder
+from psfleet.report.schema import EventLog, Report
+from psfleet.run_folder import CHECKPOINTS, CONTINUED, LOGS, TENSORBOARD, RunFolder
 
-ALWAYS = (CHECKPOINTS, TENSORBOARD, History.FILE_NAME, EvaluationLog.FILE_NAME)
+ALWAYS = (CHECKPOINTS, TENSORBOARD, *CONTINUED)
 """Results that are copied whatever their age: a resumed run continues them."""
 OF_THIS_START = (EventLog.FILE_NAME, Report.FILE_NAME)
 """Results of which only those of this start of the fleet replace the ones in the run folder."""

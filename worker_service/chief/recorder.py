@@ -217,7 +217,7 @@ class Recorder:
 
     def _learning_rate(self, global_step: int) -> float | None:
         """Of the update that led to a step."""
-        return scheduled_rate(self._job.optimizer, max(0, global_step - 1))
+        return scheduled_rate(self._job.optimizer, max(0, global_step - 1), self.monitor.reductions.steps)
 
     def _gradient_norm(self, session: WorkerSession) -> float | None:
         return session.gradient_norm() if self._job.optimizer.clip_norm is not None else None

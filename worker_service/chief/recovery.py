@@ -102,9 +102,10 @@ class Recovery:
             checkpoint = self._write_initial(generation)
         trained_in = max([point.generation if point else 0, checkpoint.generation, self._completed])
         self._log(states, checkpoint, trained, generation, trained_in)
+        reductions = [] if self._monitor is None else self._monitor.reductions.settled()
         with ThreadPoolExecutor(len(states)) as pool:
             calls = [
-                pool.submit(self._configure, client, shard, generation, checkpoint)
+                pool.submit(self._configure, client, shard, generation, checkpoint, reductions)
                 for shard, client in enumerate(self._context.fleet.ps)
             ]
         for call in calls:
@@ -117,7 +118,9 @@ class Recovery:
         points = History(self._context.out / History.FILE_NAME).read()
         return points[-1] if points else None
 
-    def _configure(self, client: PsClient, shard: int, generation: int, checkpoint: Checkpoint) -> pb.ShardState:
+    def _configure(
+        self, client: PsClient, shard: int, generation: int, checkpoint: Checkpoint, reductions: Sequence[int]
+    ) -> pb.ShardState:
         return client.configure(
             shard=shard,
             generation=generation,
@@ -126,6 +129,7 @@ class Recovery:
             checkpoint_folder=str(checkpoint.folder),
             checkpoints_root=str(self._root),
             timeout_secs=self._job.deadlines.start_secs,
+            reductions=reductions,
         )
 
     def _write_initial(self, generation: int) -> Checkpoint:

@@ -1,0 +1,56 @@
+"""The steps from which on a plateau schedule reduces the learning rate of a shard, and the pause that makes them exact.
+
+All ps must reduce the rate from the same step on, but a request can come too late for one of them. So the chief first
+has every ps pause at a step ahead. Once all have accepted it, none passes it before the chief has sent it as that of a
+reduction.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+from psfleet.control import MIN_STEPS_AHEAD
+
+
+class RateReductions:
+    """The reductions of one shard; its methods may be called from any thread.
+
+    Args of the constructor:
+        steps: From which on the rate is reduced, each once more.
+    """
+
+    def __init__(self, steps: Sequence[int] = ()) -> None:
+        self._steps = tuple(steps)
+        self._pause_at: int | None = None
+        self._is_closed = False
+        self._changed = threading.Condition()
+
+    def schedule(self, steps: Sequence[int], pause_at: int | None, present: int) -> bool:
+        """Replaces the steps and the pause.
+
+        Args:
+            pause_at: No update may follow this step until the next call; None: updates continue.
+            present: The shard's step, which does not change during this call.
+
+        Returns:
+            False if the pause is so close that an update after it can have started; then nothing changes.
+        """
+        if pause_at is not None and pause_at < present + MIN_STEPS_AHEAD:
+            return False
+        with self._changed:
+            self._steps, self._pause_at = tuple(steps), pause_at
+            self._changed.notify_all()
+        return True
+
+    def await_number(self, step: int) -> int:
+        """Waits while the shard must pause at a step, or until `close`; the number of reductions up to that step."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed or self._pause_at != step)
+            return sum(each <= step for each in self._steps)
+
+    def close(self) -> None:
+        """Ends a pause for good."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
