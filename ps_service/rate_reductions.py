@@ -49,6 +49,11 @@ class RateReductions:
             self._changed.wait_for(lambda: self._is_closed or self._pause_at != step)
             return sum(each <= step for each in self._steps)
 
+    def pauses_at(self, step: int) -> bool:
+        """Whether no update may follow a step at present."""
+        with self._changed:
+            return self._pause_at == step
+
     def close(self) -> None:
         """Ends a pause for good."""
         with self._changed:

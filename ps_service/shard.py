@@ -143,6 +143,11 @@ class Shard:
         with self._lock:
             return self._reductions.schedule(steps, pause_at, self.step)
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether updates wait for the chief to decide from which step on the learning rate is reduced."""
+        return self._reductions.pauses_at(self.step)
+
     def close(self) -> None:
         """Ends the loop and drops the shard's resources."""
         self._closing.set()

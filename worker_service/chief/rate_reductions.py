@@ -84,6 +84,8 @@ class RateReductions:
 
     def _reduce(self, due: Evaluation, generation: int, ps: Sequence[PsClient], present: int) -> None:
         """Makes a reduction, or none: then the next heartbeat tries again."""
+        # Until it is sent: an error must not leave a ps in its pause.
+        self._sent_to = NOWHERE
         step = self._agreed_step(due.step, generation, ps, present)
         if step is not None:
             self._record(due, step)

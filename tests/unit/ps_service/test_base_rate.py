@@ -76,10 +76,12 @@ def test_a_shard_pauses_at_a_step_until_the_reductions_are_known() -> None:
     assert shard.schedule_reductions([], pause_at=3)
     with advancing(shard, 6) as thread:
         wait_until(lambda: shard.step == 3, SECS, "the step of the pause")
+        assert shard.is_paused
         thread.join(0.2)
         assert shard.step == 3, "a shard passed the step at which it must pause"
         assert shard.schedule_reductions([3], pause_at=None)
         wait_until(lambda: shard.step == 6, SECS, "the updates after the pause")
+    assert not shard.is_paused
     assert shard._graph.numbers == [0, 0, 0, 1, 1, 1]
 
 

@@ -199,6 +199,27 @@ def test_a_reduction_that_the_disk_refuses_is_not_made_and_no_ps_pauses(
     assert [event.kind for event in run.storage.events.all()] == ["write_failed", "learning_rate_reduced"]
 
 
+def test_after_an_error_between_proposal_and_record_no_ps_stays_in_its_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path)
+    run.evaluate(10, 0.5)
+    run.evaluate(20, 0.4)
+    with monkeypatch.context() as broken:
+        broken.setattr(ReductionLog, "append", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            run.beat()
+    for shard in run.shards:
+        shard.advance(60)
+    assert [shard.step for shard in run.shards] == [20] * NUM_PS
+    run.evaluate(30, 0.6)
+    run.beat()
+    for shard in run.shards:
+        shard.advance(60)
+    assert [shard.step for shard in run.shards] == [60] * NUM_PS
+    run.check()
+
+
 def test_no_reduction_is_made_at_the_final_step(tmp_path: Path) -> None:
     run = Run(tmp_path)
     for shard in run.shards:
