@@ -23,25 +23,29 @@ class RateReductions:
     def __init__(self, steps: Sequence[int] = ()) -> None:
         self._steps = tuple(steps)
         self._pause_at: int | None = None
+        self._newest = (-1, 0)
         self._is_closed = False
         self._changed = threading.Condition()
 
-    def schedule(self, steps: Sequence[int], pause_at: int | None, present: int) -> bool:
+    def schedule(self, steps: Sequence[int], pause_at: int | None, order: tuple[int, int], present: int) -> bool:
         """Replaces the steps and the pause.
 
         Args:
             pause_at: No update may follow this step until the next call; None: updates continue.
+            order: Of the request: the chief's incarnation, and the number of its request. One whose deadline has passed
+                can arrive after the request that ended its pause.
             present: The shard's step, which does not change during this call.
 
         Returns:
-            False if the pause is so close that an update after it can have started; then nothing changes.
+            False if nothing changes: an update after the pause can have started, or a newer request came before.
         """
-        if pause_at is not None and pause_at < present + MIN_STEPS_AHEAD:
-            return False
         with self._changed:
-            self._steps, self._pause_at = tuple(steps), pause_at
+            is_late = pause_at is not None and pause_at < present + MIN_STEPS_AHEAD
+            if is_late or order <= self._newest:
+                return False
+            self._steps, self._pause_at, self._newest = tuple(steps), pause_at, order
             self._changed.notify_all()
-        return True
+            return True
 
     def await_number(self, step: int) -> int:
         """Waits while the shard must pause at a step, or until `close`; the number of reductions up to that step."""

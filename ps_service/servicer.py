@@ -110,7 +110,8 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         if shard is None or shard.plan.generation != request.generation:
             return pb.ScheduleReductionsReply(accepted=False, step=shard.step if shard else 0)
         pause_at = request.pause_at if request.HasField("pause_at") else None
-        accepted = shard.schedule_reductions(request.reductions, pause_at)
+        order = request.caller.member.incarnation, request.number
+        accepted = shard.schedule_reductions(request.reductions, pause_at, order)
         return pb.ScheduleReductionsReply(accepted=accepted, step=shard.step)
 
     def Finish(self, request: pb.FinishRequest, context: grpc.ServicerContext) -> pb.ShardState:

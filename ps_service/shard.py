@@ -138,10 +138,10 @@ class Shard:
             self._graph.set_final_step(step)
         return True
 
-    def schedule_reductions(self, steps: Sequence[int], pause_at: int | None) -> bool:
+    def schedule_reductions(self, steps: Sequence[int], pause_at: int | None, order: tuple[int, int]) -> bool:
         """Sets the steps from which on the learning rate is reduced; see `RateReductions.schedule`."""
         with self._lock:
-            return self._reductions.schedule(steps, pause_at, self.step)
+            return self._reductions.schedule(steps, pause_at, order, self.step)
 
     @property
     def is_paused(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import operator
@@ -47,6 +48,7 @@ class PsClient:
         self.address = address
         self._caller = pb.Caller(run=run, version=psfleet.__version__)
         self._identity = identity
+        self._numbers = itertools.count(1)
         self._connect()
 
     def _connect(self) -> None:
@@ -127,7 +129,11 @@ class PsClient:
             pause_at: No update follows this step until the next call; None: a pause ends.
         """
         request = pb.ScheduleReductionsRequest(
-            caller=self._caller, generation=generation, reductions=reductions, pause_at=pause_at
+            caller=self._caller,
+            generation=generation,
+            reductions=reductions,
+            pause_at=pause_at,
+            number=next(self._numbers),
         )
         return self._call(self._stub.ScheduleReductions, request)
 

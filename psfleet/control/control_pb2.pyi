@@ -250,16 +250,18 @@ class ScheduleCheckpointReply(_message.Message):
     def __init__(self, accepted: _Optional[bool] = ..., step: _Optional[int] = ...) -> None: ...
 
 class ScheduleReductionsRequest(_message.Message):
-    __slots__ = ("caller", "generation", "reductions", "pause_at")
+    __slots__ = ("caller", "generation", "reductions", "pause_at", "number")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     REDUCTIONS_FIELD_NUMBER: _ClassVar[int]
     PAUSE_AT_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
     caller: Caller
     generation: int
     reductions: _containers.RepeatedScalarFieldContainer[int]
     pause_at: int
-    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., generation: _Optional[int] = ..., reductions: _Optional[_Iterable[int]] = ..., pause_at: _Optional[int] = ...) -> None: ...
+    number: int
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., generation: _Optional[int] = ..., reductions: _Optional[_Iterable[int]] = ..., pause_at: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
 
 class ScheduleReductionsReply(_message.Message):
     __slots__ = ("accepted", "step")

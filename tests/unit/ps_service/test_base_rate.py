@@ -73,13 +73,13 @@ def test_a_restored_shard_makes_the_updates_before_and_after_a_reduction_with_th
 
 def test_a_shard_pauses_at_a_step_until_the_reductions_are_known() -> None:
     shard = shard_at_0()
-    assert shard.schedule_reductions([], pause_at=3)
+    assert shard.schedule_reductions([], 3, (1, 1))
     with advancing(shard, 6) as thread:
         wait_until(lambda: shard.step == 3, SECS, "the step of the pause")
         assert shard.is_paused
         thread.join(0.2)
         assert shard.step == 3, "a shard passed the step at which it must pause"
-        assert shard.schedule_reductions([3], pause_at=None)
+        assert shard.schedule_reductions([3], None, (1, 2))
         wait_until(lambda: shard.step == 6, SECS, "the updates after the pause")
     assert not shard.is_paused
     assert shard._graph.numbers == [0, 0, 0, 1, 1, 1]
@@ -87,10 +87,10 @@ def test_a_shard_pauses_at_a_step_until_the_reductions_are_known() -> None:
 
 def test_a_pause_can_be_moved_ahead() -> None:
     shard = shard_at_0()
-    assert shard.schedule_reductions([], pause_at=2)
+    assert shard.schedule_reductions([], 2, (1, 1))
     with advancing(shard, 5):
         wait_until(lambda: shard.step == 2, SECS, "the step of the pause")
-        assert shard.schedule_reductions([], pause_at=4)
+        assert shard.schedule_reductions([], 4, (1, 2))
         wait_until(lambda: shard.step == 4, SECS, "the step of the second pause")
 
 
@@ -99,11 +99,23 @@ def test_a_pause_that_an_update_can_have_passed_is_refused_and_changes_nothing()
     for _ in range(4):
         shard._advance()
     for pause_at in (3, 4, 5):
-        assert not shard.schedule_reductions([5], pause_at=pause_at)
+        assert not shard.schedule_reductions([5], pause_at, (1, 1))
     for _ in range(3):
         shard._advance()
     assert shard._graph.numbers == [0] * 7
-    assert shard.schedule_reductions([], pause_at=9)
+    assert shard.schedule_reductions([], 9, (1, 1))
+
+
+def test_a_request_that_arrives_after_a_newer_one_is_refused() -> None:
+    """The chief has given up waiting for its reply, and has ended the pause."""
+    shard = shard_at_0()
+    assert shard.schedule_reductions([], None, (1, 2))
+    assert not shard.schedule_reductions([], 3, (1, 1))
+    assert shard.schedule_reductions([4], None, (2, 1)), "a chief that replaces another counts anew"
+    assert not shard.schedule_reductions([], None, (1, 9))
+    for _ in range(6):
+        shard._advance()
+    assert shard._graph.numbers == [0, 0, 0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])

@@ -44,7 +44,7 @@ class Shard:
     """
 
     def __init__(self, chance: random.Random | None = None) -> None:
-        self.step, self.updates = 0, dict[int, int]()
+        self.step, self.calls, self.updates = 0, 0, dict[int, int]()
         self.failures: dict[int, Exception] = {}
         self.chance = chance
         self.reductions = rate_reductions.RateReductions()
@@ -59,7 +59,8 @@ class Shard:
         self.failures = {calls - 1: error for calls, error in self.failures.items()}
         if failure is not None:
             raise failure
-        accepted = self.reductions.schedule(reductions, pause_at, self.step)
+        self.calls += 1
+        accepted = self.reductions.schedule(reductions, pause_at, (1, self.calls), self.step)
         reply = pb.ScheduleReductionsReply(accepted=accepted, step=self.step)
         self._advance_by_chance()
         return reply
