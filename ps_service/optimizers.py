@@ -98,8 +98,11 @@ class RmsProp(v1.train.RMSPropOptimizer):
         return tf.group(*stored, var.assign_sub(move, read_value=False))
 
 
-def learning_rate(optimizer: schema.OptimizerBase, step: tf.Tensor) -> tf.Tensor:
+def learning_rate(optimizer: schema.OptimizerBase, step: tf.Tensor, base: tf.Tensor | None = None) -> tf.Tensor:
     """The scheduled learning rate at a step: a float32 scalar of an int64 scalar.
+
+    Args:
+        base: float32 scalar that replaces `learning_rate` of the job: with a plateau schedule, as reduced so far.
 
     Raises:
         BadJobError: The optimizer is the program's, and the chief has not set its learning rate.
@@ -108,7 +111,7 @@ def learning_rate(optimizer: schema.OptimizerBase, step: tf.Tensor) -> tf.Tensor
         raise BadJobError("optimizer.learning_rate is null, expected that of the program's optimizer")
     schedule = optimizer.schedule
     at = tf.cast(step, tf.float32)
-    base = tf.constant(optimizer.learning_rate, tf.float32)
+    base = tf.constant(optimizer.learning_rate, tf.float32) if base is None else base
     rate: tf.Tensor
     match schedule:
         case schema.Exponential():

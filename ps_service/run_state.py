@@ -139,6 +139,11 @@ class Run:
         if waited < slow_secs or shard.step == self._slow_step:
             return
         self._slow_step = shard.step
+        extra = {"event": "slow_step", "step": shard.step, "secs": round(waited, 1)}
+        if shard.is_paused:
+            text = "step %d waits for the chief to decide from which step on the learning rate is reduced"
+            self.logger.warning(text, shard.step, extra=extra)
+            return
         try:
             local_steps = shard.local_steps()
         except (tf.errors.OpError, RuntimeError):
@@ -149,7 +154,6 @@ class Run:
             for worker in self.workers()
             if local_steps[worker.index] < shard.step
         ]
-        extra = {"event": "slow_step", "step": shard.step, "secs": round(waited, 1)}
         self.logger.warning("step %d waits for %s", shard.step, ", ".join(missing) or "workers to join", extra=extra)
 
     def state(self, with_workers: bool = True, with_counters: bool = False, caller: int = -1) -> pb.ShardState:

@@ -100,6 +100,21 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             run.set_stop_signal(request.signal)
         return pb.ScheduleCheckpointReply(accepted=accepted, step=shard.step)
 
+    def ScheduleReductions(
+        self, request: pb.ScheduleReductionsRequest, context: grpc.ServicerContext
+    ) -> pb.ScheduleReductionsReply:
+        """See control.proto."""
+        run = self._run(request.caller, context)
+        with _refusals(context):
+            run.admit_chief(request.caller.member)
+        shard = run.shard
+        if shard is None or shard.plan.generation != request.generation:
+            return pb.ScheduleReductionsReply(accepted=False, step=shard.step if shard else 0)
+        pause_at = request.pause_at if request.HasField("pause_at") else None
+        order = request.caller.member.incarnation, request.number
+        accepted = shard.schedule_reductions(request.reductions, pause_at, order)
+        return pb.ScheduleReductionsReply(accepted=accepted, step=shard.step)
+
     def Finish(self, request: pb.FinishRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""
         run = self._run(request.caller, context)
@@ -174,6 +189,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             layout=Layout.from_dict(json.loads(request.layout_json)),
             checkpoints_root=Path(request.checkpoints_root),
             update=TracedUpdate.from_json(request.update_json) if request.update_json else None,
+            reductions=tuple(request.reductions),
         )
         with run.lock:
             run.view.check_generation(plan.generation)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import tensorflow as tf
 
 from ps_service.checkpoint_writer import CheckpointWriter
+from ps_service.rate_reductions import RateReductions
 from ps_service.shard_graph import Counters, ShardGraph, ShardPlan
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.tensors import read_shard
@@ -76,6 +77,8 @@ class Shard:
         self.final_step = plan.job.train.steps
         self.last_update = time.monotonic()
         self._scheduled: set[int] = set()
+        self._reductions = RateReductions(plan.reductions)
+        self._num_reductions = 0
         self._lock = threading.Lock()
         self._counters: tuple[float, Counters | None] = (0.0, None)
         self._counting = threading.Lock()
@@ -135,9 +138,20 @@ class Shard:
             self._graph.set_final_step(step)
         return True
 
+    def schedule_reductions(self, steps: Sequence[int], pause_at: int | None, order: tuple[int, int]) -> bool:
+        """Sets the steps from which on the learning rate is reduced; see `RateReductions.schedule`."""
+        with self._lock:
+            return self._reductions.schedule(steps, pause_at, order, self.step)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether updates wait for the chief to decide from which step on the learning rate is reduced."""
+        return self._reductions.pauses_at(self.step)
+
     def close(self) -> None:
         """Ends the loop and drops the shard's resources."""
         self._closing.set()
+        self._reductions.close()
         self.writer.stop()
         self.writer.await_turn(CLOSE_SECS)
         self._graph.close()
@@ -163,6 +177,10 @@ class Shard:
 
     def _advance(self) -> None:
         """Waits for one update, or in async mode one dropped gradient."""
+        num_reductions = self._reductions.await_number(self.step)
+        if num_reductions != self._num_reductions:
+            self._graph.base_rate.reduce(num_reductions)
+            self._num_reductions = num_reductions
         with self._lock:
             hold = self._is_due(self.step + 1)
         step = self._graph.updates.advance(hold)

@@ -12,6 +12,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from ps_service import optimizer_state, optimizers
+from ps_service.base_rate import BaseRate
 from ps_service.lamb import TensorRange
 from ps_service.snapshot import Snapshot
 from ps_service.updates import AsyncUpdates, SyncUpdates, Updates
@@ -36,6 +37,8 @@ class ShardPlan:
     layout: Layout
     checkpoints_root: Path
     update: TracedUpdate | None = None
+    reductions: tuple[int, ...] = ()
+    """The steps from which on the learning rate is reduced, as far as they are known when the generation starts."""
 
     @property
     def optimizer(self) -> str:
@@ -80,7 +83,8 @@ class ShardGraph:
                 plan.layout, plan.shard, job.fleet.worker_limit, container, "", keeps_previous(job)
             )
             self._variables = variables
-            self.updates = _updates(plan, variables)
+            self.base_rate = BaseRate(job.optimizer, variables)
+            self.updates = _updates(plan, variables, self.base_rate)
             with v1.container(container):
                 self._slots = slot_values(self.updates.optimizer, variables.buckets)
                 self._scalars = _scalars(self.updates.optimizer, self._slots)
@@ -104,6 +108,7 @@ class ShardGraph:
         config.log_device_placement = job.device.log_placement
         self._session = OwnSession(session_target, graph=graph, config=config)
         self._session.run(initializer)
+        self.base_rate.start(self._session)
         self._restore(plan, start_step, content)
         self.updates.start(self._session)
 
@@ -208,14 +213,14 @@ class ShardGraph:
         )
 
 
-def _updates(plan: ShardPlan, variables: ShardVariables) -> Updates:
+def _updates(plan: ShardPlan, variables: ShardVariables, base_rate: BaseRate) -> Updates:
     """The update loop of the job's mode."""
     job = plan.job
     pieces = list(plan.layout.parameters.pieces(plan.shard))
     tensors = [TensorRange(piece.at, piece.at + piece.stop - piece.start) for piece in pieces]
 
     def optimizer(rate_factor: tf.Tensor | float) -> v1.train.Optimizer:
-        rate = optimizers.learning_rate(job.optimizer, variables.global_step.read_value())
+        rate = optimizers.learning_rate(job.optimizer, variables.global_step.read_value(), base_rate.read())
         return optimizers.build(job.optimizer, rate * rate_factor, tensors, plan.update)
 
     if job.update.mode == "async":

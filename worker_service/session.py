@@ -201,8 +201,7 @@ class WorkerSession:
             return None
         with translate_errors():
             feeds = dict(zip(self._step.feeds, microbatches(batch, self._num_microbatches)[-1], strict=True))
-            serialized: bytes = self._session.run(self._step.summaries, feeds, options=self._options)
-        return serialized
+            return bytes(self._session.run(self._step.summaries, feeds, options=self._options))
 
     def gradient_norm(self) -> float | None:
         """The global norm of the newest step's gradient before it was clipped; None if the job does not clip."""
@@ -211,23 +210,25 @@ class WorkerSession:
         with translate_errors():
             return float(self._session.run(self._step.gradient_norm, options=self._options))
 
+    def gradients(self) -> list[np.ndarray]:
+        """See `StepGraph.gradients`."""
+        with translate_errors():
+            return list(self._session.run(self._step.gradients, options=self._options))
+
     def parameters(self) -> np.ndarray:
         """The local parameters, float32 `[layout.parameters.size]`."""
         with translate_errors():
-            values: np.ndarray = self._session.run(self._step.parameters)
-        return values
+            return np.asarray(self._session.run(self._step.parameters))
 
     def state(self) -> np.ndarray:
         """The local copy of state, of the same step as the parameters: uint8 `[layout.state.size]`."""
         with translate_errors():
-            values: np.ndarray = self._session.run(self._step.state)
-        return values
+            return np.asarray(self._session.run(self._step.state))
 
     def frozen(self) -> np.ndarray:
         """The local copy of frozen weights, uint8 `[layout.frozen.size]`."""
         with translate_errors():
-            values: np.ndarray = self._session.run(self._step.frozen)
-        return values
+            return np.asarray(self._session.run(self._step.frozen))
 
     def close(self, wait_secs: float = CLOSE_SECS) -> None:
         """Cancels the running step and closes the session; from any thread, any number of times."""

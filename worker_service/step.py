@@ -38,6 +38,9 @@ class StepGraph:
         summaries: `[]` string, the program's own summaries; None if it has none.
         gradient_norm: float32 variable: the global norm of the newest gradient before it was clipped; None without
             clipping.
+        gradients: float32 variables `[size]` for each of `layout.parameters.specs`: the chief's newest gradient, with
+            accumulation the mean over the microbatches, before it was clipped. Empty without
+            `summaries.gradient_histograms`, and in other workers.
         load_frozen: Copies the frozen weights from the ps.
         parameters: float32 `[layout.parameters.size]`, the local copy.
         state: uint8 `[layout.state.size]`, the local copy: floating point tensors as of the parameters' step, and all
@@ -85,6 +88,10 @@ class StepGraph:
                 with tf.control_dependencies([loss]):
                     gradients, norm = clipped(training.gradients, job.optimizer.clip_norm)
                 updates = list(training.updates)
+                is_kept = job.summaries.gradient_histograms and index == 0
+                self.gradients = _like(training.gradients) if is_kept else []
+                pairs = zip(self.gradients, training.gradients, strict=False)
+                updates += [kept.assign(gradient, read_value=False) for kept, gradient in pairs]
                 self.gradient_norm = None if norm is None else _local("gradient_norm", [], tf.float32)
                 if self.gradient_norm is not None:
                     updates.append(self.gradient_norm.assign(norm, read_value=False))
@@ -148,6 +155,11 @@ class StepGraph:
                 kept.append(self._local_steps.assign(shards[:, 0], read_value=False))
             with tf.control_dependencies(kept):
                 return tf.identity(shards)
+
+
+def _like(gradients: Sequence[tf.Tensor]) -> list[tf.Variable]:
+    """A variable for each gradient; assigned, it shares the memory of the gradient."""
+    return [_local(f"gradient_{number}", gradient.shape, tf.float32) for number, gradient in enumerate(gradients)]
 
 
 def _local(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Variable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import operator
@@ -47,6 +48,7 @@ class PsClient:
         self.address = address
         self._caller = pb.Caller(run=run, version=psfleet.__version__)
         self._identity = identity
+        self._numbers = itertools.count(1)
         self._connect()
 
     def _connect(self) -> None:
@@ -73,6 +75,7 @@ class PsClient:
         checkpoints_root: str,
         timeout_secs: float,
         update_json: str = "",
+        reductions: Sequence[int] = (),
     ) -> pb.ShardState:
         """Builds the ps's shard for a generation, and restores it from a checkpoint.
 
@@ -85,6 +88,7 @@ class PsClient:
             checkpoints_root: The folder in which checkpoints are written.
             timeout_secs: Deadline of the call.
             update_json: The program's own optimizer, as `TracedUpdate.to_json` writes it; empty: one of psfleet.
+            reductions: The steps from which on the learning rate is reduced.
         """
         layout_json = json.dumps(layout.to_dict())
         request = pb.ConfigureRequest(
@@ -96,6 +100,7 @@ class PsClient:
             checkpoint_folder=checkpoint_folder,
             checkpoints_root=checkpoints_root,
             update_json=update_json,
+            reductions=reductions,
         )
         return self._call(self._stub.Configure, request, timeout_secs)
 
@@ -117,6 +122,23 @@ class PsClient:
             caller=self._caller, generation=generation, step=step, stop=stop, signal=signal_number
         )
         return self._call(self._stub.ScheduleCheckpoint, request)
+
+    def schedule_reductions(
+        self, generation: int, reductions: Sequence[int], pause_at: int | None = None
+    ) -> pb.ScheduleReductionsReply:
+        """Sets the steps from which on the learning rate is reduced.
+
+        Args:
+            pause_at: No update follows this step until the next call; None: a pause ends.
+        """
+        request = pb.ScheduleReductionsRequest(
+            caller=self._caller,
+            generation=generation,
+            reductions=reductions,
+            pause_at=pause_at,
+            number=next(self._numbers),
+        )
+        return self._call(self._stub.ScheduleReductions, request)
 
     def finish(self, outcome: pb.Outcome) -> pb.ShardState:
         """Ends the run with an outcome."""

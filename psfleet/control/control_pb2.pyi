@@ -150,7 +150,7 @@ class DescribeRequest(_message.Message):
     def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ...) -> None: ...
 
 class ConfigureRequest(_message.Message):
-    __slots__ = ("caller", "generation", "job_json", "layout_json", "checkpoint_folder", "checkpoints_root", "shard", "update_json")
+    __slots__ = ("caller", "generation", "job_json", "layout_json", "checkpoint_folder", "checkpoints_root", "shard", "update_json", "reductions")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     JOB_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -159,6 +159,7 @@ class ConfigureRequest(_message.Message):
     CHECKPOINTS_ROOT_FIELD_NUMBER: _ClassVar[int]
     SHARD_FIELD_NUMBER: _ClassVar[int]
     UPDATE_JSON_FIELD_NUMBER: _ClassVar[int]
+    REDUCTIONS_FIELD_NUMBER: _ClassVar[int]
     caller: Caller
     generation: int
     job_json: str
@@ -167,7 +168,8 @@ class ConfigureRequest(_message.Message):
     checkpoints_root: str
     shard: int
     update_json: str
-    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., generation: _Optional[int] = ..., job_json: _Optional[str] = ..., layout_json: _Optional[str] = ..., checkpoint_folder: _Optional[str] = ..., checkpoints_root: _Optional[str] = ..., shard: _Optional[int] = ..., update_json: _Optional[str] = ...) -> None: ...
+    reductions: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., generation: _Optional[int] = ..., job_json: _Optional[str] = ..., layout_json: _Optional[str] = ..., checkpoint_folder: _Optional[str] = ..., checkpoints_root: _Optional[str] = ..., shard: _Optional[int] = ..., update_json: _Optional[str] = ..., reductions: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ("caller", "index", "worker_limit", "cause", "process", "address", "incarnation", "joins", "known", "program", "program_files")
@@ -251,6 +253,28 @@ class ScheduleCheckpointRequest(_message.Message):
     def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., stop: _Optional[bool] = ..., signal: _Optional[int] = ...) -> None: ...
 
 class ScheduleCheckpointReply(_message.Message):
+    __slots__ = ("accepted", "step")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    step: int
+    def __init__(self, accepted: _Optional[bool] = ..., step: _Optional[int] = ...) -> None: ...
+
+class ScheduleReductionsRequest(_message.Message):
+    __slots__ = ("caller", "generation", "reductions", "pause_at", "number")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    REDUCTIONS_FIELD_NUMBER: _ClassVar[int]
+    PAUSE_AT_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    caller: Caller
+    generation: int
+    reductions: _containers.RepeatedScalarFieldContainer[int]
+    pause_at: int
+    number: int
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., generation: _Optional[int] = ..., reductions: _Optional[_Iterable[int]] = ..., pause_at: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+
+class ScheduleReductionsReply(_message.Message):
     __slots__ = ("accepted", "step")
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]

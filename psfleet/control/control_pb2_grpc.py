@@ -59,6 +59,11 @@ class ShardControlStub:
                 request_serializer=psfleet_dot_control_dot_control__pb2.ScheduleCheckpointRequest.SerializeToString,
                 response_deserializer=psfleet_dot_control_dot_control__pb2.ScheduleCheckpointReply.FromString,
                 _registered_method=True)
+        self.ScheduleReductions = channel.unary_unary(
+                '/psfleet.control.ShardControl/ScheduleReductions',
+                request_serializer=psfleet_dot_control_dot_control__pb2.ScheduleReductionsRequest.SerializeToString,
+                response_deserializer=psfleet_dot_control_dot_control__pb2.ScheduleReductionsReply.FromString,
+                _registered_method=True)
         self.Finish = channel.unary_unary(
                 '/psfleet.control.ShardControl/Finish',
                 request_serializer=psfleet_dot_control_dot_control__pb2.FinishRequest.SerializeToString,
@@ -109,6 +114,13 @@ class ShardControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ScheduleReductions(self, request, context):
+        """Sets the steps from which on the learning rate is reduced, and where updates pause until that is decided.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Finish(self, request, context):
         """Ends the run: done, stopped or failed. Workers receive the outcome with their next heartbeat.
         """
@@ -150,6 +162,11 @@ def add_ShardControlServicer_to_server(servicer, server):
                     servicer.ScheduleCheckpoint,
                     request_deserializer=psfleet_dot_control_dot_control__pb2.ScheduleCheckpointRequest.FromString,
                     response_serializer=psfleet_dot_control_dot_control__pb2.ScheduleCheckpointReply.SerializeToString,
+            ),
+            'ScheduleReductions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ScheduleReductions,
+                    request_deserializer=psfleet_dot_control_dot_control__pb2.ScheduleReductionsRequest.FromString,
+                    response_serializer=psfleet_dot_control_dot_control__pb2.ScheduleReductionsReply.SerializeToString,
             ),
             'Finish': grpc.unary_unary_rpc_method_handler(
                     servicer.Finish,
@@ -297,6 +314,33 @@ class ShardControl:
             '/psfleet.control.ShardControl/ScheduleCheckpoint',
             psfleet_dot_control_dot_control__pb2.ScheduleCheckpointRequest.SerializeToString,
             psfleet_dot_control_dot_control__pb2.ScheduleCheckpointReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ScheduleReductions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/psfleet.control.ShardControl/ScheduleReductions',
+            psfleet_dot_control_dot_control__pb2.ScheduleReductionsRequest.SerializeToString,
+            psfleet_dot_control_dot_control__pb2.ScheduleReductionsReply.FromString,
             options,
             channel_credentials,
             insecure,

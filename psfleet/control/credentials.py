@@ -32,6 +32,7 @@ CALLERS = {
     "Join": _WORKER,
     "Heartbeat": _WORKER,
     "ScheduleCheckpoint": _WORKER,
+    "ScheduleReductions": _WORKER,
     "Finish": _WORKER,
     "Reset": frozenset({b"client"}),
 }

@@ -1,4 +1,4 @@
-"""Sections of the job file that watch a metric of the evaluations: the best checkpoint, and early stopping."""
+"""Sections of the job file that watch a metric of the evaluations, such as the best checkpoint and early stopping."""
 
 from __future__ import annotations
 
@@ -73,9 +73,11 @@ class Stop(Monitored):
 
 def monitored(job: Job) -> dict[str, Monitored]:
     """The sections of a job that watch a metric, by their names in the job file."""
+    schedule = job.optimizer.schedule
     sections: Mapping[str, Monitored | None] = {
         "evaluate.stop": job.evaluate.stop,
         "checkpoint.best": job.checkpoint.best,
+        "optimizer.schedule": schedule if isinstance(schedule, Monitored) else None,
     }
     return {name: section for name, section in sections.items() if section is not None}
 

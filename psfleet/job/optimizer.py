@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from psfleet.job.fields import Fraction, NonNegative, NonNegativeInt, Positive, PositiveInt, Real, Section
+from psfleet.job.monitored import Monitored
 
 WarmupSteps = Annotated[
     NonNegativeInt, Field(description="Steps in which the learning rate increases linearly to its full value.")
@@ -60,7 +61,29 @@ class Cosine(Section):
     warmup_steps: WarmupSteps = 0
 
 
-Schedule = Annotated[Constant | Exponential | Piecewise | Cosine, Field(discriminator="kind")]
+class Plateau(Monitored):
+    """keras.callbacks.ReduceLROnPlateau, over evaluations: reduces the rate when a metric has ceased to improve."""
+
+    kind: Literal["plateau"]
+    factor: Annotated[Real, Field(gt=0, lt=1)] = Field(
+        0.1, description="By which a reduction multiplies the learning rate."
+    )
+    patience: PositiveInt = Field(
+        10, description="Number of evaluations in a row without an improvement after which the rate is reduced."
+    )
+    min_delta: NonNegative = Field(
+        1e-4, description="An improvement is a value that is better than the last improvement by more than this."
+    )
+    cooldown: NonNegativeInt = Field(
+        0,
+        description="Number of evaluations after a reduction during which none counts as one without an improvement; "
+        "as in Keras, the last of them counts.",
+    )
+    min_learning_rate: NonNegative = Field(0.0, description="The lowest learning rate, before the warm-up's factor.")
+    warmup_steps: WarmupSteps = 0
+
+
+Schedule = Annotated[Constant | Exponential | Piecewise | Cosine | Plateau, Field(discriminator="kind")]
 
 
 class OptimizerBase(Section):

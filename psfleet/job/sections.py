@@ -155,6 +155,10 @@ class Summaries(Section):
         20, description="Steps between scalar summaries; training metrics are over the steps since the one before."
     )
     histograms: bool = Field(False, description="Whether histograms of the weights are written at each evaluation.")
+    gradient_histograms: bool = Field(
+        False,
+        description="Whether histograms of the chief's own gradient, before clipping, are written with the scalars.",
+    )
 
 
 class Device(Section):

@@ -18,9 +18,9 @@ from psfleet.launch.platform import TRAINING, Member, Platform
 from psfleet.report.attempts import earlier_report, with_attempt
 from psfleet.report.evidence import with_own_checkpoints
 from psfleet.report.schema import EventLog, Report
-from psfleet.run_folder import CHECKPOINTS, CURVES, LOGS, TENSORBOARD, RunFolder
+from psfleet.run_folder import CHECKPOINTS, CONTINUED, LOGS, TENSORBOARD, RunFolder
 
-ALWAYS = (CHECKPOINTS, TENSORBOARD, *CURVES)
+ALWAYS = (CHECKPOINTS, TENSORBOARD, *CONTINUED)
 """Results that are copied whatever their age: a resumed run continues them."""
 OF_THIS_START = (EventLog.FILE_NAME, Report.FILE_NAME)
 """Results of which only those of this start of the fleet replace the ones in the run folder."""

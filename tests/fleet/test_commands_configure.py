@@ -95,6 +95,18 @@ def test_a_cut_is_accepted_only_ahead_of_the_step_and_in_the_generation_that_run
     assert client.describe().final_step == 50
 
 
+def test_a_pause_is_accepted_only_ahead_of_the_step_and_in_the_generation_that_runs(
+    client: PsClient, tmp_path: Path
+) -> None:
+    assert not client.schedule_reductions(1, [10], pause_at=10).accepted, "nothing runs yet"
+    configure(client, tmp_path, reductions=[4])
+    assert not client.schedule_reductions(2, [10]).accepted, "of another generation"
+    assert not client.schedule_reductions(1, [10], pause_at=1).accepted, "the step under way"
+    reply = client.schedule_reductions(1, [4], pause_at=10)
+    assert (reply.accepted, reply.step) == (True, 0)
+    assert client.schedule_reductions(1, [4, 10]).accepted
+
+
 def test_a_cut_that_stops_brings_the_target_nearer(client: PsClient, tmp_path: Path) -> None:
     configure(client, tmp_path)
     assert client.schedule_checkpoint(1, 99, stop=True).accepted
@@ -143,7 +155,8 @@ def test_another_version_of_psfleet_is_told_both_versions(
 
 
 @pytest.mark.parametrize(
-    "method", ["Describe", "Configure", "Join", "Heartbeat", "ScheduleCheckpoint", "Finish", "Reset"]
+    "method",
+    ["Describe", "Configure", "Join", "Heartbeat", "ScheduleCheckpoint", "ScheduleReductions", "Finish", "Reset"],
 )
 def test_no_call_is_answered_to_a_caller_without_a_version_or_a_run(shared: Service, method: str) -> None:
     requests: dict[str, Any] = {
@@ -152,6 +165,7 @@ def test_no_call_is_answered_to_a_caller_without_a_version_or_a_run(shared: Serv
         "Join": pb.JoinRequest,
         "Heartbeat": pb.HeartbeatRequest,
         "ScheduleCheckpoint": pb.ScheduleCheckpointRequest,
+        "ScheduleReductions": pb.ScheduleReductionsRequest,
         "Finish": pb.FinishRequest,
         "Reset": pb.ResetRequest,
     }

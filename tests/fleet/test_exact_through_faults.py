@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from support.replay import KerasReplica, Weights, perceptron_gradient, replay
 
 from psfleet.checkpoint.tensors import read_tensors
 from psfleet.polling import wait_until
+from psfleet.report.reductions import ReductionLog
+from psfleet.report.schema import History
 
 WORKERS = 2
 STEPS = 100
@@ -29,6 +31,16 @@ GAP_STEPS = 8
 """At most so many steps between a recovery and the next fault."""
 MAX_DIFFERENCE = 1e-5
 OPTIMIZER: dict[str, Any] = {"name": "momentum", "learning_rate": 0.05}
+# No loss is so much better than the first one: the rate is halved after each second evaluation, but only twice.
+PLATEAU: dict[str, Any] = {
+    "kind": "plateau",
+    "metric": "loss",
+    "direction": "minimize",
+    "factor": 0.5,
+    "patience": 2,
+    "min_delta": 1000,
+    "min_learning_rate": OPTIMIZER["learning_rate"] / 4,
+}
 FAULTS_IN_A_RUN = 2
 
 
@@ -36,6 +48,8 @@ FAULTS_IN_A_RUN = 2
 def test_whatever_is_killed_or_stopped_the_weights_are_those_of_a_run_without_a_fault(
     front_end: str, num_ps: int, tmp_path: Path
 ) -> None:
+    """The graph program has a plateau schedule: each update has the rate of its step on every ps, however often."""
+    is_reduced = front_end == "graph"
     seed = random.SystemRandom().randrange(1000)
     print(f"random seed {seed}")
     chance = random.Random(seed)
@@ -45,7 +59,8 @@ def test_whatever_is_killed_or_stopped_the_weights_are_those_of_a_run_without_a_
         programs=["paced_exact_program", "exact_graph_program", "exact_keras_program"],
         options={"front_end": front_end, "batch_size": BATCH_SIZE},
         fleet={"ps": num_ps, "workers": WORKERS},
-        optimizer=OPTIMIZER,
+        optimizer={**OPTIMIZER, "schedule": PLATEAU if is_reduced else {"kind": "constant"}},
+        evaluate={"every_steps": 5 if is_reduced else None},
         train={"steps": STEPS, "batch_size": BATCH_SIZE},
         checkpoint={"every_steps": 5},
         deadlines={"step_secs": STEP_SECS},
@@ -54,10 +69,19 @@ def test_whatever_is_killed_or_stopped_the_weights_are_those_of_a_run_without_a_
         for role, index, number in chance.sample(faults(num_ps), FAULTS_IN_A_RUN):
             fleet.wait_for_step(fleet.step() + chance.randint(1, GAP_STEPS))
             cause(fleet, role, index, number)
+        log = ReductionLog(fleet.out / ReductionLog.FILE_NAME)
+        if is_reduced:
+            fleet.wait_for(log.made, START_SECS, "a reduction of the learning rate")
         fleet.gates.hurry()
         fleet.done()
         found = read_tensors(fleet.checkpoint())
-    expected = replayed(front_end)
+
+    def rate(step: int) -> float:
+        return float(OPTIMIZER["learning_rate"] * 0.5 ** sum(each.step <= step for each in log.made()))
+
+    points = History(fleet.out / History.FILE_NAME).curve()
+    assert [point.learning_rate for point in points] == pytest.approx([rate(point.step - 1) for point in points])
+    expected = replayed(front_end, rate)
     differences = {name: float(np.abs(found[name] - value).max()) for name, value in expected.items()}
     assert max(differences.values()) <= MAX_DIFFERENCE, f"seed {seed}: {differences}"
 
@@ -92,10 +116,10 @@ def lost(fleet: Fleet) -> int:
     return sum(len(fleet.entries("lost_peer", index=worker)) for worker in range(WORKERS))
 
 
-def replayed(front_end: str) -> Weights:
+def replayed(front_end: str, rate: Callable[[int], float]) -> Weights:
     """All tensors after the steps of one process."""
     options: dict[str, Any] = {"workers": WORKERS, "batch_size": BATCH_SIZE, "steps": STEPS}
-    options |= {"rule": lambda: rule(OPTIMIZER), "rate": lambda step: OPTIMIZER["learning_rate"]}
+    options |= {"rule": lambda: rule(OPTIMIZER), "rate": rate}
     if front_end == "graph":
         initial = exact_graph_program.initial_weights() | exact_graph_program.initial_state()
         return replay(initial, perceptron_gradient, exact_graph_program.data(), **options)

@@ -39,6 +39,7 @@ class Ps:
         accepts: Whether it accepts a scheduled checkpoint; by step.
         scheduled: (step, stop) of each request.
         configured: The checkpoint folder of each Configure.
+        reductions: Of the learning rate, as in the newest Configure.
     """
 
     def __init__(self, *states: pb.ShardState) -> None:
@@ -46,6 +47,7 @@ class Ps:
         self.accepts: Callable[[int], bool] = lambda step: True
         self.scheduled: list[tuple[int, bool]] = []
         self.configured: list[str] = []
+        self.reductions: list[int] = []
 
     def describe(self) -> pb.ShardState:
         """See PsClient."""
@@ -58,9 +60,10 @@ class Ps:
         self.scheduled.append((step, stop))
         return pb.ScheduleCheckpointReply(accepted=self.accepts(step), step=self.states[0].step)
 
-    def configure(self, *, checkpoint_folder: str, **_: Any) -> pb.ShardState:
+    def configure(self, *, checkpoint_folder: str, reductions: Sequence[int] = (), **_: Any) -> pb.ShardState:
         """See PsClient."""
         self.configured.append(checkpoint_folder)
+        self.reductions = list(reductions)
         return self.states[0]
 
 

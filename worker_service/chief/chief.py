@@ -117,3 +117,4 @@ class Chief(Worker):
         self._status_logger.update(states)
         self._components.recorder.worker_rates.update(states)
         self._components.committer.update(states)
+        self._components.recorder.monitor.reductions.update(states, self._context.fleet.ps)

@@ -1,4 +1,4 @@
-"""What the evaluations of a run decide: which checkpoint is the best one, and when training ends early."""
+"""What the evaluations of a run decide: the best checkpoint, early stopping, reductions of the learning rate."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from psfleet.report.schema import BestInfo, Evaluation, EvaluationLog
 from psfleet.run_folder import CHECKPOINTS
 from worker_service.chief.callbacks import Callbacks
 from worker_service.chief.early_stopping import StopDecision, decide
+from worker_service.chief.rate_reductions import RateReductions
 from worker_service.chief.storage import Storage
 
 logger = logging.getLogger("psfleet.chief")
@@ -38,6 +39,7 @@ class Monitor:
 
     Attributes:
         callbacks: Receive the progress of the run.
+        reductions: Of the learning rate, by a plateau schedule.
     """
 
     def __init__(self, out: Path, job: Job, storage: Storage, callbacks: Callbacks | None = None) -> None:
@@ -49,6 +51,7 @@ class Monitor:
         self._evaluations = self._log.read()
         self._unsaved: list[Evaluation] = []
         self._decision = decide(job, self._evaluations)
+        self.reductions = RateReductions(out, job, storage, self._recorded)
         self._due: list[Checkpoint] = []
         self._pending: dict[int, Checkpoint] = {}
         self._best: Evaluated | None = None
@@ -150,6 +153,11 @@ class Monitor:
         if checkpoint is not None:
             self._compare(Evaluated(checkpoint, evaluation.metrics))
         self._decide()
+
+    def _recorded(self) -> list[Evaluation]:
+        """The evaluations that are in the file."""
+        with self._lock:
+            return self._evaluations[: len(self._evaluations) - len(self._unsaved)]
 
     def _decide(self) -> None:
         """Decides on the evaluations that are in the file: the chief that replaces this one must decide the same."""

@@ -200,6 +200,7 @@ class Recorder:
             "learning_rate": self._learning_rate(global_step),
             "gradient_norm": self._gradient_norm(session),
         }
+        gradients = session.gradients() if self._job.summaries.gradient_histograms else []
 
         def write() -> None:
             # Here, on the thread of the file: the fleet waits for the chief, and Keras takes 12 ms for an AUC.
@@ -208,6 +209,8 @@ class Recorder:
             for name, value in {**found, **scalars}.items():
                 if value is not None:
                     tf.summary.scalar(f"train/{name}", value)
+            for spec, gradient in zip(self._layout.parameters.specs, gradients, strict=False):
+                tf.summary.histogram(f"gradient/{spec.name}", gradient)
             if own is not None:
                 tf.summary.experimental.write_raw_pb(own, global_step)
 
@@ -215,7 +218,7 @@ class Recorder:
 
     def _learning_rate(self, global_step: int) -> float | None:
         """Of the update that led to a step."""
-        return scheduled_rate(self._job.optimizer, max(0, global_step - 1))
+        return scheduled_rate(self._job.optimizer, max(0, global_step - 1), self.monitor.reductions.steps)
 
     def _gradient_norm(self, session: WorkerSession) -> float | None:
         return session.gradient_norm() if self._job.optimizer.clip_norm is not None else None

@@ -100,9 +100,10 @@ class Recovery:
             checkpoint = self._write_initial(generation)
         trained_in = max([point.generation if point else 0, checkpoint.generation, self._completed])
         self._log(states, checkpoint, trained, generation, trained_in)
+        reductions = [] if self._monitor is None else self._monitor.reductions.settled()
         with ThreadPoolExecutor(len(states)) as pool:
             calls = [
-                pool.submit(self._configure, client, shard, generation, checkpoint)
+                pool.submit(self._configure, client, shard, generation, checkpoint, reductions)
                 for shard, client in enumerate(self._context.fleet.ps)
             ]
         for call in calls:
@@ -115,7 +116,9 @@ class Recovery:
         points = History(self._context.out / History.FILE_NAME).read()
         return points[-1] if points else None
 
-    def _configure(self, client: PsClient, shard: int, generation: int, checkpoint: Checkpoint) -> pb.ShardState:
+    def _configure(
+        self, client: PsClient, shard: int, generation: int, checkpoint: Checkpoint, reductions: Sequence[int]
+    ) -> pb.ShardState:
         update = self._context.update
         return client.configure(
             shard=shard,
@@ -126,6 +129,7 @@ class Recovery:
             checkpoints_root=str(self._root),
             timeout_secs=self._job.deadlines.start_secs,
             update_json=update.to_json() if update is not None else "",
+            reductions=reductions,
         )
 
     def _write_initial(self, generation: int) -> Checkpoint:

@@ -49,7 +49,10 @@ def build(gates: str, step_secs: float, front_end: str, batch_size: int) -> psfl
         signature: Any = (tf.TensorSpec(x.shape[1:], tf.float32), tf.TensorSpec([], tf.int32))
         return tf.data.Dataset.from_generator(examples, output_signature=signature)
 
+    def evaluate() -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensor_slices(module.data())
+
     if front_end == "graph":
-        return psfleet.GraphProgram(loss=exact_graph_program.loss, train=train)
+        return psfleet.GraphProgram(loss=exact_graph_program.loss, train=train, evaluate=evaluate)
     keras_program = exact_keras_program.build()
     return psfleet.KerasProgram(model=keras_program.model, loss=keras_program.loss, train=train)

@@ -34,6 +34,7 @@ class WaitingShard:
     final_step: int = 9
     last_update: float = field(default_factory=lambda: time.monotonic() - 10)
     plan: Any = field(default_factory=plan)
+    is_paused: bool = False
 
     def local_steps(self) -> list[int]:
         if isinstance(self.answer, Exception):
@@ -59,6 +60,15 @@ def test_a_step_that_waits_is_logged_once_with_the_workers_that_it_waits_for(cap
         run.log_slow_step(5)
     assert caplog.messages == ["step 4 waits for worker 1, worker 2 (gone)"]
     assert [vars(record)["run"] for record in caplog.records] == ["name"]
+
+
+def test_a_step_that_pauses_waits_for_the_chief(caplog: pytest.LogCaptureFixture) -> None:
+    run = run_with([4, 4, 4])
+    shard: Any = run.shard
+    shard.is_paused = True
+    with caplog.at_level(logging.WARNING, "psfleet.ps"):
+        run.log_slow_step(5)
+    assert caplog.messages == ["step 4 waits for the chief to decide from which step on the learning rate is reduced"]
 
 
 @pytest.mark.parametrize("error", [tf.errors.CancelledError(None, None, "closed"), RuntimeError("a closed Session")])

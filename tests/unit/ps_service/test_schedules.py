@@ -12,7 +12,7 @@ from keras.optimizers import schedules
 from pydantic import TypeAdapter
 
 from ps_service import optimizers
-from psfleet.job.learning_rate import scheduled_rate
+from psfleet.job.learning_rate import reduced_rate, scheduled_rate
 from psfleet.job.optimizer import Optimizer
 
 RATE = 0.05
@@ -47,6 +47,15 @@ def test_a_schedule_gives_the_rates_of_keras_times_the_warm_up(name: str, warmup
     np.testing.assert_allclose(rates({**schedule, "warmup_steps": warmup_steps}, STEPS), expected, rtol=1e-5)
     recorded = [scheduled_rate(fields_of({**schedule, "warmup_steps": warmup_steps}), step) for step in STEPS]
     np.testing.assert_allclose(np.array(recorded, np.float64), expected, rtol=1e-5)
+
+
+def test_the_recorded_rate_of_a_plateau_schedule_follows_from_the_steps_of_its_reductions() -> None:
+    """A rate is at least the lowest one, and one below it stays as it is."""
+    schedule = {"kind": "plateau", "metric": "accuracy", "factor": 0.5, "warmup_steps": 2}
+    found = [scheduled_rate(fields_of({**schedule, "min_learning_rate": RATE / 3}), step, [3, 5, 5]) for step in STEPS]
+    factors = [1 / 2, 1, 1, 1 / 2, 1 / 2, *[1 / 3] * (len(STEPS) - 5)]
+    np.testing.assert_allclose(np.array(found, np.float64), [RATE * factor for factor in factors], rtol=1e-12)
+    assert reduced_rate(fields_of({**schedule, "min_learning_rate": RATE * 2}), 3) == RATE
 
 
 def test_a_warm_up_begins_above_zero_and_reaches_the_full_rate_at_its_last_step() -> None:

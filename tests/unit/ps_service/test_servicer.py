@@ -94,9 +94,10 @@ def beat(servicer: ControlServicer, caller: pb.Caller, number: int = 1) -> pb.Sh
         beat,
         lambda servicer, caller: servicer.Configure(pb.ConfigureRequest(caller=caller), CONTEXT),
         lambda servicer, caller: servicer.ScheduleCheckpoint(pb.ScheduleCheckpointRequest(caller=caller), CONTEXT),
+        lambda servicer, caller: servicer.ScheduleReductions(pb.ScheduleReductionsRequest(caller=caller), CONTEXT),
         lambda servicer, caller: servicer.Finish(pb.FinishRequest(caller=caller), CONTEXT),
     ],
-    ids=["Heartbeat", "Configure", "ScheduleCheckpoint", "Finish"],
+    ids=["Heartbeat", "Configure", "ScheduleCheckpoint", "ScheduleReductions", "Finish"],
 )
 def test_every_call_of_an_older_chief_is_aborted_and_changes_nothing(
     servicer: ControlServicer, plane: Plane, call: Callable[[ControlServicer, pb.Caller], Any]

@@ -13,6 +13,7 @@ from psfleet.job.job import Job, parse_job
 from psfleet.job.monitored import Best, Stop, require_metrics
 from psfleet.job.program import load_program
 
+SGD = {"name": "sgd", "learning_rate": 0.1}
 PROGRAM = """
 import psfleet
 
@@ -25,7 +26,7 @@ def job(**sections: Any) -> Job:
     content = {
         "name": "watched",
         "program": "watched_program:build",
-        "optimizer": {"name": "sgd", "learning_rate": 0.1},
+        "optimizer": SGD,
         "train": {"steps": 10, "batch_size": 4},
         "evaluate": {"every_steps": 5},
     }
@@ -81,6 +82,18 @@ def test_an_improvement_is_at_least_the_smallest_difference(
             "evaluate.every_steps is null, expected a number of steps with checkpoint.best",
         ),
         (
+            {"evaluate": {}, "optimizer": {**SGD, "schedule": {"kind": "plateau", "metric": "accuracy"}}},
+            "evaluate.every_steps is null, expected a number of steps with optimizer.schedule",
+        ),
+        (
+            {"optimizer": {**SGD, "schedule": {"kind": "plateau", "metric": "loss"}}},
+            "optimizer.schedule: direction is missing for metric loss, expected minimize or maximize",
+        ),
+        (
+            {"optimizer": {**SGD, "schedule": {"kind": "plateau", "metric": "accuracy", "factor": 1}}},
+            "optimizer.schedule.factor is 1: Input should be less than 1",
+        ),
+        (
             {"evaluate": {"every_steps": 5, "stop": {"metric": "accuracy", "patience": 0}}},
             "evaluate.stop.patience is 0: Input should be greater than or equal to 1",
         ),
@@ -105,6 +118,13 @@ def test_an_unknown_metric_is_refused_with_those_that_there_are() -> None:
     watching = job(checkpoint={"best": {"metric": "acc"}})
     require_metrics(watching, {"acc": 1.0})
     with pytest.raises(BadJobError, match=r"^checkpoint\.best\.metric is 'acc', .*metrics: accuracy, loss$"):
+        require_metrics(watching, {"loss": 0.5, "accuracy": 1.0})
+
+
+def test_a_metric_of_the_schedule_is_looked_for_as_those_of_other_sections() -> None:
+    watching = job(optimizer={**SGD, "schedule": {"kind": "plateau", "metric": "acc"}})
+    require_metrics(watching, {"acc": 1.0})
+    with pytest.raises(BadJobError, match=r"^optimizer\.schedule\.metric is 'acc', .*metrics: accuracy, loss$"):
         require_metrics(watching, {"loss": 0.5, "accuracy": 1.0})
 
 

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from support.chief_samples import sample_context, sample_job, sample_storage, scalars, shard_state
 
 from psfleet.control import control_pb2 as pb
-from psfleet.layout import Layout
+from psfleet.layout import Layout, TensorSpec
 from psfleet.report.schema import EvaluationLog, History, Point
 from worker_service.chief import recorder as recorder_module
 from worker_service.chief import run_finisher
@@ -78,6 +79,29 @@ def test_without_clipping_no_norm_is_computed(tmp_path: Path) -> None:
     [point] = train(recorder_of(tmp_path), 5, norm=7.0)
     assert point.gradient_norm is None
     assert "train/gradient_norm" not in scalars(tmp_path)
+
+
+def test_gradients_are_written_as_histograms_by_name(tmp_path: Path) -> None:
+    job = sample_job(summaries={"every_steps": 2, "gradient_histograms": True})
+    layout = Layout.plan([TensorSpec("w", (2, 2)), TensorSpec("b", (2,))], [], [], 2, 4096)
+    recorder = Recorder(tmp_path, job, layout, None, sample_storage(sample_context(tmp_path, job=job)))
+    gradients = [np.array([-1.0, 0.0, 1.0, 3.0], np.float32), np.array([0.5, 0.5], np.float32)]
+    session: Any = SimpleNamespace(summaries=lambda batch: None, gradients=lambda: gradients)
+    batch: Any = None
+    recorder.start(0)
+    for step in (1, 2, 3, 4):
+        recorder.step(session, batch, step, loss=0.5, secs=0.1)
+    recorder.close()
+    found = {
+        (value.tag, event.step): tf.make_ndarray(value.tensor)
+        for path in (tmp_path / "tensorboard").iterdir()
+        for event in tf.compat.v1.train.summary_iterator(str(path))
+        for value in event.summary.value
+        if value.tag.startswith("gradient/")
+    }
+    assert found.keys() == {(f"gradient/{name}", step) for name in "wb" for step in (2, 4)}
+    buckets = found["gradient/w", 2]
+    assert (buckets[0, 0], buckets[-1, 1], buckets[:, 2].sum()) == (-1.0, 3.0, 4.0)
 
 
 def test_the_report_has_the_throughput_of_each_worker_that_was_measured(tmp_path: Path) -> None:
