@@ -103,8 +103,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         """See control.proto."""
         run = self._run(request.caller, context)
         with _refusals(context):
-            run.admit(request.caller.member)
-        self._finish(run, request.outcome)
+            self._finish(run, request.outcome, request.caller.member)
         return run.state()
 
     def Reset(self, request: pb.ResetRequest, context: grpc.ServicerContext) -> pb.ResetReply:
@@ -142,8 +141,8 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         with self._lock:
             return self._runs.get(run.name) is run
 
-    def _finish(self, run: Run, outcome: pb.Outcome) -> None:
-        if run.finish(outcome):
+    def _finish(self, run: Run, outcome: pb.Outcome, caller: pb.Member | None = None) -> None:
+        if run.finish(outcome, caller):
             run.logger.info("the run is over: %s", outcome.message, extra={"exit_code": outcome.exit_code})
         if self._only_run:
             self.finished.set()

@@ -128,11 +128,12 @@ class Shard:
             if step >= self.plan.job.train.steps:
                 # The job's last step ends training and has a checkpoint anyway.
                 return True
+            # Under the lock: until it is released, the update loop makes no step beyond the one in progress.
+            if stop and not self._graph.set_final_step(step):
+                return False
             self._scheduled.add(step)
             if stop:
                 self.final_step = step
-        if stop:
-            self._graph.set_final_step(step)
         return True
 
     def close(self) -> None:

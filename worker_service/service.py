@@ -8,18 +8,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient
 from psfleet.control.credentials import read_identity
 from psfleet.control.server import serving
 from psfleet.errors import (
     BadJobError,
     DataStallError,
-    PermanentError,
-    ProgramError,
     PsfleetError,
-    ReplacedError,
-    StoppedError,
 )
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram, load_program
@@ -44,6 +39,7 @@ from worker_service.joining import join
 from worker_service.metrics import WorkerMetrics
 from worker_service.progress import TrainingProgress
 from worker_service.run_context import RunContext, TaskAddresses
+from worker_service.run_end import is_replaced, report_failure, worker_error
 from worker_service.training_data import TrainingData
 from worker_service.worker import Worker
 
@@ -104,17 +100,10 @@ def serve(settings: Settings, stop: Stop) -> int:
             with data_plane(settings, "worker", index, identity) as plane:
                 return _train(process, plane)
         except PsfleetError as error:
-            _report_failure(fleet, error, index, stop)
+            report_failure(fleet, error, index, stop)
             raise
         finally:
             heartbeat.close()
-
-
-def _report_failure(fleet: FleetClient, error: PsfleetError, index: int, stop: Stop) -> None:
-    """Ends the run on every ps, if the error of this worker ends it."""
-    if _ends_run(error) or (index == 0 and not _is_replaced(error, stop)):
-        details = error.details if isinstance(error, ProgramError) else ""
-        fleet.finish(pb.Outcome(exit_code=error.exit_code, message=str(error), details=details))
 
 
 def _train(process: _Process, plane: DataPlane) -> int:
@@ -160,7 +149,7 @@ def _stall_report(process: _Process) -> Callable[[DataStallError], None]:
 
     def report(error: DataStallError) -> None:
         error.ends_run = not trains_on(before, process.fleet.describe())
-        _report_failure(process.fleet, error, process.heartbeat.index, process.stop)
+        report_failure(process.fleet, error, process.heartbeat.index, process.stop)
 
     return report
 
@@ -193,29 +182,40 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, batches: Batc
         outcome = chief.run()
         error = chief.error
         if error is None and outcome.exit_code:
-            raise _worker_error(outcome)
+            raise worker_error(outcome)
         if error is not None:
-            _publish_failure(chief, components, error, [])
+            # The chief has told the ps.
+            error.is_reported = True
+            _publish_failure(chief, components, error, [], num_told=0)
             raise error
         report = chief.report(None)
         components.storage.insist("the report", lambda: html.publish(report, context.out))
         components.callbacks.end(report)
         return outcome.exit_code
     except PsfleetError as error:
-        if chief.error is None and not _is_replaced(error, process.stop):
+        if chief.error is None and not is_replaced(error, process.stop):
             states = context.fleet.describe()
             check_chief(states, context.incarnation)
-            _publish_failure(chief, components, error, states)
+            # Before the report: ps 0 refuses a chief that was replaced, however long it was frozen since the check.
+            num_told = report_failure(context.fleet, error, 0, process.stop)
+            _publish_failure(chief, components, error, states, num_told)
         raise
     finally:
         components.recorder.close()
 
 
-def _publish_failure(chief: Chief, components: ChiefComponents, error: PsfleetError, states: States) -> None:
-    """Writes the report of a run that an error ended, unless that would replace a better one."""
+def _publish_failure(
+    chief: Chief, components: ChiefComponents, error: PsfleetError, states: States, num_told: int
+) -> None:
+    """Writes the report of a run that an error ended, unless that would replace a better one.
+
+    Args:
+        states: Of the ps before they were told; they may end once they are.
+        num_told: Number of ps that have accepted the outcome.
+    """
     attempt = components.attempt
-    if attempt.may_report_failure(states):
-        report = chief.report(error)
+    if attempt.may_report_failure(states if num_told else []):
+        report = chief.report(error, states)
         with components.storage.writing("the report"):
             html.publish(report, attempt.out)
         components.callbacks.end(report)
@@ -223,23 +223,3 @@ def _publish_failure(chief: Chief, components: ChiefComponents, error: PsfleetEr
         logger.warning(
             "no report of this end (%s): a newer chief, or a chief whose run is done, has the run folder", error
         )
-
-
-def _ends_run(error: PsfleetError) -> bool:
-    """Whether the fleet cannot train on without the worker that raised."""
-    return isinstance(error, PermanentError) or (isinstance(error, DataStallError) and error.ends_run)
-
-
-def _is_replaced(error: PsfleetError, stop: Stop) -> bool:
-    """Whether this chief ends and another chief process resumes the run, and reports."""
-    is_left_behind = isinstance(error, DataStallError) and not error.ends_run
-    return (
-        is_left_behind or isinstance(error, ReplacedError) or (isinstance(error, StoppedError) and stop.must_leave(0))
-    )
-
-
-def _worker_error(outcome: pb.Outcome) -> PsfleetError:
-    """The error of the worker that ended the run, as the chief reports it."""
-    error = ProgramError(outcome.message, outcome.details)
-    error.exit_code = outcome.exit_code
-    return error

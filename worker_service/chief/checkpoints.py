@@ -214,6 +214,7 @@ class CheckpointCommitter:
     def _steps_ahead(self) -> int:
         """The steps made in `SCHEDULE_AHEAD_SECS` at the present rate, plus the fewest that a ps accepts.
 
-        No more than that: a stop waits for them, and a step can take seconds.
+        No more than that: a stop waits for them, and a step can take seconds. Slow training stops with the step that is
+        in progress.
         """
         return MIN_STEPS_AHEAD + int(self._steps_per_sec * SCHEDULE_AHEAD_SECS)

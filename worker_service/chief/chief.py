@@ -89,13 +89,14 @@ class Chief(Worker):
         if not self._components.recorder.finish_evaluation(is_over):
             raise LostPeerError("the run ends while an evaluation runs")
 
-    def report(self, error: PsfleetError | None) -> Report:
-        """The run's report; if no final states are known, those that the ps give now.
+    def report(self, error: PsfleetError | None, states: States = ()) -> Report:
+        """The run's report.
 
         Args:
             error: What ended the run; None: it is done.
+            states: Of the ps when it ended, if the chief has not ended it itself; empty: those that they give now.
         """
-        states = self._final_states or self._context.fleet.describe()
+        states = self._final_states or states or self._context.fleet.describe()
         return self._components.finisher.report(states, self._checkpoint, error)
 
     def _can_recover(self, states: States) -> bool:

@@ -32,7 +32,10 @@ def end_if_stuck(storage: Storage, finish: Callable[[pb.Outcome], object]) -> No
 
 def watch(storage: Storage, finish: Callable[[pb.Outcome], object], end_process: Callable[[int], object]) -> None:
     """Returns once a write takes too long and `end_process` was called; see `end_if_stuck`."""
-    while not (stuck := storage.stuck()):
+    # Twice: a process that was frozen finds its write too old before the write ends.
+    before = ""
+    while not (stuck := storage.stuck()) or stuck != before:
+        before = stuck
         time.sleep(LOOK_SECS)
     error = StorageError(stuck)
     with suppress(PsfleetError):

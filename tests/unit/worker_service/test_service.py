@@ -35,6 +35,7 @@ from worker_service.chief.events import Events
 from worker_service.chief.run_attempt import begin
 from worker_service.chief.storage import Storage
 from worker_service.fleet_state import States
+from worker_service.run_end import report_failure
 
 NO_PS = DeadlineError("all parameter servers to answer", 600)
 NEWER_CHIEF = pb.ShardState(workers=[pb.WorkerState(index=0, incarnation=2, address="new:2222")])
@@ -56,9 +57,15 @@ def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lead:
         ends: The error; one of the chief's own if it stopped after a checkpoint.
         states: What the ps answer at the end.
         replace: Called while the chief is frozen.
+        finish: Ends the run on the ps; by default those that answer accept it.
     """
 
-    def run(ends: PsfleetError, states: States, replace: Callable[[], object] = lambda: None) -> None:
+    def run(
+        ends: PsfleetError,
+        states: States,
+        replace: Callable[[], object] = lambda: None,
+        finish: Callable[[pb.Outcome], int] | None = None,
+    ) -> None:
         def frozen() -> pb.Outcome:
             replace()
             if isinstance(ends, StoppedError):
@@ -66,7 +73,7 @@ def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lead:
             raise ends
 
         own = ends if isinstance(ends, StoppedError) else None
-        chief = SimpleNamespace(run=frozen, error=own, report=lambda error: "failed")
+        chief = SimpleNamespace(run=frozen, error=own, report=lambda error, states: "failed")
         components = SimpleNamespace(
             recorder=SimpleNamespace(close=lambda: None),
             callbacks=SimpleNamespace(end=lambda report: None),
@@ -76,7 +83,10 @@ def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lead:
         monkeypatch.setattr(service, "Chief", lambda *args: chief)
         monkeypatch.setattr(service, "chief_components", lambda *args: components)
         monkeypatch.setattr(html, "publish", lambda report, out: (out / Report.FILE_NAME).write_text(report))
-        fleet = SimpleNamespace(describe=lambda: states)
+        ends.is_reported = False
+        fleet = SimpleNamespace(
+            describe=lambda: states, finish=finish or (lambda outcome: len(states) - states.count(None))
+        )
         process: Any = SimpleNamespace(
             settings=None, program="", heartbeat=None, progress=None, job=sample_job(), fleet=fleet,
             metrics=SimpleNamespace(add_chief=lambda components: None),
@@ -121,6 +131,17 @@ def test_a_replaced_chief_without_ps_reports_nothing(lead: Lead, tmp_path: Path)
     assert report(tmp_path) == ""
 
 
+def test_a_chief_that_is_replaced_after_it_looked_for_a_newer_one_reports_nothing(lead: Lead, tmp_path: Path) -> None:
+    """It is frozen between the look and the report: ps 0 decides, before the report, who is the chief."""
+
+    def refuse(outcome: pb.Outcome) -> int:
+        raise ReplacedError(f"not by the older chief: {outcome.message}")
+
+    with pytest.raises(ReplacedError, match="not by the older chief: lost"):
+        lead(LostPeerError("lost"), [pb.ShardState()], finish=refuse)
+    assert report(tmp_path) == ""
+
+
 def test_a_chief_that_is_replaced_while_it_loads_the_program_leaves_the_records_of_the_newer_one(
     tmp_path: Path,
 ) -> None:
@@ -160,7 +181,7 @@ def test_a_program_that_stalls_before_the_first_step_ends_the_run_unless_the_fle
         with pytest.raises(DataStallError) as raised:
             service._front_end(program, sample_job(), index, fleet)
         stop: Any = SimpleNamespace(must_leave=lambda index: False)
-        service._report_failure(fleet, raised.value, index, stop)
+        report_failure(fleet, raised.value, index, stop)
     assert len(outcomes) == 2 * ends_run
 
 
@@ -183,6 +204,7 @@ class Ends:
         self.outcomes: list[pb.Outcome] = []
         self.reports: list[Any] = []
         stop: Any = SimpleNamespace(must_leave=lambda index: False)
+        error.is_reported = False
         fleet: Any = SimpleNamespace(finish=self.outcomes.append, describe=lambda: [None])
         self.process: Any = SimpleNamespace(
             fleet=fleet, stop=stop, heartbeat=None, progress=None, settings=None, program="", job=sample_job(),
@@ -193,7 +215,7 @@ class Ends:
         def run() -> pb.Outcome:
             raise error
 
-        chief = SimpleNamespace(error=None, run=run, report=lambda error: error)
+        chief = SimpleNamespace(error=None, run=run, report=lambda error, states: error)
         attempt = SimpleNamespace(may_report_failure=lambda states: True, out=Path("out"))
         storage = SimpleNamespace(writing=lambda what: nullcontext())
         components = SimpleNamespace(
@@ -205,7 +227,7 @@ class Ends:
         monkeypatch.setattr(service, "Chief", lambda *args: chief)
         monkeypatch.setattr(service, "chief_components", lambda *args: components)
         monkeypatch.setattr("worker_service.service.html.publish", lambda report, out: self.reports.append(report))
-        service._report_failure(fleet, error, index, stop)
+        report_failure(fleet, error, index, stop)
 
 
 @pytest.mark.parametrize(("error", "index", "ends_run"), CASES)

@@ -198,3 +198,27 @@ def test_the_log_of_a_disk_that_never_answers_does_not_hold_the_end_of_the_proce
 
 def replaced(outcome: object) -> None:
     raise ReplacedError(f"another chief ends the run, not with {outcome}")
+
+
+def test_a_chief_that_was_frozen_in_a_write_ends_neither_the_run_nor_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds its write too old when it wakes up; the disk answers a moment later."""
+    now, looks, ends, told = [0.0], [], [], []
+    storage = Storage(events_of(tmp_path), 600.0, lambda: now[0])
+    writing = storage.writing("history.jsonl")
+    writing.__enter__()
+
+    def pause(secs: float) -> None:
+        looks.append(secs)
+        if len(looks) == 1:
+            now[0] = 10_000.0
+        elif len(looks) == 2:
+            writing.__exit__(None, None, None)
+        elif len(looks) == 4:
+            raise InterruptedError("the test ends")
+
+    monkeypatch.setattr(storage_watch.time, "sleep", pause)
+    with pytest.raises(InterruptedError):
+        storage_watch.watch(storage, told.append, ends.append)
+    assert (told, ends) == ([], [])
