@@ -14,13 +14,13 @@ import grpc
 import tensorflow as tf
 
 import psfleet
+from ps_service.restore import read_checkpoint
 from ps_service.run_state import Run
 from ps_service.shard import Shard
 from ps_service.shard_graph import ShardPlan
-from psfleet.checkpoint.manifest import read_manifest
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
-from psfleet.errors import LostPeerError, PsfleetError, ReplacedError
+from psfleet.errors import LostPeerError, PsfleetError, ReplacedError, StorageError
 from psfleet.job.job import job_from_json
 from psfleet.layout import Layout
 from psfleet.tls.data_plane import DataPlane
@@ -182,10 +182,12 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
                 raise _conflict(old.plan, plan)
             run.take_shard()
             old.close()
+        checkpoint, content = read_checkpoint(Path(request.checkpoint_folder), plan)
         shard = Shard(
             self._server,
             plan,
-            read_manifest(Path(request.checkpoint_folder)),
+            checkpoint,
+            content,
             lambda message, exit_code: self._finish(run, pb.Outcome(exit_code=exit_code, message=message)),
         )
         run.install(shard)
@@ -204,7 +206,7 @@ def _refusals(context: grpc.ServicerContext) -> Iterator[None]:
         yield
     except ReplacedError as error:
         context.abort(grpc.StatusCode.ABORTED, str(error))
-    except LostPeerError as error:
+    except (LostPeerError, StorageError) as error:
         context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
     except PsfleetError as error:
         _refuse(context, str(error))

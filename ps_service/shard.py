@@ -13,7 +13,7 @@ import tensorflow as tf
 from ps_service.checkpoint_writer import CheckpointWriter
 from ps_service.shard_graph import Counters, ShardGraph, ShardPlan
 from psfleet.checkpoint.manifest import Checkpoint
-from psfleet.checkpoint.tensors import read_shard
+from psfleet.checkpoint.parts import ShardContent
 from psfleet.control import MIN_STEPS_AHEAD
 from psfleet.errors import BUG
 from psfleet.service.logs import RunLogger
@@ -34,6 +34,7 @@ class Shard:
     Args of the constructor:
         server: Address of this process's TensorFlow server, `grpc://host:port`.
         checkpoint: To restore.
+        content: What of it belongs to this shard.
         on_failure: Called with a message and an exit code, on a thread of the shard, if an update cannot be applied or
             a tensor is not finite.
 
@@ -44,18 +45,19 @@ class Shard:
         final_step: Global step at which training ends: that of the job, or of a scheduled stop.
         last_update: When the newest update was applied, by `time.monotonic`.
 
-    Raises:
-        BadJobError: The checkpoint does not match the layout.
-        NoCheckpointError: The checkpoint cannot be read.
     """
 
     def __init__(
-        self, server: str, plan: ShardPlan, checkpoint: Checkpoint, on_failure: Callable[[str, int], None]
+        self,
+        server: str,
+        plan: ShardPlan,
+        checkpoint: Checkpoint,
+        content: ShardContent,
+        on_failure: Callable[[str, int], None],
     ) -> None:
         self.plan = plan
         self._logger = RunLogger(_logger, plan.run)
         self._on_failure = on_failure
-        content = read_shard(checkpoint, plan.layout, plan.shard)
         if checkpoint.optimizer != plan.job.optimizer.name:
             self._logger.warning(
                 "optimizer %s starts without state: the checkpoint's optimizer is %s",

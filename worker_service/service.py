@@ -32,6 +32,8 @@ from worker_service.build_deadline import building
 from worker_service.chief.chief import Chief
 from worker_service.chief.components import ChiefComponents, chief_components
 from worker_service.chief.conclusion import conclude, is_last, saved_final_step
+from worker_service.chief.disk import Disk
+from worker_service.chief.storage_watch import end_if_stuck
 from worker_service.fleet_state import States, check_chief, trains_on
 from worker_service.frontends import FrontEnd, front_end
 from worker_service.heartbeat import Heartbeat
@@ -48,7 +50,7 @@ logger = logging.getLogger("psfleet.worker")
 
 @dataclass(frozen=True)
 class _Process:
-    """This process, once it has an index; `program` is the digest of its training program."""
+    """This process, once it has an index; `program` is the digest of its training program, `disk` its chief's."""
 
     settings: Settings
     job: Job
@@ -59,6 +61,7 @@ class _Process:
     metrics: WorkerMetrics
     incarnation: int
     program: str
+    disk: Disk
 
 
 def preload() -> None:
@@ -76,7 +79,7 @@ def serve(settings: Settings, stop: Stop) -> int:
     """
     if settings.job is None or not settings.ps or not settings.run:
         raise BadJobError("PSFLEET_JOB, PSFLEET_PS and PSFLEET_RUN are missing, expected all three")
-    job, progress = settings.job, TrainingProgress()
+    job, progress, disk = settings.job, TrainingProgress(), Disk()
     metrics = WorkerMetrics(settings.run, job, progress)
     identity = read_identity(settings.tls, "worker")
     with (
@@ -84,7 +87,10 @@ def serve(settings: Settings, stop: Stop) -> int:
         serving(settings.address, identity=identity, stopping=stop.event),
         exposing(settings, metrics.read),
     ):
-        saved = saved_final_step(settings)
+        if settings.index == 0:
+            end_if_stuck(disk, job.deadlines.stall_secs, fleet.finish)
+        with disk.reading(settings.out):
+            saved = saved_final_step(settings)
         if saved is not None and is_last(job, saved, fleet.describe):
             return conclude(settings, fleet, stop, saved)
         files = program_files(job.program, settings.program_folder)
@@ -95,7 +101,7 @@ def serve(settings: Settings, stop: Stop) -> int:
         heartbeat = Heartbeat(fleet, index, settings.address, stop, progress, membership.joins, digest(files))
         metrics.add_heartbeat(heartbeat)
         heartbeat.start()
-        process = _Process(settings, job, fleet, stop, progress, heartbeat, metrics, incarnation, digest(files))
+        process = _Process(settings, job, fleet, stop, progress, heartbeat, metrics, incarnation, digest(files), disk)
         try:
             with data_plane(settings, "worker", index, identity) as plane:
                 return _train(process, plane)
@@ -175,7 +181,7 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, batches: Batc
     job = process.job
     # The job's callbacks are code of the program, too.
     with building(job.program, job.deadlines.first_secs, _stall_report(process)):
-        components = chief_components(process.settings, context, front, process.program)
+        components = chief_components(process.settings, context, front, process.program, process.disk)
     process.metrics.add_chief(components)
     chief = Chief(context, front, batches, process.heartbeat, process.progress, components)
     try:
@@ -214,7 +220,9 @@ def _publish_failure(
         num_told: Number of ps that have accepted the outcome.
     """
     attempt = components.attempt
-    if attempt.may_report_failure(states if num_told else []):
+    with components.storage.disk.reading(attempt.out):
+        may_report = attempt.may_report_failure(states if num_told else [])
+    if may_report:
         report = chief.report(error, states)
         with components.storage.writing("the report"):
             html.publish(report, attempt.out)

@@ -55,7 +55,7 @@ class RunFinisher:
         self._attempt = attempt
         self._secs_before = max(0.0, time.time() - attempt.started)
         self._began = time.monotonic()
-        self._last = LastCheckpoint(context, committer)
+        self._last = LastCheckpoint(context, committer, storage.disk)
 
     def commit_last(self, generation: int) -> Checkpoint:
         """Waits for the checkpoint of the last step; see `LastCheckpoint.commit`."""

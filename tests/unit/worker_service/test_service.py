@@ -31,6 +31,7 @@ from psfleet.report.schema import Report
 from psfleet.service import settings
 from worker_service import service
 from worker_service.chief.components import chief_components
+from worker_service.chief.disk import Disk
 from worker_service.chief.events import Events
 from worker_service.chief.run_attempt import begin
 from worker_service.chief.storage import Storage
@@ -88,7 +89,7 @@ def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lead:
             describe=lambda: states, finish=finish or (lambda outcome: len(states) - states.count(None))
         )
         process: Any = SimpleNamespace(
-            settings=None, program="", heartbeat=None, progress=None, job=sample_job(), fleet=fleet,
+            settings=None, program="", disk=None, heartbeat=None, progress=None, job=sample_job(), fleet=fleet,
             metrics=SimpleNamespace(add_chief=lambda components: None),
             stop=SimpleNamespace(must_leave=lambda index: False),
         )  # fmt: skip
@@ -208,7 +209,7 @@ class Ends:
         fleet: Any = SimpleNamespace(finish=self.outcomes.append, describe=lambda: [None])
         self.process: Any = SimpleNamespace(
             fleet=fleet, stop=stop, heartbeat=None, progress=None, settings=None, program="", job=sample_job(),
-            metrics=SimpleNamespace(add_chief=id),
+            disk=None, metrics=SimpleNamespace(add_chief=id),
         )  # fmt: skip
         self.context: Any = SimpleNamespace(fleet=fleet, incarnation=1, out=Path("out"))
 
@@ -217,7 +218,7 @@ class Ends:
 
         chief = SimpleNamespace(error=None, run=run, report=lambda error, states: error)
         attempt = SimpleNamespace(may_report_failure=lambda states: True, out=Path("out"))
-        storage = SimpleNamespace(writing=lambda what: nullcontext())
+        storage = SimpleNamespace(writing=lambda what: nullcontext(), disk=Disk())
         components = SimpleNamespace(
             recorder=SimpleNamespace(close=lambda: None),
             callbacks=SimpleNamespace(end=lambda report: None),

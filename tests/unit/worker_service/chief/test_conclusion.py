@@ -38,6 +38,7 @@ from psfleet.report.schema import Evaluation, EvaluationLog, Report
 from psfleet.service import settings
 from worker_service import build_deadline
 from worker_service.chief import conclusion, run_finisher
+from worker_service.chief.disk import Disk
 from worker_service.chief.run_attempt import begin
 from worker_service.evaluation import Evaluator
 from worker_service.frontends import front_end
@@ -246,5 +247,5 @@ def test_code_of_the_program_that_never_returns_ends_the_chief(
         with pytest.raises(ProgramError, match="released"):
             conclusion.conclude(process, fleet_of([]), stop_of(), saved)
     else:
-        conclusion._Conclusion(process, job, fleet_of([]), stop_of(), saved)._callbacks()
+        conclusion._Conclusion(process, job, fleet_of([]), stop_of(), saved, Disk())._callbacks()
     assert codes == [LOST_PEERS]
