@@ -15,6 +15,7 @@ from psfleet.errors import (
     BadJobError,
     DataStallError,
     PsfleetError,
+    StoppedError,
 )
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram, load_program
@@ -118,7 +119,7 @@ def _train(process: _Process, plane: DataPlane) -> int:
     boot(plane.own, job.device)
     plane.check()
     logger.info("building the model and tracing a step", extra={"event": "starting"})
-    with building(job.program, job.deadlines.first_secs, _stall_report(process)):
+    with building(job.program, job.deadlines.first_secs, _stall_report(process), process.stop):
         program = load_program(job, settings.program_folder)
         front = _front_end(program, job, index, process.fleet)
     layout = Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, job.update.bucket_bytes)
@@ -149,12 +150,13 @@ def _train(process: _Process, plane: DataPlane) -> int:
     return outcome.exit_code
 
 
-def _stall_report(process: _Process) -> Callable[[DataStallError], None]:
-    """A function that ends the run, unless the fleet has trained between the two calls."""
+def _stall_report(process: _Process) -> Callable[[DataStallError | StoppedError], None]:
+    """A function that ends the run, unless a program stalls while the fleet trains on."""
     before = process.fleet.describe()
 
-    def report(error: DataStallError) -> None:
-        error.ends_run = not trains_on(before, process.fleet.describe())
+    def report(error: DataStallError | StoppedError) -> None:
+        if isinstance(error, DataStallError):
+            error.ends_run = not trains_on(before, process.fleet.describe())
         report_failure(process.fleet, error, process.heartbeat.index, process.stop)
 
     return report
@@ -180,7 +182,7 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, batches: Batc
     """Trains as the chief, and writes the report, however the run ends; returns the exit code."""
     job = process.job
     # The job's callbacks are code of the program, too.
-    with building(job.program, job.deadlines.first_secs, _stall_report(process)):
+    with building(job.program, job.deadlines.first_secs, _stall_report(process), process.stop):
         components = chief_components(process.settings, context, front, process.program, process.disk)
     process.metrics.add_chief(components)
     chief = Chief(context, front, batches, process.heartbeat, process.progress, components)

@@ -21,9 +21,11 @@ from psfleet.processes.ports import free_addresses
 RUN = "blocked"
 STALL_SECS = 6.0
 """Enough for many attempts to open a session."""
+DROP_SECS = 3.0
+"""Enough for one attempt, and for a connection that is not answered."""
 
 
-def settings_of(folder: Path, steps: int) -> dict[str, Any]:
+def settings_of(folder: Path, steps: int, stall_secs: float) -> dict[str, Any]:
     """Of a ps and a chief; writes their program."""
     (folder / "program.py").write_text(PRELUDE)
     job = parse_job(
@@ -33,14 +35,14 @@ def settings_of(folder: Path, steps: int) -> dict[str, Any]:
             "fleet": {"ps": 1, "workers": 1},
             "optimizer": {"name": "sgd", "learning_rate": 0.1},
             "train": {"steps": steps, "batch_size": 4},
-            "deadlines": {"step_secs": 0.3, "stall_secs": STALL_SECS, "first_batch_secs": STALL_SECS},
+            "deadlines": {"step_secs": 0.3, "stall_secs": stall_secs, "first_batch_secs": stall_secs},
         }
     ).model_dump_json()
     return {"JOB": job, "RUN": RUN, "PROGRAM_FOLDER": str(folder), "INDEX": "0"}
 
 
 def test_a_blocked_data_port_ends_the_chief_with_75_and_its_address_in_the_message(tmp_path: Path) -> None:
-    told = settings_of(tmp_path, 20)
+    told = settings_of(tmp_path, 20, STALL_SECS)
     with running("ps", tmp_path, **told) as ps, control_port_alone(ps.serving().address) as seen:
         with running("worker", tmp_path, PS=seen.data, **told) as chief:
             assert chief.exit_code(START_SECS) == LOST_PEERS, chief.entries()
@@ -52,7 +54,7 @@ def test_a_blocked_data_port_ends_the_chief_with_75_and_its_address_in_the_messa
 
 def test_a_data_port_whose_packets_are_dropped_from_some_step_on_ends_the_run_with_75(tmp_path: Path) -> None:
     """Nothing is refused or closed: open connections carry nothing any more, and new ones are not answered."""
-    told = settings_of(tmp_path, 1_000_000)
+    told = settings_of(tmp_path, 1_000_000, DROP_SECS)
     with (
         running("ps", tmp_path, **told) as ps,
         control_port_alone(ps.serving().address) as seen,

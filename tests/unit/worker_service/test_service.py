@@ -91,7 +91,7 @@ def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lead:
         process: Any = SimpleNamespace(
             settings=None, program="", disk=None, heartbeat=None, progress=None, job=sample_job(), fleet=fleet,
             metrics=SimpleNamespace(add_chief=lambda components: None),
-            stop=SimpleNamespace(must_leave=lambda index: False),
+            stop=SimpleNamespace(must_leave=lambda index: False, event=threading.Event()),
         )  # fmt: skip
         context: Any = SimpleNamespace(fleet=fleet, incarnation=1, out=tmp_path)
         unused: Any = None
@@ -181,7 +181,7 @@ def test_a_program_that_stalls_before_the_first_step_ends_the_run_unless_the_fle
     for index in (0, 2):
         with pytest.raises(DataStallError) as raised:
             service._front_end(program, sample_job(), index, fleet)
-        stop: Any = SimpleNamespace(must_leave=lambda index: False)
+        stop: Any = SimpleNamespace(must_leave=lambda index: False, event=threading.Event())
         report_failure(fleet, raised.value, index, stop)
     assert len(outcomes) == 2 * ends_run
 
@@ -204,7 +204,7 @@ class Ends:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: PsfleetError, index: int) -> None:
         self.outcomes: list[pb.Outcome] = []
         self.reports: list[Any] = []
-        stop: Any = SimpleNamespace(must_leave=lambda index: False)
+        stop: Any = SimpleNamespace(must_leave=lambda index: False, event=threading.Event())
         error.is_reported = False
         fleet: Any = SimpleNamespace(finish=self.outcomes.append, describe=lambda: [None])
         self.process: Any = SimpleNamespace(
