@@ -127,8 +127,10 @@ class Shard:
         with self._lock:
             if step < self.step + MIN_STEPS_AHEAD:
                 return False
-            if step >= self.plan.job.train.steps:
-                # The job's last step ends training and has a checkpoint anyway.
+            # The job's last step ends training and has a checkpoint anyway. An earlier stop, which other ps have
+            # refused, must be undone all the same.
+            step = min(step, self.plan.job.train.steps)
+            if step == self.final_step:
                 return True
             # Under the lock: until it is released, the update loop makes no step beyond the one in progress.
             if stop and not self._graph.set_final_step(step):

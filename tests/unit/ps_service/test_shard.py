@@ -75,3 +75,16 @@ def test_a_checkpoint_or_a_stop_is_due_at_the_step_for_which_it_was_accepted(
     assert shard.schedule_checkpoint(step, stop) == accepted
     assert shard.final_step == (step if stop and accepted else 100)
     assert shard._is_due(5) == (accepted and step == 5)
+
+
+def test_a_stop_that_other_ps_refused_is_moved_to_the_last_step_of_the_job(shard: Any) -> None:
+    """This ps would otherwise write no part of that step."""
+    job = sample_job()
+    shard.plan, shard.final_step, shard._scheduled = SimpleNamespace(job=job), job.train.steps, set()
+    shard._lock, shard.step = threading.Lock(), 97
+    shard._graph.set_final_step = lambda step: True
+    assert shard.schedule_checkpoint(98, stop=True)
+    shard.step = 98
+    assert shard.schedule_checkpoint(101, stop=True)
+    assert shard.final_step == 100
+    assert shard._is_due(100)

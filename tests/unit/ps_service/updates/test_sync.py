@@ -114,10 +114,13 @@ def test_the_step_in_progress_can_be_the_last_one_but_not_one_that_has_ended() -
         fleet.advance()
         assert [step.result(STEP_SECS)[1].tolist() for step in steps] == [[[1, 100]]] * 2
         assert not shard.set_final_step(1), "workers have read that the training goes on"
+        steps = [first.push(1, 1), second.push(3, 1)]
+        fleet.advance()
+        assert [step.result(STEP_SECS)[1].tolist() for step in steps] == [[[2, 100]]] * 2, "a refused stop counts"
         waiting = fleet.threads.submit(shard.updates.advance, hold=False)
-        steps = [first.push(1, 1)]
+        steps = [first.push(1, 2)]
         fleet.wait_for_size("waiting", 1)
-        assert shard.set_final_step(2)
-        steps.append(second.push(3, 1))
-        assert waiting.result(STEP_SECS) == 2
-        assert [step.result(STEP_SECS)[1].tolist() for step in steps] == [[[2, 2]]] * 2
+        assert shard.set_final_step(3)
+        steps.append(second.push(3, 2))
+        assert waiting.result(STEP_SECS) == 3
+        assert [step.result(STEP_SECS)[1].tolist() for step in steps] == [[[3, 3]]] * 2
