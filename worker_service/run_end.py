@@ -45,7 +45,7 @@ def is_replaced(error: PsfleetError, stop: Stop) -> bool:
 
 
 def worker_error(outcome: pb.Outcome) -> PsfleetError:
-    """The error of the worker that ended the run, as the chief reports it."""
+    """The error of the worker that ended the run, as the chief reports it; the ps know it."""
     error = ProgramError(outcome.message, outcome.details)
-    error.exit_code = outcome.exit_code
+    error.exit_code, error.is_reported = outcome.exit_code, True
     return error

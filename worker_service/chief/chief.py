@@ -9,7 +9,7 @@ from psfleet.report.schema import Report
 from worker_service.batches import Batches
 from worker_service.chief.components import ChiefComponents
 from worker_service.chief.fleet_status import FleetStatusLogger
-from worker_service.fleet_state import TRAINING, States, outcome_of, stop_error
+from worker_service.fleet_state import TRAINING, States, is_late, outcome_of, stop_error
 from worker_service.frontends.interface import FrontEnd
 from worker_service.heartbeat import Heartbeat
 from worker_service.progress import TrainingProgress
@@ -78,7 +78,7 @@ class Chief(Worker):
 
     def train(self, generation: int) -> bool:
         """As `Worker.train`, unless the fleet has made the last step of a stop without this process."""
-        if self._context.stop.event.is_set() and _is_complete(self._heartbeat.states):
+        if self._context.stop.event.is_set() and is_late(self._heartbeat.states, generation, step=-1):
             return True
         return super().train(generation)
 
@@ -91,7 +91,8 @@ class Chief(Worker):
 
         def is_over() -> bool:
             states = self._heartbeat.states
-            stops = self._context.stop.event.is_set() and (_is_complete(states) or not self._must_save(states))
+            is_complete = all(state is not None and state.phase == pb.COMPLETE for state in states)
+            stops = self._context.stop.event.is_set() and (is_complete or not self._must_save(states))
             return self._heartbeat.outcome is not None or stops
 
         if not self._components.recorder.finish_evaluation(is_over):
@@ -138,8 +139,3 @@ class Chief(Worker):
         self._status_logger.update(states)
         self._components.recorder.worker_rates.update(states)
         self._components.committer.update(states)
-
-
-def _is_complete(states: States) -> bool:
-    """Whether every ps has made and saved the last step."""
-    return bool(states) and all(state is not None and state.phase == pb.COMPLETE for state in states)

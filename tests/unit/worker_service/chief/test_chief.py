@@ -97,4 +97,5 @@ def test_a_signal_ends_the_wait_for_an_evaluation_unless_the_step_must_be_built(
 
 
 def test_a_chief_does_not_open_a_session_for_a_stop_that_the_fleet_has_made_without_it(tmp_path: Path) -> None:
-    assert Chief.train(stopped_chief(tmp_path, [44, 44], pb.COMPLETE, None), 1)
+    chief = stopped_chief(tmp_path, [44, 44], pb.COMPLETE, None)
+    assert Chief.train(chief, generation=1)
