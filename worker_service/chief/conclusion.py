@@ -97,7 +97,11 @@ def conclude(settings: Settings, fleet: FleetClient, stop: Stop, checkpoint: Che
         conclusion.report_failure(error)
         details = error.details if isinstance(error, ProgramError) else ""
         failure = pb.Outcome(exit_code=error.exit_code, message=str(error), details=details)
-        finish_as_chief(fleet, settings, job, failure)
+        # It would join as the newest chief: one that was frozen must not end the run of another.
+        with disk.reading(settings.out):
+            is_newest = conclusion.attempt.is_newest()
+        if is_newest:
+            finish_as_chief(fleet, settings, job, failure)
         raise
     outcome = pb.Outcome(exit_code=DONE, message=message)
     finishing = threading.Thread(
@@ -126,8 +130,8 @@ class _Conclusion:
         self._settings, self._job, self._fleet, self._stop = settings, job, fleet, stop
         self._checkpoint = checkpoint
         with disk.reading(settings.out):
-            self._attempt = begin(settings)
-        self._events = Events(settings.out, job, self._attempt.first_event, disk)
+            self.attempt = begin(settings)
+        self._events = Events(settings.out, job, self.attempt.first_event, disk)
         self.storage = Storage(self._events, job.deadlines.stall_secs)
         self._events.add("chief", 0, "restarted", settings.cause or "it was replaced")
 
@@ -170,7 +174,7 @@ class _Conclusion:
     def report_failure(self, error: PsfleetError) -> Report | None:
         """Writes the report of a failure, and returns it; None: another report says that the run is done."""
         with self.storage.disk.reading(self._settings.out):
-            may_report = self._attempt.may_report_failure([])
+            may_report = self.attempt.may_report_failure([])
         if not may_report:
             logger.warning("not reported, the run is done or has a newer chief: %s", error)
             return None
@@ -195,4 +199,4 @@ class _Conclusion:
             out=settings.out,
         )
         committer = CheckpointCommitter(context, {}, self.storage, recorder.monitor)
-        return RunFinisher(context, recorder, committer, self.storage, self._attempt)
+        return RunFinisher(context, recorder, committer, self.storage, self.attempt)
