@@ -23,8 +23,7 @@ def read_checkpoint(folder: Path, plan: ShardPlan) -> tuple[Checkpoint, ShardCon
         NoCheckpointError: The checkpoint cannot be read.
         StorageError: The disk does not answer. The thread that reads is abandoned.
     """
-    deadlines = plan.job.deadlines
-    secs = SHARE * min(deadlines.start_secs, deadlines.stall_secs)
+    secs = SHARE * plan.job.deadlines.start_secs
 
     def read() -> tuple[Checkpoint, ShardContent]:
         checkpoint = read_manifest(folder)

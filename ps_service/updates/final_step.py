@@ -29,11 +29,7 @@ class FinalStep:
         self._step = v1.placeholder(tf.int64, [])
         variable = variables.stop_step if is_sync else variables.final_step
         self._request = variable.assign(self._step, read_value=False)
-        global_step = variables.global_step.read_value()
-        with tf.control_dependencies([global_step]):
-            self._progress = tf.stack(
-                [global_step, variables.final_step.read_value(), variables.started_step.read_value()]
-            )
+        self._progress = tf.stack([*variables.progress(), variables.started_step.read_value()])
 
     def set(self, session: v1.Session, step: int) -> bool:
         """Makes a step above the global step the final one; from any thread.

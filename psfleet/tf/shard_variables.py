@@ -137,6 +137,15 @@ class ShardVariables:
                 *[variable.assign(tf.zeros(variable.shape, variable.dtype), read_value=False) for variable in self._all]
             )
 
+    def progress(self) -> list[tf.Tensor]:
+        """Reads the global step and then the final step: int64 scalars.
+
+        An update to a step that it makes the final one sets the final step first.
+        """
+        global_step = self.global_step.read_value()
+        with tf.control_dependencies([global_step]):
+            return [global_step, self.final_step.read_value()]
+
     def accumulator(self, bucket: int) -> tf.compat.v1.ConditionalAccumulator:
         """The accumulator of a bucket, under the name that `SyncReplicasOptimizer` gives it."""
         variable = self.buckets[bucket]

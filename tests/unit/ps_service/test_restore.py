@@ -29,8 +29,8 @@ class Context:
         raise AbortedError(code, details)
 
 
-def plan(stall_secs: float) -> Any:
-    job = sample_job(deadlines={"stall_secs": stall_secs})
+def plan(start_secs: float) -> Any:
+    job = sample_job(deadlines={"start_secs": start_secs})
     return SimpleNamespace(job=job, layout=sample_layout(), shard=1)
 
 
