@@ -152,7 +152,8 @@ class RunFinisher:
         code = DONE if error is None else error.exit_code
         status = "done" if error is None else "stopped" if isinstance(error, StoppedError) else "failed"
         recorder = self._recorder
-        checkpoint = checkpoint or self._committer.newest
+        if isinstance(error, StoppedError):
+            checkpoint = checkpoint or self._committer.newest
         known = [state for state in states if state is not None]
         events = self._events.all()
         return Report(
