@@ -78,11 +78,6 @@ class Run:
         with self.lock:
             return self.view.join(request, self._clock())
 
-    def admit(self, caller: pb.Member) -> None:
-        """See `FleetView.admit`."""
-        with self.lock:
-            self.view.admit(Member.of(caller), self._clock())
-
     def admit_chief(self, caller: pb.Member) -> None:
         """See `FleetView.admit_chief`."""
         with self.lock:
@@ -98,9 +93,19 @@ class Run:
         """The reply to a heartbeat of a worker; lists the workers for the chief only."""
         return self.state(with_workers=caller == CHIEF, caller=caller)
 
-    def finish(self, outcome: pb.Outcome) -> bool:
-        """Stores how the run ended; returns False if that was known already, and keeps the first outcome."""
+    def finish(self, outcome: pb.Outcome, caller: pb.Member | None = None) -> bool:
+        """Stores how the run ended; returns False if that was known already, and keeps the first outcome.
+
+        Args:
+            caller: Who ends it. A process that replaces the caller joins before, and the caller is refused, or after,
+                and receives the outcome: there is no time between.
+
+        Raises:
+            ReplacedError: Another process has the caller's index.
+        """
         with self.lock:
+            if caller is not None:
+                self.view.admit(Member.of(caller), self._clock())
             return self.view.finish(outcome, self._clock())
 
     def set_stop_signal(self, signal_number: int) -> None:

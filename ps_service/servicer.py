@@ -14,13 +14,13 @@ import grpc
 import tensorflow as tf
 
 import psfleet
+from ps_service.restore import read_checkpoint
 from ps_service.run_state import Run
 from ps_service.shard import Shard
 from ps_service.shard_graph import ShardPlan
-from psfleet.checkpoint.manifest import read_manifest
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
-from psfleet.errors import LostPeerError, PsfleetError, ReplacedError
+from psfleet.errors import LostPeerError, PsfleetError, ReplacedError, StorageError
 from psfleet.job.job import job_from_json
 from psfleet.layout import Layout
 from psfleet.tf.traced_update import TracedUpdate
@@ -119,8 +119,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         """See control.proto."""
         run = self._run(request.caller, context)
         with _refusals(context):
-            run.admit(request.caller.member)
-        self._finish(run, request.outcome)
+            self._finish(run, request.outcome, request.caller.member)
         return run.state()
 
     def Reset(self, request: pb.ResetRequest, context: grpc.ServicerContext) -> pb.ResetReply:
@@ -158,8 +157,8 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         with self._lock:
             return self._runs.get(run.name) is run
 
-    def _finish(self, run: Run, outcome: pb.Outcome) -> None:
-        if run.finish(outcome):
+    def _finish(self, run: Run, outcome: pb.Outcome, caller: pb.Member | None = None) -> None:
+        if run.finish(outcome, caller):
             run.logger.info("the run is over: %s", outcome.message, extra={"exit_code": outcome.exit_code})
         if self._only_run:
             self.finished.set()
@@ -201,10 +200,12 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
                 raise _conflict(old.plan, plan)
             run.take_shard()
             old.close()
+        checkpoint, content = read_checkpoint(Path(request.checkpoint_folder), plan)
         shard = Shard(
             self._server,
             plan,
-            read_manifest(Path(request.checkpoint_folder)),
+            checkpoint,
+            content,
             lambda message, exit_code: self._finish(run, pb.Outcome(exit_code=exit_code, message=message)),
         )
         run.install(shard)
@@ -223,7 +224,7 @@ def _refusals(context: grpc.ServicerContext) -> Iterator[None]:
         yield
     except ReplacedError as error:
         context.abort(grpc.StatusCode.ABORTED, str(error))
-    except LostPeerError as error:
+    except (LostPeerError, StorageError) as error:
         context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
     except PsfleetError as error:
         _refuse(context, str(error))

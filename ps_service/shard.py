@@ -14,7 +14,7 @@ from ps_service.checkpoint_writer import CheckpointWriter
 from ps_service.rate_reductions import RateReductions
 from ps_service.shard_graph import Counters, ShardGraph, ShardPlan
 from psfleet.checkpoint.manifest import Checkpoint
-from psfleet.checkpoint.tensors import read_shard
+from psfleet.checkpoint.parts import ShardContent
 from psfleet.control import MIN_STEPS_AHEAD
 from psfleet.errors import BUG
 from psfleet.service.logs import RunLogger
@@ -35,6 +35,7 @@ class Shard:
     Args of the constructor:
         server: Address of this process's TensorFlow server, `grpc://host:port`.
         checkpoint: To restore.
+        content: What of it belongs to this shard.
         on_failure: Called with a message and an exit code, on a thread of the shard, if an update cannot be applied or
             a tensor is not finite.
 
@@ -45,18 +46,19 @@ class Shard:
         final_step: Global step at which training ends: that of the job, or of a scheduled stop.
         last_update: When the newest update was applied, by `time.monotonic`.
 
-    Raises:
-        BadJobError: The checkpoint does not match the layout.
-        NoCheckpointError: The checkpoint cannot be read.
     """
 
     def __init__(
-        self, server: str, plan: ShardPlan, checkpoint: Checkpoint, on_failure: Callable[[str, int], None]
+        self,
+        server: str,
+        plan: ShardPlan,
+        checkpoint: Checkpoint,
+        content: ShardContent,
+        on_failure: Callable[[str, int], None],
     ) -> None:
         self.plan = plan
         self._logger = RunLogger(_logger, plan.run)
         self._on_failure = on_failure
-        content = read_shard(checkpoint, plan.layout, plan.shard)
         if checkpoint.optimizer != plan.optimizer:
             self._logger.warning(
                 "optimizer %s starts without state: the checkpoint's optimizer is %s",
@@ -128,14 +130,17 @@ class Shard:
         with self._lock:
             if step < self.step + MIN_STEPS_AHEAD:
                 return False
-            if step >= self.plan.job.train.steps:
-                # The job's last step ends training and has a checkpoint anyway.
+            # The job's last step ends training and has a checkpoint anyway. An earlier stop, which other ps have
+            # refused, must be undone all the same.
+            step = min(step, self.plan.job.train.steps)
+            if step == self.final_step:
                 return True
+            # Under the lock: until it is released, the update loop makes no step beyond the one in progress.
+            if stop and not self._graph.set_final_step(step):
+                return False
             self._scheduled.add(step)
             if stop:
                 self.final_step = step
-        if stop:
-            self._graph.set_final_step(step)
         return True
 
     def schedule_reductions(self, steps: Sequence[int], pause_at: int | None, order: tuple[int, int]) -> bool:

@@ -16,6 +16,7 @@ from ps_service.base_rate import BaseRate
 from ps_service.lamb import TensorRange
 from ps_service.snapshot import Snapshot
 from ps_service.updates import AsyncUpdates, SyncUpdates, Updates
+from ps_service.updates.final_step import FinalStep
 from ps_service.updates.interface import slot_values
 from ps_service.updates.state import state_share
 from psfleet.checkpoint.parts import ShardContent
@@ -98,6 +99,7 @@ class ShardGraph:
             self._close_queues = [queue.close(cancel_pending_enqueues=True) for queue in queues]
             self._snapshot = Snapshot(variables, self._slots, self._scalars)
             self._local_steps = variables.last_local_step.read_value()
+            self._final_step = FinalStep(variables, is_sync=job.update.mode == "sync")
             self._counters = self._counter_reads()
             self._destroy = [
                 tf.raw_ops.DestroyResourceOp(resource=resource, ignore_lookup_error=True)
@@ -145,9 +147,9 @@ class ShardGraph:
         """Bytes of the optimizer's slots on this ps."""
         return len(self._slots) * sum(self._variables.bucket_sizes) * 4
 
-    def set_final_step(self, step: int) -> None:
-        """Sets the global step at which workers end training."""
-        self._assign([(self._variables.final_step, np.int64(step))])
+    def set_final_step(self, step: int) -> bool:
+        """Sets the global step at which workers end training; False if that is too late. See `FinalStep.set`."""
+        return self._final_step.set(self._session, step)
 
     def close(self) -> None:
         """Ends the wait of every worker and of this ps's update loop with an error, and destroys the resources."""

@@ -38,9 +38,14 @@ def cause_of_end(exit_code: int) -> str:
 
 
 class PsfleetError(Exception):
-    """Base class of all errors of psfleet; the message is one line for the user."""
+    """Base class of all errors of psfleet; the message is one line for the user.
+
+    Attributes:
+        is_reported: Whether the ps have been asked to end the run because of it.
+    """
 
     exit_code = BUG
+    is_reported = False
 
 
 class PermanentError(PsfleetError):

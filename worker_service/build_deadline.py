@@ -13,7 +13,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from psfleet.errors import DataStallError, PsfleetError
+from psfleet.errors import DataStallError, PsfleetError, StoppedError
+from psfleet.service.process import Stop
 
 logger = logging.getLogger("psfleet.worker")
 
@@ -21,36 +22,60 @@ DEADLINES = 3
 """Multiples of `deadlines.first_secs`: building waits for `train`, `evaluate` and a first batch, with one for each."""
 
 
+STOP_SECS = 5.0
+"""Time for a program to return once a signal came; there is nothing to save that this process has trained."""
+
+Report = Callable[[DataStallError | StoppedError], object]
+
+
 @contextmanager
-def building(program: str, first_secs: float, report: Callable[[DataStallError], object]) -> Iterator[None]:
+def building(program: str, first_secs: float, report: Report, stop: Stop | None = None) -> Iterator[None]:
     """Context manager for a block that loads and builds a program; ends the process with 75 if it takes too long.
 
     Args:
         program: As in the job file.
         first_secs: Of the job's deadlines.
         report: Ends the run if the fleet cannot train without this worker; called before the process ends.
+        stop: Ends the process, too, with 128 + the signal; None: it does not.
     """
+    returned = threading.Event()
+    if stop is not None:
+        arguments = (stop, returned, report, os._exit)
+        threading.Thread(target=expire_on_signal, args=arguments, name="build-stop", daemon=True).start()
     timer = threading.Timer(DEADLINES * first_secs, expire, (program, DEADLINES * first_secs, report, os._exit))
     timer.daemon = True
     timer.start()
     try:
         yield
     finally:
+        returned.set()
         timer.cancel()
 
 
-def expire(
-    program: str, secs: float, report: Callable[[DataStallError], object], end_process: Callable[[int], object]
-) -> None:
+def expire(program: str, secs: float, report: Report, end_process: Callable[[int], object]) -> None:
     """Ends the process; see `building`."""
-    error = DataStallError(f"program {program!r} to be loaded and built", secs)
+    _end(DataStallError(f"program {program!r} to be loaded and built", secs), report, end_process)
+
+
+def expire_on_signal(
+    stop: Stop, returned: threading.Event, report: Report, end_process: Callable[[int], object]
+) -> None:
+    """Ends the process if the program does not return in `STOP_SECS` after a signal; see `building`."""
+    stop.event.wait()
+    if not returned.wait(STOP_SECS):
+        _end(stop.error(), report, end_process)
+
+
+def _end(error: DataStallError | StoppedError, report: Report, end_process: Callable[[int], object]) -> None:
     try:
         with suppress(PsfleetError):
             report(error)
-        faulthandler.dump_traceback()
+        if isinstance(error, DataStallError):
+            faulthandler.dump_traceback()
     except Exception:
         # Any error: without this thread the process would wait for ever.
         logger.exception("the end of this worker could not be reported")
     finally:
-        logger.error("%s", error, extra={"event": "failed", "exit_code": error.exit_code})
+        level = logging.INFO if isinstance(error, StoppedError) else logging.ERROR
+        logger.log(level, "%s", error, extra={"event": "failed", "exit_code": error.exit_code})
         end_process(error.exit_code)

@@ -112,7 +112,7 @@ class Exchange:
             with tf.control_dependencies([passed]):
                 waited = [secs_since(arrived)]
             with tf.control_dependencies([variables.waited_secs.scatter_nd_add([[self._index]], waited).op]):
-                progress = tf.stack([variables.global_step.read_value(), variables.final_step.read_value()])
+                progress = tf.stack(variables.progress())
             with tf.control_dependencies([progress]):
                 buckets = [tf.cast(bucket.read_value(), self._wire) for bucket in variables.buckets]
                 state = variables.state.read_value()
@@ -130,7 +130,7 @@ class Exchange:
         """
         variables = self.variables
         with tf.device(variables.device):
-            global_step, final_step = variables.global_step.read_value(), variables.final_step.read_value()
+            global_step, final_step = variables.progress()
             with tf.control_dependencies([global_step, final_step]):
                 *buckets, state = [variable.read_value() for variable in (*variables.buckets, variables.state)]
                 is_ahead = global_step > at_step

@@ -8,17 +8,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from psfleet.control import control_pb2 as pb
 from psfleet.control.client import FleetClient
 from psfleet.control.credentials import read_identity
 from psfleet.control.server import serving
 from psfleet.errors import (
     BadJobError,
     DataStallError,
-    PermanentError,
-    ProgramError,
     PsfleetError,
-    ReplacedError,
     StoppedError,
 )
 from psfleet.job.job import Job
@@ -36,6 +32,8 @@ from worker_service.build_deadline import building
 from worker_service.chief.chief import Chief
 from worker_service.chief.components import ChiefComponents, chief_components
 from worker_service.chief.conclusion import conclude, is_last, saved_final_step
+from worker_service.chief.disk import Disk
+from worker_service.chief.storage_watch import end_if_stuck
 from worker_service.fleet_state import States, check_chief, trains_on
 from worker_service.frontends import FrontEnd, front_end, planned
 from worker_service.heartbeat import Heartbeat
@@ -44,6 +42,7 @@ from worker_service.metrics import WorkerMetrics
 from worker_service.program_optimizer import resolved
 from worker_service.progress import TrainingProgress
 from worker_service.run_context import RunContext, TaskAddresses
+from worker_service.run_end import is_replaced, report_failure, worker_error
 from worker_service.training_data import TrainingData
 from worker_service.worker import Worker
 
@@ -52,7 +51,7 @@ logger = logging.getLogger("psfleet.worker")
 
 @dataclass(frozen=True)
 class _Process:
-    """This process, once it has an index; `program` is the digest of its training program."""
+    """This process, once it has an index; `program` is the digest of its training program, `disk` its chief's."""
 
     settings: Settings
     job: Job
@@ -63,6 +62,7 @@ class _Process:
     metrics: WorkerMetrics
     incarnation: int
     program: str
+    disk: Disk
 
 
 def preload() -> None:
@@ -80,7 +80,7 @@ def serve(settings: Settings, stop: Stop) -> int:
     """
     if settings.job is None or not settings.ps or not settings.run:
         raise BadJobError("PSFLEET_JOB, PSFLEET_PS and PSFLEET_RUN are missing, expected all three")
-    job, progress = settings.job, TrainingProgress()
+    job, progress, disk = settings.job, TrainingProgress(), Disk()
     metrics = WorkerMetrics(settings.run, job, progress)
     identity = read_identity(settings.tls, "worker")
     with (
@@ -88,7 +88,10 @@ def serve(settings: Settings, stop: Stop) -> int:
         serving(settings.address, identity=identity, stopping=stop.event),
         exposing(settings, metrics.read),
     ):
-        saved = saved_final_step(settings)
+        if settings.index == 0:
+            end_if_stuck(disk, job.deadlines.stall_secs, fleet.finish)
+        with disk.reading(settings.out):
+            saved = saved_final_step(settings)
         if saved is not None and is_last(job, saved, fleet.describe):
             return conclude(settings, fleet, stop, saved)
         files = job_files(job, settings.program_folder)
@@ -99,22 +102,15 @@ def serve(settings: Settings, stop: Stop) -> int:
         heartbeat = Heartbeat(fleet, index, settings.address, stop, progress, membership.joins, digest(files))
         metrics.add_heartbeat(heartbeat)
         heartbeat.start()
-        process = _Process(settings, job, fleet, stop, progress, heartbeat, metrics, incarnation, digest(files))
+        process = _Process(settings, job, fleet, stop, progress, heartbeat, metrics, incarnation, digest(files), disk)
         try:
             with data_plane(settings, "worker", index, identity) as plane:
                 return _train(process, plane)
         except PsfleetError as error:
-            _report_failure(fleet, error, index, stop)
+            report_failure(fleet, error, index, stop)
             raise
         finally:
             heartbeat.close()
-
-
-def _report_failure(fleet: FleetClient, error: PsfleetError, index: int, stop: Stop) -> None:
-    """Ends the run on every ps, if the error of this worker ends it."""
-    if _ends_run(error) or (index == 0 and not _is_replaced(error, stop)):
-        details = error.details if isinstance(error, ProgramError) else ""
-        fleet.finish(pb.Outcome(exit_code=error.exit_code, message=str(error), details=details))
 
 
 def _train(process: _Process, plane: DataPlane) -> int:
@@ -123,7 +119,7 @@ def _train(process: _Process, plane: DataPlane) -> int:
     boot(plane.own, job.device)
     plane.check()
     logger.info("building the model and tracing a step", extra={"event": "starting"})
-    with building(job.program, job.deadlines.first_secs, _stall_report(process)):
+    with building(job.program, job.deadlines.first_secs, _stall_report(process), process.stop):
         program = load_program(job, settings.program_folder)
         front = _front_end(program, job, index, process.fleet)
         # Only the chief configures the ps.
@@ -157,13 +153,14 @@ def _train(process: _Process, plane: DataPlane) -> int:
     return outcome.exit_code
 
 
-def _stall_report(process: _Process) -> Callable[[DataStallError], None]:
-    """A function that ends the run, unless the fleet has trained between the two calls."""
+def _stall_report(process: _Process) -> Callable[[DataStallError | StoppedError], None]:
+    """A function that ends the run, unless a program stalls while the fleet trains on."""
     before = process.fleet.describe()
 
-    def report(error: DataStallError) -> None:
-        error.ends_run = not trains_on(before, process.fleet.describe())
-        _report_failure(process.fleet, error, process.heartbeat.index, process.stop)
+    def report(error: DataStallError | StoppedError) -> None:
+        if isinstance(error, DataStallError):
+            error.ends_run = not trains_on(before, process.fleet.describe())
+        report_failure(process.fleet, error, process.heartbeat.index, process.stop)
 
     return report
 
@@ -188,37 +185,50 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, batches: Batc
     """Trains as the chief, and writes the report, however the run ends; returns the exit code."""
     job = process.job
     # The job's callbacks are code of the program, too.
-    with building(job.program, job.deadlines.first_secs, _stall_report(process)):
-        components = chief_components(process.settings, context, front, process.program)
+    with building(job.program, job.deadlines.first_secs, _stall_report(process), process.stop):
+        components = chief_components(process.settings, context, front, process.program, process.disk)
     process.metrics.add_chief(components)
     chief = Chief(context, front, batches, process.heartbeat, process.progress, components)
     try:
         outcome = chief.run()
         error = chief.error
         if error is None and outcome.exit_code:
-            raise _worker_error(outcome)
+            raise worker_error(outcome)
         if error is not None:
-            _publish_failure(chief, components, error, [])
+            # The chief has told the ps.
+            error.is_reported = True
+            _publish_failure(chief, components, error, [], num_told=0)
             raise error
         report = chief.report(None)
         components.storage.insist("the report", lambda: html.publish(report, context.out))
         components.callbacks.end(report)
         return outcome.exit_code
     except PsfleetError as error:
-        if chief.error is None and not _is_replaced(error, process.stop):
+        if chief.error is None and not is_replaced(error, process.stop):
             states = context.fleet.describe()
             check_chief(states, context.incarnation)
-            _publish_failure(chief, components, error, states)
+            # Before the report: ps 0 refuses a chief that was replaced, however long it was frozen since the check.
+            num_told = report_failure(context.fleet, error, 0, process.stop)
+            _publish_failure(chief, components, error, states, num_told)
         raise
     finally:
         components.recorder.close()
 
 
-def _publish_failure(chief: Chief, components: ChiefComponents, error: PsfleetError, states: States) -> None:
-    """Writes the report of a run that an error ended, unless that would replace a better one."""
+def _publish_failure(
+    chief: Chief, components: ChiefComponents, error: PsfleetError, states: States, num_told: int
+) -> None:
+    """Writes the report of a run that an error ended, unless that would replace a better one.
+
+    Args:
+        states: Of the ps before they were told; they may end once they are.
+        num_told: Number of ps that have accepted the outcome.
+    """
     attempt = components.attempt
-    if attempt.may_report_failure(states):
-        report = chief.report(error)
+    with components.storage.disk.reading(attempt.out):
+        may_report = attempt.may_report_failure(states if num_told else [])
+    if may_report:
+        report = chief.report(error, states)
         with components.storage.writing("the report"):
             html.publish(report, attempt.out)
         components.callbacks.end(report)
@@ -226,23 +236,3 @@ def _publish_failure(chief: Chief, components: ChiefComponents, error: PsfleetEr
         logger.warning(
             "no report of this end (%s): a newer chief, or a chief whose run is done, has the run folder", error
         )
-
-
-def _ends_run(error: PsfleetError) -> bool:
-    """Whether the fleet cannot train on without the worker that raised."""
-    return isinstance(error, PermanentError) or (isinstance(error, DataStallError) and error.ends_run)
-
-
-def _is_replaced(error: PsfleetError, stop: Stop) -> bool:
-    """Whether this chief ends and another chief process resumes the run, and reports."""
-    is_left_behind = isinstance(error, DataStallError) and not error.ends_run
-    return (
-        is_left_behind or isinstance(error, ReplacedError) or (isinstance(error, StoppedError) and stop.must_leave(0))
-    )
-
-
-def _worker_error(outcome: pb.Outcome) -> PsfleetError:
-    """The error of the worker that ended the run, as the chief reports it."""
-    error = ProgramError(outcome.message, outcome.details)
-    error.exit_code = outcome.exit_code
-    return error

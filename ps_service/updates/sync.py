@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from ps_service.updates.admission import admit_quorum
+from ps_service.updates.final_step import began_step
 from ps_service.updates.interface import timed
 from ps_service.updates.tokens import TokenSender
 from psfleet.tf import ShardVariables
@@ -49,7 +50,7 @@ class ContributorCounter(v1.train.Optimizer):
         pairs = list(grads_and_vars)
         counted = self._variables.used.assign_add(self._contributors, read_value=False)
         averages = [average for average, _ in pairs]
-        kept = self._keep_previous()
+        kept = self._begin_step()
         with tf.control_dependencies(kept):
             written = [self._variables.state.assign(state, read_value=False) for state in self._state]
         # Before the update, which changes the global step last: a worker that reads the global step and then the state
@@ -57,17 +58,15 @@ class ContributorCounter(v1.train.Optimizer):
         with tf.control_dependencies([counted, *kept, *written]):
             return timed(self._variables, averages, lambda: self._wrapped.apply_gradients(pairs, global_step, name))
 
-    def _keep_previous(self) -> list[tf.Operation]:
-        """Copies parameters and state before the update, once its contributors are known."""
+    def _begin_step(self) -> list[tf.Operation]:
+        """Before the update, once its contributors are known: settles the final step, copies parameters and state."""
         variables = self._variables
-        if not variables.previous:
-            return []
         with tf.control_dependencies([self._contributors]):
-            started = variables.started_step.assign(variables.global_step.read_value() + 1, read_value=False)
-        with tf.control_dependencies([started]):
-            pairs = list(zip(variables.previous, variables.buckets, strict=True))
+            began = began_step(variables, variables.global_step.read_value())
+        with tf.control_dependencies([began]):
+            pairs = list(zip(variables.previous, variables.buckets if variables.previous else [], strict=True))
             pairs += [(previous, variables.state) for previous in variables.previous_state]
-            return [previous.assign(present.read_value(), read_value=False) for previous, present in pairs]
+            return [began, *[previous.assign(present.read_value(), read_value=False) for previous, present in pairs]]
 
 
 class SyncUpdates:

@@ -55,8 +55,9 @@ class ShardVariables:
         previous_state: `state` before the last update, in a list, under the same condition and if the shard has state.
         global_step: int64 scalar, the number of updates applied.
         started_step: int64 scalar, the global step after the newest update that has started to change parameters; equal
-            to `global_step` while none is in progress. Only kept together with `previous`.
+            to `global_step` while none is in progress. Only kept in sync mode.
         final_step: int64 scalar, the global step at which training ends.
+        stop_step: int64 scalar, sync mode: each update makes it the `final_step` if it is still ahead; 0: none.
         last_local_step: int64 `[worker_limit]`, the local step of each worker's newest admitted gradient: the global
             step of the parameters that it was computed on; -1 before the first.
         last_number: int64 `[worker_limit]`, async mode: the highest number among those gradients of each worker that
@@ -107,6 +108,7 @@ class ShardVariables:
             self.global_step = self._variable("global_step", [], tf.int64)
             self.started_step = self._variable("started_step", [], tf.int64)
             self.final_step = self._variable("final_step", [], tf.int64)
+            self.stop_step = self._variable("stop_step", [], tf.int64)
             self.last_local_step = self._variable("last_local_step", [worker_limit], tf.int64)
             self.last_number = self._variable("last_number", [worker_limit], tf.int64)
             self.pushed = self._variable("pushed", [worker_limit], tf.int64)
@@ -134,6 +136,15 @@ class ShardVariables:
             return tf.group(
                 *[variable.assign(tf.zeros(variable.shape, variable.dtype), read_value=False) for variable in self._all]
             )
+
+    def progress(self) -> list[tf.Tensor]:
+        """Reads the global step and then the final step: int64 scalars.
+
+        An update to a step that it makes the final one sets the final step first.
+        """
+        global_step = self.global_step.read_value()
+        with tf.control_dependencies([global_step]):
+            return [global_step, self.final_step.read_value()]
 
     def accumulator(self, bucket: int) -> tf.compat.v1.ConditionalAccumulator:
         """The accumulator of a bucket, under the name that `SyncReplicasOptimizer` gives it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +15,34 @@ from support.tiny_job import PRELUDE
 from psfleet.addresses import Address
 from psfleet.errors import LOST_PEERS
 from psfleet.job.job import parse_job
+from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
 
 RUN = "blocked"
 STALL_SECS = 6.0
 """Enough for many attempts to open a session."""
+DROP_SECS = 3.0
+"""Enough for one attempt, and for a connection that is not answered."""
 
 
-def test_a_blocked_data_port_ends_the_chief_with_75_and_its_address_in_the_message(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(PRELUDE)
+def settings_of(folder: Path, steps: int, stall_secs: float) -> dict[str, Any]:
+    """Of a ps and a chief; writes their program."""
+    (folder / "program.py").write_text(PRELUDE)
     job = parse_job(
         {
             "name": RUN,
             "program": "program:build",
             "fleet": {"ps": 1, "workers": 1},
             "optimizer": {"name": "sgd", "learning_rate": 0.1},
-            "train": {"steps": 20, "batch_size": 4},
-            "deadlines": {"step_secs": 0.3, "stall_secs": STALL_SECS, "first_batch_secs": STALL_SECS},
+            "train": {"steps": steps, "batch_size": 4},
+            "deadlines": {"step_secs": 0.3, "stall_secs": stall_secs, "first_batch_secs": stall_secs},
         }
     ).model_dump_json()
-    told: dict[str, Any] = {"JOB": job, "RUN": RUN, "PROGRAM_FOLDER": str(tmp_path), "INDEX": "0"}
+    return {"JOB": job, "RUN": RUN, "PROGRAM_FOLDER": str(folder), "INDEX": "0"}
+
+
+def test_a_blocked_data_port_ends_the_chief_with_75_and_its_address_in_the_message(tmp_path: Path) -> None:
+    told = settings_of(tmp_path, 20, STALL_SECS)
     with running("ps", tmp_path, **told) as ps, control_port_alone(ps.serving().address) as seen:
         with running("worker", tmp_path, PS=seen.data, **told) as chief:
             assert chief.exit_code(START_SECS) == LOST_PEERS, chief.entries()
@@ -42,6 +50,24 @@ def test_a_blocked_data_port_ends_the_chief_with_75_and_its_address_in_the_messa
         reason = f"TensorFlow's port of ps 0 at {seen.data} cannot be reached (Connection refused)"
         assert reason in failed["message"]
         assert [entry for entry in chief.entries() if entry.get("event") == "lost_peer"], "it tries before it gives up"
+
+
+def test_a_data_port_whose_packets_are_dropped_from_some_step_on_ends_the_run_with_75(tmp_path: Path) -> None:
+    """Nothing is refused or closed: open connections carry nothing any more, and new ones are not answered."""
+    told = settings_of(tmp_path, 1_000_000, DROP_SECS)
+    with (
+        running("ps", tmp_path, **told) as ps,
+        control_port_alone(ps.serving().address) as seen,
+        DataPort(ps.address, seen) as data_port,
+    ):
+        with running("worker", tmp_path, PS=seen.data, **told) as chief, ps.client(RUN) as client:
+            wait_until(lambda: client.describe().step >= 5, START_SECS, "5 steps")
+            data_port.drop_packets()
+            assert chief.exit_code(START_SECS) == LOST_PEERS, chief.entries()
+        assert ps.exit_code(START_SECS) == LOST_PEERS, ps.entries()
+    [failed] = chief.failures()
+    reason = f"TensorFlow's port of ps 0 at {seen.data} cannot be reached (no answer in 2 s), while its control port"
+    assert reason in failed["message"]
 
 
 @contextmanager
@@ -52,6 +78,48 @@ def control_port_alone(ps: Address) -> Iterator[Address]:
         threading.Thread(target=_forward, args=(listener, ps), daemon=True).start()
         yield seen
         listener.shutdown(socket.SHUT_RDWR)
+
+
+class DataPort:
+    """The data port of an address, which leads to a ps until its packets are dropped."""
+
+    def __init__(self, ps: Address, seen: Address) -> None:
+        self._ps = ps
+        self._host, self._port = seen.host, seen.port
+        self._listener = socket.create_server((seen.host, seen.port), backlog=0)
+        self._drops = threading.Event()
+        self._open = ExitStack()
+
+    def __enter__(self) -> DataPort:
+        threading.Thread(target=self._accept, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._drops.set()
+        self._open.close()
+
+    def drop_packets(self) -> None:
+        """Forwards nothing from now on, and fills the queue of connections: Linux drops the packets of further ones."""
+        self._drops.set()
+        for _ in range(3):
+            waiting = self._open.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex((self._host, self._port))
+
+    def _accept(self) -> None:
+        self._open.enter_context(self._listener)
+        with suppress(OSError):
+            while not self._drops.is_set():
+                inner, _ = self._listener.accept()
+                outer = socket.create_connection((self._ps.host, self._ps.port))
+                for source, target in ((inner, outer), (outer, inner)):
+                    self._open.enter_context(source)
+                    threading.Thread(target=self._copy, args=(source, target), daemon=True).start()
+
+    def _copy(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while (data := source.recv(1 << 16)) and not self._drops.is_set():
+                target.sendall(data)
 
 
 def _forward(listener: socket.socket, ps: Address) -> None:

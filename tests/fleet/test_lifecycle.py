@@ -16,6 +16,8 @@ from psfleet import errors
 
 FIRST_STEPS = 50
 """The chief logs its progress twice a second: a run that resumes has logged a step before it has made so many."""
+STANDSTILL_SECS = 2.5
+"""Longer than two heartbeats: the chief sees that no step was made between them, as with slow steps."""
 SIGNALLED = ("signalled_program", "paced_program")
 
 
@@ -104,10 +106,13 @@ def test_a_run_stops_while_a_ps_is_away(tmp_path: Path) -> None:
         assert fleet.checkpoint().step == 0
 
 
-def test_a_run_that_cannot_stop_in_time_is_ended(tmp_path: Path) -> None:
-    with training(tmp_path, checkpoint={"every_steps": 10}, deadlines={"stop_secs": 3}) as fleet:
+def test_a_stop_waits_for_the_step_in_progress_and_a_run_that_cannot_stop_in_time_is_ended(tmp_path: Path) -> None:
+    deadlines = {"stop_secs": 3, "slow_secs": STANDSTILL_SECS}
+    with training(tmp_path, checkpoint={"every_steps": 10}, deadlines=deadlines) as fleet:
         fleet.wait_for(lambda: fleet.entries("checkpoint"), START_SECS, "a checkpoint")
         fleet.gates.hold(1)
+        fleet.wait_for(lambda: fleet.entries("slow_data", index=1), START_SECS, "worker 1 to wait for its data")
+        [shard] = fleet.shards()
         asked = time.monotonic()
         fleet.launcher.send_signal(signal.SIGTERM)
         assert fleet.end() == errors.SIGNAL_BASE + signal.SIGTERM
@@ -115,6 +120,8 @@ def test_a_run_that_cannot_stop_in_time_is_ended(tmp_path: Path) -> None:
         report = fleet.report()
         assert (report.status, report.exit_code) == ("stopped", errors.SIGNAL_BASE + signal.SIGTERM)
         assert fleet.checkpoint().step > 0
+        planned = [entry["step"] for entry in fleet.log() if entry["message"].startswith("stop scheduled")]
+        assert planned == [shard.step + 1]
 
 
 def test_a_second_launcher_in_a_folder_is_refused_and_a_stop_before_training_ends_at_once(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -10,8 +11,11 @@ from pathlib import Path
 
 import pytest
 from support.local_fleet import START_SECS, training
+from support.service_process import running
+from support.tiny_job import PRELUDE
 
 from psfleet import errors
+from psfleet.job.job import parse_job
 from psfleet.report.schema import EventLog
 
 
@@ -86,3 +90,27 @@ def test_a_run_survives_a_full_disk_and_keeps_its_last_step_until_there_is_space
         assert fleet.checkpoint().step == 60
         assert ("checkpoint_failed", "ps") in {(event.kind, event.role) for event in report.events}
         assert all("No space left on device" in event.cause for event in report.events)
+
+
+def test_a_disk_that_never_gives_the_checkpoint_ends_every_process_with_75_and_is_named(tmp_path: Path) -> None:
+    """The manifest is a pipe that nobody writes to: its reader waits, as for a file server that is gone."""
+    (tmp_path / "program.py").write_text(PRELUDE)
+    manifest = tmp_path / "checkpoints" / "00000040-g1" / "manifest.json"
+    manifest.parent.mkdir(parents=True)
+    os.mkfifo(manifest)
+    job = {
+        "name": "hung",
+        "program": "program:build",
+        "fleet": {"ps": 1, "workers": 1},
+        "optimizer": {"name": "sgd", "learning_rate": 0.1},
+        "train": {"steps": 20, "batch_size": 4},
+        "deadlines": {"stall_secs": 3, "first_batch_secs": 60},
+    }
+    told = {"JOB": parse_job(job).model_dump_json(), "RUN": "hung", "PROGRAM_FOLDER": str(tmp_path), "INDEX": "0"}
+    with running("ps", tmp_path, **told) as ps:
+        with running("worker", tmp_path, PS=ps.serving().address.data, **told) as chief:
+            assert chief.exit_code(START_SECS) == errors.LOST_PEERS, chief.entries()
+        assert ps.exit_code(START_SECS) == errors.LOST_PEERS, ps.entries()
+    assert [entry["message"] for entry in chief.failures()] == [
+        f"the disk has not answered for 3 s to a read of {tmp_path}"
+    ]

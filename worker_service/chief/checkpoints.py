@@ -141,7 +141,8 @@ class CheckpointCommitter:
         """Writes the manifest of each step for which every ps has written its part."""
         generation = states[0].generation
         if self._newest is None:
-            self._newest = newest_committed(self._root)
+            with self._storage.disk.reading(self._root):
+                self._newest = newest_committed(self._root)
         written = [{part.step: part for part in state.parts if not part.error} for state in states]
         done = self._newest.step if self._newest and self._newest.generation == generation else -1
         for step in sorted(set.intersection(*[set(parts) for parts in written])):
@@ -214,6 +215,7 @@ class CheckpointCommitter:
     def _steps_ahead(self) -> int:
         """The steps made in `SCHEDULE_AHEAD_SECS` at the present rate, plus the fewest that a ps accepts.
 
-        No more than that: a stop waits for them, and a step can take seconds.
+        No more than that: a stop waits for them, and a step can take seconds. Slow training stops with the step that is
+        in progress.
         """
         return MIN_STEPS_AHEAD + int(self._steps_per_sec * SCHEDULE_AHEAD_SECS)

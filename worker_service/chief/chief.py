@@ -9,7 +9,7 @@ from psfleet.report.schema import Report
 from worker_service.batches import Batches
 from worker_service.chief.components import ChiefComponents
 from worker_service.chief.fleet_status import FleetStatusLogger
-from worker_service.fleet_state import States, outcome_of, stop_error
+from worker_service.fleet_state import TRAINING, States, is_late, outcome_of, stop_error
 from worker_service.frontends.interface import FrontEnd
 from worker_service.heartbeat import Heartbeat
 from worker_service.progress import TrainingProgress
@@ -48,7 +48,7 @@ class Chief(Worker):
             self._wait("all parameter servers to answer", self._can_recover)
             if self._heartbeat.outcome is not None:
                 return None
-            if context.stop.event.is_set():
+            if context.stop.event.is_set() and not self._must_save(context.fleet.describe()):
                 raise context.stop.error()
             try:
                 states = [client.describe() for client in context.fleet.ps]
@@ -76,31 +76,53 @@ class Chief(Worker):
             return
         self._end(checkpoint, finisher.final_states(checkpoint.step))
 
+    def train(self, generation: int) -> bool:
+        """As `Worker.train`, unless the fleet has made the last step of a stop without this process."""
+        if self._context.stop.event.is_set() and is_late(self._heartbeat.states, generation, step=-1):
+            return True
+        return super().train(generation)
+
     def before_build(self) -> None:
         """Waits for a running evaluation, which uses the program's model and functions too. See `Worker`.
 
         Raises:
-            LostPeerError: The run is over, or stops.
+            LostPeerError: The run is over, or stops and does not need this process to save what was trained.
         """
 
         def is_over() -> bool:
-            return self._heartbeat.outcome is not None or self._context.stop.event.is_set()
+            states = self._heartbeat.states
+            is_complete = all(state is not None and state.phase == pb.COMPLETE for state in states)
+            stops = self._context.stop.event.is_set() and (is_complete or not self._must_save(states))
+            return self._heartbeat.outcome is not None or stops
 
         if not self._components.recorder.finish_evaluation(is_over):
             raise LostPeerError("the run ends while an evaluation runs")
 
-    def report(self, error: PsfleetError | None) -> Report:
-        """The run's report; if no final states are known, those that the ps give now.
+    def report(self, error: PsfleetError | None, states: States = ()) -> Report:
+        """The run's report.
 
         Args:
             error: What ended the run; None: it is done.
+            states: Of the ps when it ended, if the chief has not ended it itself; empty: those that they give now.
         """
-        states = self._final_states or self._context.fleet.describe()
+        states = self._final_states or states or self._context.fleet.describe()
         return self._components.finisher.report(states, self._checkpoint, error)
 
     def _can_recover(self, states: States) -> bool:
-        """Whether every ps answers, or a signal came: between generations there is nothing to save."""
+        """Whether every ps answers, or a signal came: without a ps there is nothing to save."""
         return self._context.stop.event.is_set() or all(state is not None for state in states)
+
+    def _must_save(self, states: States) -> bool:
+        """Whether a stop waits for a checkpoint: the fleet has made steps of its generation that none has.
+
+        Others can train on while this chief starts, and between two generations there is nothing to save.
+        """
+        training = [state for state in states if state is not None and state.phase in TRAINING]
+        if not self._context.stop.must_save() or len(training) < len(states):
+            return False
+        newest, step = self._components.committer.newest, max(state.step for state in training)
+        is_of_generation = newest is not None and newest.generation == training[0].generation
+        return step > (newest.step if newest is not None and is_of_generation else training[0].first_step)
 
     def _end(self, checkpoint: Checkpoint, states: States) -> None:
         self._checkpoint, self._final_states = checkpoint, states

@@ -13,6 +13,7 @@ from psfleet.run_folder import CALLBACKS
 from psfleet.service.settings import Settings
 from worker_service.chief.callbacks import Callbacks
 from worker_service.chief.checkpoints import CheckpointCommitter
+from worker_service.chief.disk import Disk
 from worker_service.chief.events import Events
 from worker_service.chief.monitor import Monitor
 from worker_service.chief.recorder import Recorder
@@ -20,7 +21,6 @@ from worker_service.chief.recovery import Recovery
 from worker_service.chief.run_attempt import Attempt, begin
 from worker_service.chief.run_finisher import RunFinisher, versions
 from worker_service.chief.storage import Storage
-from worker_service.chief.storage_watch import end_if_stuck
 from worker_service.evaluation import Evaluator
 from worker_service.fleet_state import check_chief
 from worker_service.frontends import FrontEnd
@@ -41,7 +41,9 @@ class ChiefComponents:
     callbacks: Callbacks
 
 
-def chief_components(settings: Settings, context: RunContext, front: FrontEnd, program: str = "") -> ChiefComponents:
+def chief_components(
+    settings: Settings, context: RunContext, front: FrontEnd, program: str = "", disk: Disk | None = None
+) -> ChiefComponents:
     """Makes the components of this chief process, and removes what only an earlier attempt needs.
 
     Args:
@@ -49,6 +51,7 @@ def chief_components(settings: Settings, context: RunContext, front: FrontEnd, p
         context: Of the run.
         front: The program's front end.
         program: The digest of the training program.
+        disk: Knows what this process waits for on the disk; None: one of its own, which nothing watches.
 
     Raises:
         ReplacedError: Another process is the chief now.
@@ -57,7 +60,9 @@ def chief_components(settings: Settings, context: RunContext, front: FrontEnd, p
     """
     # Before it removes files of an earlier attempt: loading the program took time.
     check_chief(context.fleet.describe(), context.incarnation)
-    attempt = begin(settings)
+    disk = disk or Disk()
+    with disk.reading(context.out):
+        attempt = begin(settings)
     manifest_extra = {
         "job": context.job.model_dump(mode="json"),
         "program_folder": str(settings.program_folder),
@@ -65,14 +70,14 @@ def chief_components(settings: Settings, context: RunContext, front: FrontEnd, p
         "versions": versions(),
         "incarnation": context.incarnation,
     }
-    events = Events(context.out, context.job, attempt.first_event)
+    events = Events(context.out, context.job, attempt.first_event, disk)
     evaluator = Evaluator(front, context.layout, context.job.device)
     storage = Storage(events, context.job.deadlines.stall_secs)
-    end_if_stuck(storage, context.fleet.finish)
     callbacks = Callbacks(
         load_callbacks(context.job), events, run_info(settings, context.job), state_names(context.job.callbacks)
     )
-    monitor = Monitor(context.out, context.job, storage, callbacks)
+    with disk.reading(context.out):
+        monitor = Monitor(context.out, context.job, storage, callbacks)
     monitor.announce()
     recorder = Recorder(context.out, context.job, context.layout, evaluator, storage, monitor)
     committer = CheckpointCommitter(context, manifest_extra, storage, monitor)

@@ -28,6 +28,7 @@ from worker_service.build_deadline import building
 from worker_service.chief.callbacks import Callbacks
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.components import run_info
+from worker_service.chief.disk import Disk
 from worker_service.chief.early_stopping import final_step
 from worker_service.chief.events import Events
 from worker_service.chief.monitor import Monitor
@@ -87,8 +88,9 @@ def conclude(settings: Settings, fleet: FleetClient, stop: Stop, checkpoint: Che
     log_json(run=settings.run, role="worker", index=0)
     message = f"step {checkpoint.step} is saved and verified"
     logger.info("%s: the report remains", message, extra={"event": "verified", "step": checkpoint.step})
-    conclusion = _Conclusion(settings, job, fleet, stop, checkpoint)
-    end_if_stuck(conclusion.storage, lambda outcome: None)
+    disk = Disk()
+    end_if_stuck(disk, job.deadlines.stall_secs, lambda outcome: None)
+    conclusion = _Conclusion(settings, job, fleet, stop, checkpoint, disk)
     try:
         with building(job.program, job.deadlines.first_secs, conclusion.report_failure):
             front, layout = _load(settings, job, checkpoint)
@@ -96,7 +98,11 @@ def conclude(settings: Settings, fleet: FleetClient, stop: Stop, checkpoint: Che
         conclusion.report_failure(error)
         details = error.details if isinstance(error, ProgramError) else ""
         failure = pb.Outcome(exit_code=error.exit_code, message=str(error), details=details)
-        finish_as_chief(fleet, settings, job, failure)
+        # It would join as the newest chief: one that was frozen must not end the run of another.
+        with disk.reading(settings.out):
+            is_newest = conclusion.attempt.is_newest()
+        if is_newest:
+            finish_as_chief(fleet, settings, job, failure)
         raise
     outcome = pb.Outcome(exit_code=DONE, message=message)
     finishing = threading.Thread(
@@ -119,11 +125,14 @@ def _load(settings: Settings, job: Job, checkpoint: Checkpoint) -> tuple[FrontEn
 class _Conclusion:
     """Writes the report of a run whose final step is saved."""
 
-    def __init__(self, settings: Settings, job: Job, fleet: FleetClient, stop: Stop, checkpoint: Checkpoint) -> None:
+    def __init__(
+        self, settings: Settings, job: Job, fleet: FleetClient, stop: Stop, checkpoint: Checkpoint, disk: Disk
+    ) -> None:
         self._settings, self._job, self._fleet, self._stop = settings, job, fleet, stop
         self._checkpoint = checkpoint
-        self._attempt = begin(settings)
-        self._events = Events(settings.out, job, self._attempt.first_event)
+        with disk.reading(settings.out):
+            self.attempt = begin(settings)
+        self._events = Events(settings.out, job, self.attempt.first_event, disk)
         self.storage = Storage(self._events, job.deadlines.stall_secs)
         self._events.add("chief", 0, "restarted", settings.cause or "it was replaced")
 
@@ -136,7 +145,8 @@ class _Conclusion:
         evaluator = Evaluator(front, layout, self._job.device)
         callbacks = self._callbacks()
         callbacks.start(self._checkpoint.step)
-        monitor = Monitor(self._settings.out, self._job, self.storage, callbacks)
+        with self.storage.disk.reading(self._settings.out):
+            monitor = Monitor(self._settings.out, self._job, self.storage, callbacks)
         recorder = Recorder(self._settings.out, self._job, layout, evaluator, self.storage, monitor)
         try:
             report = self._finisher(recorder, layout).resumed_report(self._checkpoint)
@@ -165,7 +175,9 @@ class _Conclusion:
 
     def report_failure(self, error: PsfleetError) -> Report | None:
         """Writes the report of a failure, and returns it; None: another report says that the run is done."""
-        if not self._attempt.may_report_failure([]):
+        with self.storage.disk.reading(self._settings.out):
+            may_report = self.attempt.may_report_failure([])
+        if not may_report:
             logger.warning("not reported, the run is done or has a newer chief: %s", error)
             return None
         layout = Layout.plan([], [], [], self._job.fleet.ps, self._job.update.bucket_bytes)
@@ -189,4 +201,4 @@ class _Conclusion:
             out=settings.out,
         )
         committer = CheckpointCommitter(context, {}, self.storage, recorder.monitor)
-        return RunFinisher(context, recorder, committer, self.storage, self._attempt)
+        return RunFinisher(context, recorder, committer, self.storage, self.attempt)

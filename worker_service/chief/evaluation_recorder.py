@@ -90,12 +90,16 @@ class EvaluationRecorder:
     def evaluate_last(self, checkpoint: Checkpoint, is_over: Callable[[], bool]) -> bool:
         """Evaluates the last checkpoint of the run; otherwise as `evaluate`."""
         self._monitor.begin_last(checkpoint)
-        return self.evaluate(checkpoint.step, lambda: read_tensors(checkpoint), is_over)
+        return self.evaluate(checkpoint.step, lambda: self._tensors(checkpoint), is_over)
+
+    def _tensors(self, checkpoint: Checkpoint) -> Values:
+        with self._storage.disk.reading(checkpoint.folder):
+            return read_tensors(checkpoint)
 
     def _read(self, checkpoint: Checkpoint) -> Values:
         """The tensors of a checkpoint; none if it cannot be read, which does not end training."""
         try:
-            return read_tensors(checkpoint)
+            return self._tensors(checkpoint)
         except (OSError, NoCheckpointError) as error:
             cause = f"step {checkpoint.step} is not evaluated: {error}"
             self._storage.failed(f"evaluation of {checkpoint.folder}", cause, "evaluation_skipped")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from psfleet.job.job import Job
 from psfleet.report.schema import Event, EventLog
+from worker_service.chief.disk import Disk
 from worker_service.fleet_state import States
 
 logger = logging.getLogger("psfleet.chief")
@@ -20,16 +21,17 @@ class Events:
 
     Args of the constructor:
         first_event: Where the attempt's events begin in `events.jsonl`, in bytes; earlier attempts wrote those before.
+        disk: Of the chief.
 
     Attributes:
         restarts: By role and index, how often a process was restarted.
         last: By role and index, the newest event of a process.
         steps_lost: Applied steps that were lost with ps and trained again.
-        writing_since: When the write that runs began, on the clock of `time.monotonic`; None: none runs. A disk that
-            does not answer holds every thread that has an event.
+        disk: Of the chief.
     """
 
-    def __init__(self, out: Path, job: Job, first_event: int = 0) -> None:
+    def __init__(self, out: Path, job: Job, first_event: int = 0, disk: Disk | None = None) -> None:
+        self.disk = disk or Disk()
         self._log = EventLog(out / EventLog.FILE_NAME)
         self._job = job
         self._lock = threading.Lock()
@@ -37,8 +39,8 @@ class Events:
         self.restarts: Counter[tuple[str, int]] = Counter()
         self.last: dict[tuple[str, int], Event] = {}
         self.steps_lost = 0
-        self.writing_since: float | None = None
-        self._all = self._log.read(first_event)
+        with self.disk.reading(self._log.path):
+            self._all = self._log.read(first_event)
         self._unsaved: list[Event] = []
         for event in self._all:
             self._count(event)
@@ -94,15 +96,16 @@ class Events:
 
     def _save(self) -> None:
         """Appends what is not in the file yet; what a full disk refuses is kept for the report and the next attempt."""
-        self.writing_since = time.monotonic()
+        if not self._unsaved:
+            return
         try:
-            while self._unsaved:
-                self._log.append(self._unsaved[0])
-                del self._unsaved[0]
+            # Every other thread that has an event waits meanwhile.
+            with self.disk.writing(self._log.path.name):
+                while self._unsaved:
+                    self._log.append(self._unsaved[0])
+                    del self._unsaved[0]
         except OSError as error:
             logger.warning("%d events wait for %s: %s", len(self._unsaved), self._log.path, error.strerror or error)
-        finally:
-            self.writing_since = None
 
     def _count(self, event: Event) -> None:
         if event.kind == "restarted":

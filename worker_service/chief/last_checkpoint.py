@@ -11,6 +11,7 @@ from psfleet.control import control_pb2 as pb
 from psfleet.errors import DeadlineError, LostPeerError, ProgramError, StorageError
 from psfleet.polling import wait_until
 from worker_service.chief.checkpoints import CheckpointCommitter
+from worker_service.chief.disk import Disk
 from worker_service.fleet_state import States
 from worker_service.run_context import RunContext
 
@@ -22,9 +23,10 @@ LAST_PARTS = "the parts of the last checkpoint"
 class LastCheckpoint:
     """The chief's wait for the parts of the last step."""
 
-    def __init__(self, context: RunContext, committer: CheckpointCommitter) -> None:
+    def __init__(self, context: RunContext, committer: CheckpointCommitter, disk: Disk) -> None:
         self._context = context
         self._committer = committer
+        self._disk = disk
         self._late: list[int] = []
 
     def commit(self, generation: int) -> Checkpoint:
@@ -36,7 +38,8 @@ class LastCheckpoint:
             StorageError: A part or the manifest cannot be written for `deadlines.stall_secs`.
         """
         checkpoint = self._await_last(generation)
-        verify(checkpoint)
+        with self._disk.reading(checkpoint.folder):
+            verify(checkpoint)
         step = checkpoint.step
         logger.info("step %d is saved and verified", step, extra={"event": "verified", "step": step})
         return checkpoint

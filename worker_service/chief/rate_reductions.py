@@ -98,7 +98,7 @@ class RateReductions:
         comes in time.
         """
         for attempt in range(MAX_TRIES):
-            step = max(least, present + (MIN_STEPS_AHEAD << attempt))
+            step = max(least, present + (2 * MIN_STEPS_AHEAD << attempt))
             if step >= self._job.train.steps:
                 return None
             try:

@@ -76,15 +76,18 @@ class Recovery:
             LostPeerError: A ps was lost meanwhile.
             StorageError: The initial checkpoint cannot be written.
         """
+        disk = self._events.disk
         generation = generation_of(states, self._layout)
         if generation is not None:
             self._completed = generation
             return RecoveryResult(generation)
         trained = max([last_step, *[state.step for state in states]])
-        checkpoint = newest(self._root)
-        point = self._last_point()
+        with disk.reading(self._root):
+            checkpoint = newest(self._root)
+            point = self._last_point()
         known = max(trained, point.step) if checkpoint is None and point is not None else trained
-        committed.require_nothing_deleted(self._context.out, self._root, checkpoint, known)
+        with disk.reading(self._root):
+            committed.require_nothing_deleted(self._context.out, self._root, checkpoint, known)
         if checkpoint is not None and checkpoint.step > self._job.train.steps:
             raise BadJobError(
                 f"checkpoint {checkpoint.folder} is at step {checkpoint.step}, train.steps is {self._job.train.steps}; "
@@ -92,12 +95,14 @@ class Recovery:
             )
         final_step = self._job.train.steps if self._monitor is None else self._monitor.final_step
         if checkpoint is not None and checkpoint.step >= final_step:
-            check_tensors(checkpoint, self._layout)
+            with disk.reading(checkpoint.folder):
+                check_tensors(checkpoint, self._layout)
             return RecoveryResult(checkpoint.generation, finished=checkpoint)
         before = [state.generation for state in states]
         generation = 1 + max([*before, checkpoint.generation if checkpoint else 0])
         if checkpoint is None:
-            checkpoint = self._write_initial(generation)
+            with disk.writing(self._root):
+                checkpoint = self._write_initial(generation)
         trained_in = max([point.generation if point else 0, checkpoint.generation, self._completed])
         self._log(states, checkpoint, trained, generation, trained_in)
         reductions = [] if self._monitor is None else self._monitor.reductions.settled()

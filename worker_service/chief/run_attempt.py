@@ -41,11 +41,15 @@ class Attempt:
         """Whether this chief may write a report of a failed or stopped run.
 
         Args:
-            states: Of the ps, none of which knows a newer chief. If none answers, this chief must be the newest in the
-                marker: a chief that was frozen may find no ps because the run is over.
+            states: Of the ps, which have accepted from this chief how the run ended. If none has, this chief must be
+                the newest in the marker: a chief that was frozen may find no ps because the run is over.
         """
-        is_known = any(state is not None for state in states) or _read(self.out).chief in ("", self.chief)
+        is_known = any(state is not None for state in states) or self.is_newest()
         return is_known and not self.has_result()
+
+    def is_newest(self) -> bool:
+        """Whether the run's folder knows no newer chief."""
+        return _read(self.out).chief in ("", self.chief)
 
     def has_result(self) -> bool:
         """Whether the run's folder has the report that this attempt is done, which no other outcome replaces."""

@@ -55,7 +55,7 @@ class RunFinisher:
         self._attempt = attempt
         self._secs_before = max(0.0, time.time() - attempt.started)
         self._began = time.monotonic()
-        self._last = LastCheckpoint(context, committer)
+        self._last = LastCheckpoint(context, committer, storage.disk)
 
     def commit_last(self, generation: int) -> Checkpoint:
         """Waits for the checkpoint of the last step; see `LastCheckpoint.commit`."""
@@ -152,6 +152,8 @@ class RunFinisher:
         code = DONE if error is None else error.exit_code
         status = "done" if error is None else "stopped" if isinstance(error, StoppedError) else "failed"
         recorder = self._recorder
+        if isinstance(error, StoppedError):
+            checkpoint = checkpoint or self._committer.newest
         known = [state for state in states if state is not None]
         events = self._events.all()
         return Report(

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import tensorflow as tf
 
 from psfleet.errors import DeadlineError, StorageError
 from psfleet.polling import wait_until
-from psfleet.report.schema import EventLog
 from worker_service.chief.events import Events
 
 logger = logging.getLogger("psfleet.chief")
@@ -29,14 +27,16 @@ class Storage:
 
     Args of the constructor:
         events: Receives the failures.
-        stall_secs: How long `insist` tries, and how long a write may take.
+        stall_secs: How long `insist` tries.
+
+    Attributes:
+        disk: Knows what is in progress.
     """
 
-    def __init__(self, events: Events, stall_secs: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, events: Events, stall_secs: float) -> None:
         self.events = events
+        self.disk = events.disk
         self._stall_secs = stall_secs
-        self._clock = clock
-        self._began: dict[int, tuple[str, float]] = {}
         self._lock = threading.Lock()
         self._causes: dict[tuple[str, str, int], str] = {}
 
@@ -47,27 +47,15 @@ class Storage:
         Args:
             what: Is written; for the message.
             kind: Of the event.
-            is_awaited: Whether the run waits for the end of the write: see `stuck`.
+            is_awaited: Whether the run waits for the end of the write: see `Disk`.
         """
-        if is_awaited:
-            self._began[threading.get_ident()] = what, self._clock()
         try:
-            yield
+            with self.disk.writing(what) if is_awaited else nullcontext():
+                yield
         except (OSError, tf.errors.OpError) as error:
             self.failed(what, f"{what}: {cause_of(error)}", kind)
         else:
             self.written(what)
-        finally:
-            self._began.pop(threading.get_ident(), None)
-
-    def stuck(self) -> str:
-        """What the disk has neither taken nor refused for `stall_secs`, as a message; empty if there is nothing."""
-        of_events = self.events.writing_since
-        began_at = [*self._began.values(), *([] if of_events is None else [(EventLog.FILE_NAME, of_events)])]
-        for what, began in began_at:
-            if self._clock() - began >= self._stall_secs:
-                return f"the disk has not answered for {self._stall_secs:g} s to a write of {what}"
-        return ""
 
     def insist(self, what: str, write: Callable[[], object]) -> None:
         """Calls a function until it succeeds.

@@ -12,7 +12,7 @@ from contextlib import suppress
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import PsfleetError, StorageError
 from psfleet.polling import run_within
-from worker_service.chief.storage import Storage
+from worker_service.chief.disk import Disk
 
 logger = logging.getLogger("psfleet.chief")
 
@@ -21,18 +21,25 @@ LOG_SECS = 1.0
 """Time to log the end of the process: the log can be on the same disk."""
 
 
-def end_if_stuck(storage: Storage, finish: Callable[[pb.Outcome], object]) -> None:
-    """Starts a thread that ends the run and this process, with 75, once a write takes longer than the storage allows.
+def end_if_stuck(disk: Disk, stall_secs: float, finish: Callable[[pb.Outcome], object]) -> None:
+    """Starts a thread that ends the run and this process, with 75, once a read or a write takes too long.
 
     Args:
+        stall_secs: How long they may take.
         finish: Ends the run on every ps.
     """
-    threading.Thread(target=watch, args=(storage, finish, os._exit), name="storage-watch", daemon=True).start()
+    arguments = (disk, stall_secs, finish, os._exit)
+    threading.Thread(target=watch, args=arguments, name="storage-watch", daemon=True).start()
 
 
-def watch(storage: Storage, finish: Callable[[pb.Outcome], object], end_process: Callable[[int], object]) -> None:
-    """Returns once a write takes too long and `end_process` was called; see `end_if_stuck`."""
-    while not (stuck := storage.stuck()):
+def watch(
+    disk: Disk, stall_secs: float, finish: Callable[[pb.Outcome], object], end_process: Callable[[int], object]
+) -> None:
+    """Returns once a read or a write takes too long and `end_process` was called; see `end_if_stuck`."""
+    # Twice: a process that was frozen finds its write too old before the write ends.
+    before = ""
+    while not (stuck := disk.stuck(stall_secs)) or stuck != before:
+        before = stuck
         time.sleep(LOOK_SECS)
     error = StorageError(stuck)
     with suppress(PsfleetError):

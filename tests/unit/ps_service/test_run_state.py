@@ -16,7 +16,7 @@ from ps_service import run_state
 from ps_service.run_state import Run
 from ps_service.shard import Shard
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import BUG
+from psfleet.errors import BUG, ReplacedError
 
 
 def plan() -> Any:
@@ -119,3 +119,42 @@ def test_whatever_stops_the_updates_of_a_shard_ends_the_run(
     shard._logger = Run("name", "").logger
     shard._loop()
     assert failures == [(f"ps 1: update 7 failed: {reason}", BUG)]
+
+
+class CountedLock:
+    """A lock that calls a function each time that it becomes free."""
+
+    def __init__(self, when_free: Any) -> None:
+        self._lock = threading.RLock()
+        self._when_free = when_free
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        self._lock.release()
+        if self._depth == 0:
+            self._when_free()
+
+
+def test_no_other_chief_can_join_between_the_admission_of_the_outcome_and_its_storage() -> None:
+    run = Run("name", "")
+    older = pb.Member(index=0, incarnation=run.join(pb.JoinRequest(worker_limit=3, process="older")).incarnation)
+    older.process = "older"
+    outcomes: list[Any] = []
+    lock: Any = CountedLock(lambda: outcomes.append(run.view.outcome))
+    run.lock = lock
+    assert run.finish(pb.Outcome(exit_code=75, message="frozen"), older)
+    assert [outcome is not None for outcome in outcomes] == [True], "it was free in between"
+
+
+def test_the_outcome_of_a_replaced_chief_is_refused() -> None:
+    run = Run("name", "")
+    for process in ("older", "newer"):
+        run.join(pb.JoinRequest(worker_limit=3, process=process))
+    with pytest.raises(ReplacedError):
+        run.finish(pb.Outcome(exit_code=75), pb.Member(incarnation=1, process="older"))
+    assert run.outcome is None

@@ -54,3 +54,37 @@ def test_checkpoints_are_due_at_evaluations_if_the_best_one_is_kept(
     job = sample_job(evaluate={"every_steps": 15}, checkpoint={"every_steps": 10, "best": best})
     shard.plan, shard.final_step, shard._scheduled = SimpleNamespace(job=job), 35, set()
     assert [step for step in range(1, 36) if shard._is_due(step)] == due
+
+
+@pytest.mark.parametrize(
+    ("step", "stop", "in_time", "accepted"),
+    [
+        pytest.param(4, False, True, False, id="already made"),
+        pytest.param(5, False, True, True, id="a checkpoint of the step in progress"),
+        pytest.param(5, True, True, True, id="a stop at the step in progress"),
+        pytest.param(5, True, False, False, id="the update to it has begun"),
+        pytest.param(100, True, True, True, id="the last step of the job"),
+    ],
+)
+def test_a_checkpoint_or_a_stop_is_due_at_the_step_for_which_it_was_accepted(
+    shard: Any, step: int, stop: bool, in_time: bool, accepted: bool
+) -> None:
+    shard.plan, shard.final_step, shard._scheduled = SimpleNamespace(job=sample_job()), 100, set()
+    shard._lock = threading.Lock()
+    shard._graph.set_final_step = lambda step: in_time
+    assert shard.schedule_checkpoint(step, stop) == accepted
+    assert shard.final_step == (step if stop and accepted else 100)
+    assert shard._is_due(5) == (accepted and step == 5)
+
+
+def test_a_stop_that_other_ps_refused_is_moved_to_the_last_step_of_the_job(shard: Any) -> None:
+    """This ps would otherwise write no part of that step."""
+    job = sample_job()
+    shard.plan, shard.final_step, shard._scheduled = SimpleNamespace(job=job), job.train.steps, set()
+    shard._lock, shard.step = threading.Lock(), 97
+    shard._graph.set_final_step = lambda step: True
+    assert shard.schedule_checkpoint(98, stop=True)
+    shard.step = 98
+    assert shard.schedule_checkpoint(101, stop=True)
+    assert shard.final_step == 100
+    assert shard._is_due(100)

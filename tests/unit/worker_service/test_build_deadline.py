@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.process_end import ProcessEnd
 
-from psfleet.errors import LOST_PEERS, DataStallError, ReplacedError
+from psfleet.errors import LOST_PEERS, DataStallError, ReplacedError, StoppedError
 from worker_service import build_deadline
 
 WAIT_SECS = 10.0
@@ -33,6 +34,29 @@ def test_a_program_that_is_never_built_ends_its_worker_with_75_and_is_named(
     assert [str(error) for error in reported] == [message]
     [record] = [record for record in caplog.records if record.getMessage() == message]
     assert vars(record)["event"] == "failed"
+
+
+@pytest.mark.parametrize("returns", [False, True])
+def test_a_signal_ends_a_worker_whose_program_does_not_return(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, returns: bool
+) -> None:
+    """Nothing is there to be saved that this process trained; a program that returns is stopped as any."""
+    ended, codes, reported = threading.Event(), [], []
+
+    def end(code: int) -> None:
+        codes.append(code)
+        ended.set()
+
+    stop: Any = SimpleNamespace(event=threading.Event(), error=lambda: StoppedError(15))
+    monkeypatch.setattr(build_deadline, "STOP_SECS", WAIT_SECS if returns else 0.05)
+    monkeypatch.setattr("worker_service.build_deadline.os._exit", end)
+    caplog.set_level("INFO")
+    with build_deadline.building("program:build", 600.0, reported.append, stop):
+        stop.event.set()
+        assert ended.wait(0 if returns else WAIT_SECS) != returns, "the signal is not noticed"
+    assert codes == ([] if returns else [128 + 15])
+    assert [str(error) for error in reported] == ([] if returns else ["stopped by SIGTERM"])
+    assert len([record for record in caplog.records if record.getMessage() == "stopped by SIGTERM"]) == (not returns)
 
 
 def test_a_program_that_is_built_in_time_is_not_disturbed(monkeypatch: pytest.MonkeyPatch) -> None:

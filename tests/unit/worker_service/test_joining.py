@@ -57,8 +57,7 @@ class Ps:
         self.member = member
 
     def finish(self, outcome: pb.Outcome) -> None:
-        self.run.admit(self.member)
-        self.run.finish(outcome)
+        self.run.finish(outcome, self.member)
 
     def owners(self) -> list[tuple[int, int]]:
         """Index and incarnation of each worker."""

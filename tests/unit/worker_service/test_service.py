@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import nullcontext
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -31,10 +32,12 @@ from psfleet.report.schema import Report
 from psfleet.service import settings
 from worker_service import service
 from worker_service.chief.components import chief_components
+from worker_service.chief.disk import Disk
 from worker_service.chief.events import Events
 from worker_service.chief.run_attempt import begin
 from worker_service.chief.storage import Storage
 from worker_service.fleet_state import States
+from worker_service.run_end import report_failure, worker_error
 
 NO_PS = DeadlineError("all parameter servers to answer", 600)
 NEWER_CHIEF = pb.ShardState(workers=[pb.WorkerState(index=0, incarnation=2, address="new:2222")])
@@ -54,9 +57,15 @@ def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lead:
         ends: The error; one of the chief's own if it stopped after a checkpoint.
         states: What the ps answer at the end.
         replace: Called while the chief is frozen.
+        finish: Ends the run on the ps; by default those that answer accept it.
     """
 
-    def run(ends: PsfleetError, states: States, replace: Callable[[], object] = lambda: None) -> None:
+    def run(
+        ends: PsfleetError,
+        states: States,
+        replace: Callable[[], object] = lambda: None,
+        finish: Callable[[pb.Outcome], int] | None = None,
+    ) -> None:
         def frozen() -> pb.Outcome:
             replace()
             if isinstance(ends, StoppedError):
@@ -64,7 +73,7 @@ def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lead:
             raise ends
 
         own = ends if isinstance(ends, StoppedError) else None
-        chief = SimpleNamespace(run=frozen, error=own, report=lambda error: "failed")
+        chief = SimpleNamespace(run=frozen, error=own, report=lambda error, states: "failed")
         components = SimpleNamespace(
             recorder=SimpleNamespace(close=lambda: None),
             callbacks=SimpleNamespace(end=lambda report: None),
@@ -74,11 +83,14 @@ def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lead:
         monkeypatch.setattr(service, "Chief", lambda *args: chief)
         monkeypatch.setattr(service, "chief_components", lambda *args: components)
         monkeypatch.setattr(html, "publish", lambda report, out: (out / Report.FILE_NAME).write_text(report))
-        fleet = SimpleNamespace(describe=lambda: states)
+        ends.is_reported = False
+        fleet = SimpleNamespace(
+            describe=lambda: states, finish=finish or (lambda outcome: len(states) - states.count(None))
+        )
         process: Any = SimpleNamespace(
-            settings=None, program="", heartbeat=None, progress=None, job=sample_job(), fleet=fleet,
+            settings=None, program="", disk=None, heartbeat=None, progress=None, job=sample_job(), fleet=fleet,
             metrics=SimpleNamespace(add_chief=lambda components: None),
-            stop=SimpleNamespace(must_leave=lambda index: False),
+            stop=SimpleNamespace(must_leave=lambda index: False, event=threading.Event()),
         )  # fmt: skip
         context: Any = SimpleNamespace(fleet=fleet, incarnation=1, out=tmp_path)
         unused: Any = None
@@ -116,6 +128,17 @@ def test_a_chief_without_ps_reports_how_its_run_ended(lead: Lead, tmp_path: Path
 def test_a_replaced_chief_without_ps_reports_nothing(lead: Lead, tmp_path: Path) -> None:
     with pytest.raises(DeadlineError):
         lead(NO_PS, [None], replace=lambda: begin(chief_settings(tmp_path)))
+    assert report(tmp_path) == ""
+
+
+def test_a_chief_that_is_replaced_after_it_looked_for_a_newer_one_reports_nothing(lead: Lead, tmp_path: Path) -> None:
+    """It is frozen between the look and the report: ps 0 decides, before the report, who is the chief."""
+
+    def refuse(outcome: pb.Outcome) -> int:
+        raise ReplacedError(f"not by the older chief: {outcome.message}")
+
+    with pytest.raises(ReplacedError, match="not by the older chief: lost"):
+        lead(LostPeerError("lost"), [pb.ShardState()], finish=refuse)
     assert report(tmp_path) == ""
 
 
@@ -157,8 +180,8 @@ def test_a_program_that_stalls_before_the_first_step_ends_the_run_unless_the_fle
     for index in (0, 2):
         with pytest.raises(DataStallError) as raised:
             service._front_end(program, sample_job(), index, fleet)
-        stop: Any = SimpleNamespace(must_leave=lambda index: False)
-        service._report_failure(fleet, raised.value, index, stop)
+        stop: Any = SimpleNamespace(must_leave=lambda index: False, event=threading.Event())
+        report_failure(fleet, raised.value, index, stop)
     assert len(outcomes) == 2 * ends_run
 
 
@@ -180,20 +203,21 @@ class Ends:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, error: PsfleetError, index: int) -> None:
         self.outcomes: list[pb.Outcome] = []
         self.reports: list[Any] = []
-        stop: Any = SimpleNamespace(must_leave=lambda index: False)
+        stop: Any = SimpleNamespace(must_leave=lambda index: False, event=threading.Event())
+        error.is_reported = False
         fleet: Any = SimpleNamespace(finish=self.outcomes.append, describe=lambda: [None])
         self.process: Any = SimpleNamespace(
             fleet=fleet, stop=stop, heartbeat=None, progress=None, settings=None, program="", job=sample_job(),
-            metrics=SimpleNamespace(add_chief=id),
+            disk=None, metrics=SimpleNamespace(add_chief=id),
         )  # fmt: skip
         self.context: Any = SimpleNamespace(fleet=fleet, incarnation=1, out=Path("out"))
 
         def run() -> pb.Outcome:
             raise error
 
-        chief = SimpleNamespace(error=None, run=run, report=lambda error: error)
+        chief = SimpleNamespace(error=None, run=run, report=lambda error, states: error)
         attempt = SimpleNamespace(may_report_failure=lambda states: True, out=Path("out"))
-        storage = SimpleNamespace(writing=lambda what: nullcontext())
+        storage = SimpleNamespace(writing=lambda what: nullcontext(), disk=Disk())
         components = SimpleNamespace(
             recorder=SimpleNamespace(close=lambda: None),
             callbacks=SimpleNamespace(end=lambda report: None),
@@ -203,7 +227,7 @@ class Ends:
         monkeypatch.setattr(service, "Chief", lambda *args: chief)
         monkeypatch.setattr(service, "chief_components", lambda *args: components)
         monkeypatch.setattr("worker_service.service.html.publish", lambda report, out: self.reports.append(report))
-        service._report_failure(fleet, error, index, stop)
+        report_failure(fleet, error, index, stop)
 
 
 @pytest.mark.parametrize(("error", "index", "ends_run"), CASES)
@@ -237,3 +261,13 @@ def test_a_callback_that_is_never_made_ends_the_chief(monkeypatch: pytest.Monkey
         service._lead(ends.process, ends.context, nothing, nothing)
     assert end.codes == [LOST_PEERS]
     assert [outcome.exit_code for outcome in ends.outcomes] == [LOST_PEERS] * 2
+
+
+def test_the_ps_are_told_once_and_never_of_an_outcome_that_came_from_them() -> None:
+    told: list[pb.Outcome] = []
+    fleet: Any = SimpleNamespace(finish=lambda outcome: told.append(outcome) or 2)
+    stop: Any = SimpleNamespace(must_leave=lambda index: False)
+    error = ProgramError("boom")
+    assert [report_failure(fleet, error, 0, stop) for _ in range(2)] == [2, 0]
+    assert report_failure(fleet, worker_error(pb.Outcome(exit_code=70, message="of worker 1")), 0, stop) == 0
+    assert [outcome.message for outcome in told] == ["boom"]

@@ -104,3 +104,23 @@ def test_a_stop_that_one_ps_has_refused_does_not_hold_the_step_up() -> None:
             fleet.advance()
             reached = local_step + 1
             assert step.result(STEP_SECS)[1].tolist() == [[reached, final] for final in final_steps]
+
+
+def test_the_step_in_progress_can_be_the_last_one_but_not_one_that_has_ended() -> None:
+    """With slow steps, a stop that took one more would take that much longer."""
+    with graph_fleet(fleet={"workers": 2}) as fleet, fleet.worker(0) as first, fleet.worker(1) as second:
+        [shard] = fleet.shards
+        steps = [first.push(1, 0), second.push(3, 0)]
+        fleet.advance()
+        assert [step.result(STEP_SECS)[1].tolist() for step in steps] == [[[1, 100]]] * 2
+        assert not shard.set_final_step(1), "workers have read that the training goes on"
+        steps = [first.push(1, 1), second.push(3, 1)]
+        fleet.advance()
+        assert [step.result(STEP_SECS)[1].tolist() for step in steps] == [[[2, 100]]] * 2, "a refused stop counts"
+        waiting = fleet.threads.submit(shard.updates.advance, hold=False)
+        steps = [first.push(1, 2)]
+        fleet.wait_for_size("waiting", 1)
+        assert shard.set_final_step(3)
+        steps.append(second.push(3, 2))
+        assert waiting.result(STEP_SECS) == 3
+        assert [step.result(STEP_SECS)[1].tolist() for step in steps] == [[[3, 3]]] * 2

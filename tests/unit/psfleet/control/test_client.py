@@ -86,3 +86,17 @@ def test_an_outcome_that_a_ps_has_reaches_the_others_also_if_one_knows_a_newer_p
     with pytest.raises(ReplacedError, match="worker 1 was replaced"):
         fleet(*ps).finish(OUTCOME)
     assert [one.calls for one in ps] == [1, 1, 1]
+
+
+def test_ps_0_decides_first_who_may_end_the_run() -> None:
+    """It does not answer at first, and the other ps does not know the newer chief yet."""
+    ps = Ps("ps-0", float("inf")), Ps("ps-1")
+
+    def finish(outcome: pb.Outcome) -> None:
+        ps[0].calls += 1
+        raise ReplacedError("replaced") if ps[0].calls > 1 else LostPeerError("it starts")
+
+    ps[0].finish = finish
+    with pytest.raises(ReplacedError):
+        fleet(*ps).finish(OUTCOME)
+    assert ps[1].calls == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,9 @@ import pytest
 from support.chief_samples import Ps, sample_context, shard_state
 
 from psfleet.control import control_pb2 as pb
+from psfleet.errors import LostPeerError, StoppedError
 from worker_service.chief.chief import Chief
+from worker_service.chief.recovery import RecoveryResult
 
 FAILED = pb.Outcome(exit_code=70, message="optimizer slot of w is NaN or infinite")
 
@@ -19,11 +22,17 @@ def chief_of(context: Any, recover: Any) -> Any:
     """A chief that has not learned from its heartbeats yet how the run ended."""
     heartbeat = SimpleNamespace(outcome=None, outcomes=[])
     heartbeat.finish = heartbeat.outcomes.append
-    components = SimpleNamespace(recovery=SimpleNamespace(recover=recover))
-    return SimpleNamespace(
+    components = SimpleNamespace(
+        recovery=SimpleNamespace(recover=recover),
+        recorder=SimpleNamespace(begin=lambda generation: None),
+        committer=SimpleNamespace(newest=None),
+    )
+    chief = SimpleNamespace(
         _context=context, _heartbeat=heartbeat, _components=components, _wait=lambda what, done: None,
         _can_recover=None, _progress=SimpleNamespace(step=4),
     )  # fmt: skip
+    chief._must_save = partial(Chief._must_save, chief)
+    return chief
 
 
 def test_a_fleet_whose_run_a_ps_has_ended_is_not_recovered(tmp_path: Path) -> None:
@@ -36,3 +45,57 @@ def test_a_fleet_whose_run_a_ps_has_ended_is_not_recovered(tmp_path: Path) -> No
     chief = chief_of(sample_context(tmp_path, [Ps(shard_state(4)), Ps(ended)]), recover)
     assert Chief.await_generation(chief) is None
     assert chief._heartbeat.outcomes == [FAILED]
+
+
+STATES = {
+    "nothing trained since the restore": ([40, 40], pb.RUNNING, None, False),
+    "others have trained": ([41, 43], pb.RUNNING, None, True),
+    "and that is saved": ([43, 43], pb.RUNNING, 43, False),
+    "and more since": ([44, 44], pb.RUNNING, 43, True),
+    "the last step is saved": ([44, 44], pb.COMPLETE, 44, False),
+}
+
+
+def stopped_chief(tmp_path: Path, steps: list[int], phase: pb.Phase, saved: int | None) -> Any:
+    """A chief that got SIGTERM; the fleet trains generation 1 from step 40."""
+    states = [shard_state(step, phase=phase) for step in steps]
+    for state in states:
+        state.first_step = 40
+    context = sample_context(tmp_path, [Ps(state) for state in states], stops=True)
+    context.stop.error = lambda: StoppedError(15)
+    chief = chief_of(context, lambda states, step: RecoveryResult(1))
+    chief._heartbeat.states = states
+    if saved is not None:
+        chief._components.committer.newest = SimpleNamespace(step=saved, generation=1)
+    return chief
+
+
+@pytest.mark.parametrize(("steps", "phase", "saved", "is_unsaved"), STATES.values(), ids=STATES.keys())
+def test_a_signal_between_sessions_ends_the_run_unless_steps_would_be_lost(
+    tmp_path: Path, steps: list[int], phase: pb.Phase, saved: int | None, is_unsaved: bool
+) -> None:
+    """With spares, the others train on while the chief starts again."""
+    chief = stopped_chief(tmp_path, steps, phase, saved)
+    if is_unsaved:
+        assert Chief.await_generation(chief) == 1
+    else:
+        with pytest.raises(StoppedError):
+            Chief.await_generation(chief)
+
+
+@pytest.mark.parametrize(("steps", "phase", "saved", "is_unsaved"), STATES.values(), ids=STATES.keys())
+def test_a_signal_ends_the_wait_for_an_evaluation_unless_the_step_must_be_built(
+    tmp_path: Path, steps: list[int], phase: pb.Phase, saved: int | None, is_unsaved: bool
+) -> None:
+    chief = stopped_chief(tmp_path, steps, phase, saved)
+    chief._components.recorder.finish_evaluation = lambda is_over: not is_over()
+    if is_unsaved:
+        Chief.before_build(chief)
+    else:
+        with pytest.raises(LostPeerError, match="while an evaluation runs"):
+            Chief.before_build(chief)
+
+
+def test_a_chief_does_not_open_a_session_for_a_stop_that_the_fleet_has_made_without_it(tmp_path: Path) -> None:
+    chief = stopped_chief(tmp_path, [44, 44], pb.COMPLETE, None)
+    assert Chief.train(chief, generation=1)

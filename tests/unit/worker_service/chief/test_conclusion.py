@@ -39,6 +39,7 @@ from psfleet.report.schema import Evaluation, EvaluationLog, Report
 from psfleet.service import settings
 from worker_service import build_deadline
 from worker_service.chief import conclusion, run_finisher
+from worker_service.chief.disk import Disk
 from worker_service.chief.run_attempt import begin
 from worker_service.evaluation import Evaluator
 from worker_service.frontends import front_end
@@ -241,5 +242,23 @@ def test_code_of_the_program_that_never_returns_ends_the_chief(
         with pytest.raises(ProgramError, match="released"):
             conclusion.conclude(process, fleet_of([]), stop_of(), saved)
     else:
-        conclusion._Conclusion(process, job, fleet_of([]), stop_of(), saved)._callbacks()
+        conclusion._Conclusion(process, job, fleet_of([]), stop_of(), saved, Disk())._callbacks()
     assert codes == [LOST_PEERS]
+
+
+def test_a_chief_that_was_frozen_while_it_loaded_the_program_does_not_end_the_run_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To tell the ps, it would join as the newest chief."""
+    process, saved = chief(tmp_path, CAUSE="it was killed"), save(tmp_path / "checkpoints", 100)
+
+    def replaced(*_: object) -> None:
+        begin(process)
+        raise ProgramError("the download was cut off")
+
+    monkeypatch.setattr(conclusion, "load_program", replaced)
+    told: list[pb.Outcome] = []
+    with pytest.raises(ProgramError):
+        conclusion.conclude(process, fleet_of(told), stop_of(), saved)
+    assert told == []
+    assert not (tmp_path / Report.FILE_NAME).exists()

@@ -205,7 +205,7 @@ def test_a_decision_is_an_event_of_the_run_and_is_not_forgotten_by_the_next_chie
     assert successor.monitor.decision == run.monitor.decision
     assert successor.monitor.final_step == 60
     successor.commit(70, now=71)
-    assert successor.ps[0].scheduled == successor.ps[1].scheduled == [(73, True)]
+    assert successor.ps[0].scheduled == successor.ps[1].scheduled == [(72, True)]
     assert EvaluationLog(tmp_path / EvaluationLog.FILE_NAME).curve()[-1].step == 80
 
 

@@ -13,10 +13,11 @@ from support.chief_samples import Ps, sample_context, sample_job, shard_state, w
 
 from psfleet.checkpoint import manifest
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import DeadlineError, StorageError
+from psfleet.errors import DeadlineError, StoppedError, StorageError
 from worker_service.chief import checkpoints, run_finisher
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.events import Events
+from worker_service.chief.recorder import Recorder
 from worker_service.chief.run_attempt import Attempt
 from worker_service.chief.run_finisher import RunFinisher
 from worker_service.chief.storage import Storage
@@ -108,3 +109,21 @@ def test_a_disk_that_stays_full_ends_the_run_with_75_and_the_cause(tmp_path: Pat
     with pytest.raises(StorageError, match=f"for 0.2 s: {folder}: No space left on device") as caught:
         finisher_of(context).commit_last(1)
     assert caught.value.exit_code == 75
+
+
+def test_the_report_of_a_run_that_was_stopped_before_it_trained_names_the_checkpoint_that_is_there(
+    tmp_path: Path,
+) -> None:
+    saved = save(tmp_path / "checkpoints", 40)
+    context = sample_context(tmp_path)
+    storage = Storage(Events(tmp_path, context.job), 1.0)
+    committer = CheckpointCommitter(context, {}, storage)
+    states = [shard_state(40), shard_state(40)]
+    committer.update(states)
+    recorder = Recorder(tmp_path, context.job, context.layout, None, storage)
+    made = RunFinisher(context, recorder, committer, storage, Attempt(tmp_path, 0.0, ""))
+    report = made.report(states, None, StoppedError(15))
+    assert (report.status, report.exit_code, report.error) == ("stopped", 128 + 15, "stopped by SIGTERM")
+    assert report.checkpoint is not None
+    assert (report.checkpoint.step, report.checkpoint.path) == (40, str(saved.folder))
+    assert report.final_step == 40

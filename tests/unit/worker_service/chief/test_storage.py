@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from psfleet.report.schema import EventLog, History
 from worker_service.chief import storage as storage_module
 from worker_service.chief import storage_watch
 from worker_service.chief.board import Board
+from worker_service.chief.disk import Disk
 from worker_service.chief.events import Events
 from worker_service.chief.recorder import Recorder
 from worker_service.chief.storage import Storage
@@ -36,8 +38,8 @@ def raising(code: int) -> Callable[..., None]:
     return refuse
 
 
-def events_of(out: Path) -> Events:
-    return Events(out, sample_job())
+def events_of(out: Path, clock: Callable[[], float] = time.monotonic) -> Events:
+    return Events(out, sample_job(), disk=Disk(clock))
 
 
 def causes(events: Events) -> list[tuple[str, str]]:
@@ -151,50 +153,73 @@ def test_a_report_that_can_never_be_written_ends_in_75(tmp_path: Path, monkeypat
 def test_a_disk_that_never_answers_ends_the_run_and_the_process_with_75(tmp_path: Path) -> None:
     """A thread waits for a network file system whose server is gone; the summaries have a thread of their own."""
     now, ends, told = [0.0], [], []
-    storage = Storage(events_of(tmp_path), 600.0, lambda: now[0])
+    storage = Storage(events_of(tmp_path, lambda: now[0]), 600.0)
     with storage.writing("TensorBoard summaries", is_awaited=False), storage.writing("history.jsonl"):
         now[0] = 599.0
-        assert not storage.stuck()
+        assert not storage.disk.stuck(600.0)
         now[0] = 600.0
-        storage_watch.watch(storage, told.append, ends.append)
+        storage_watch.watch(storage.disk, 600.0, told.append, ends.append)
     message = "the disk has not answered for 600 s to a write of history.jsonl"
     assert [(outcome.exit_code, outcome.message) for outcome in told] == [(LOST_PEERS, message)]
     assert ends == [LOST_PEERS]
     now[0] = 10_000.0
-    assert not storage.stuck(), "it has ended"
+    assert not storage.disk.stuck(600.0), "it has ended"
 
 
 def test_an_event_that_a_disk_never_takes_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every other thread with an event waits for it, the training thread too."""
     ended, ends, told = threading.Event(), [], []
     events = events_of(tmp_path)
-    storage = Storage(events, 0.05)
     monkeypatch.setattr(EventLog, "append", lambda *_: ended.wait(WAIT_SECS))
     monkeypatch.setattr(storage_watch, "LOOK_SECS", 0.01)
-    assert not storage.stuck()
+    assert not events.disk.stuck(0.0)
     thread = threading.Thread(target=events.add, args=("ps", 0, "restarted", "killed"), daemon=True)
     thread.start()
-    run_within(WAIT_SECS / 2, lambda: storage_watch.watch(storage, told.append, ends.append))
+    run_within(WAIT_SECS / 2, lambda: storage_watch.watch(events.disk, 0.05, told.append, ends.append))
     assert ends == [LOST_PEERS]
     assert "to a write of events.jsonl" in told[0].message
     ended.set()
     thread.join(WAIT_SECS)
-    assert not storage.stuck(), "it has ended"
+    assert not events.disk.stuck(0.0), "it has ended"
 
 
 def test_the_log_of_a_disk_that_never_answers_does_not_hold_the_end_of_the_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, ends, never = [0.0], [], threading.Event()
-    storage = Storage(events_of(tmp_path), 600.0, lambda: now[0])
+    storage = Storage(events_of(tmp_path, lambda: now[0]), 600.0)
     monkeypatch.setattr(storage_watch, "LOG_SECS", 0.05)
     monkeypatch.setattr(storage_watch.logger, "error", lambda *_, **__: never.wait(WAIT_SECS))
     with storage.writing("history.jsonl"):
         now[0] = 600.0
-        run_within(WAIT_SECS / 2, lambda: storage_watch.watch(storage, replaced, ends.append))
+        run_within(WAIT_SECS / 2, lambda: storage_watch.watch(storage.disk, 600.0, replaced, ends.append))
     never.set()
     assert ends == [LOST_PEERS]
 
 
 def replaced(outcome: object) -> None:
     raise ReplacedError(f"another chief ends the run, not with {outcome}")
+
+
+def test_a_chief_that_was_frozen_in_a_write_ends_neither_the_run_nor_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds its write too old when it wakes up; the disk answers a moment later."""
+    now, looks, ends, told = [0.0], [], [], []
+    storage = Storage(events_of(tmp_path, lambda: now[0]), 600.0)
+    writing = storage.writing("history.jsonl")
+    writing.__enter__()
+
+    def pause(secs: float) -> None:
+        looks.append(secs)
+        if len(looks) == 1:
+            now[0] = 10_000.0
+        elif len(looks) == 2:
+            writing.__exit__(None, None, None)
+        elif len(looks) == 4:
+            raise InterruptedError("the test ends")
+
+    monkeypatch.setattr(storage_watch.time, "sleep", pause)
+    with pytest.raises(InterruptedError):
+        storage_watch.watch(storage.disk, 600.0, told.append, ends.append)
+    assert (told, ends) == ([], [])

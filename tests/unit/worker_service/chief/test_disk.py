@@ -1,0 +1,130 @@
+"""A disk that neither gives nor refuses what the chief reads: the run ends with 75, and names the folder."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.checkpoint_samples import random_values, save
+from support.chief_samples import sample_context, sample_job, shard_state
+
+from psfleet.control import control_pb2 as pb
+from psfleet.errors import LOST_PEERS
+from psfleet.polling import run_within
+from psfleet.report.schema import EvaluationLog
+from psfleet.service import settings
+from worker_service.chief import recovery as recovery_module
+from worker_service.chief import storage_watch
+from worker_service.chief.checkpoints import CheckpointCommitter
+from worker_service.chief.components import chief_components
+from worker_service.chief.disk import Disk
+from worker_service.chief.events import Events
+from worker_service.chief.last_checkpoint import LastCheckpoint
+from worker_service.chief.recovery import Recovery
+from worker_service.chief.storage import Storage
+
+WAIT_SECS = 20.0
+EMPTY = pb.ShardState(run="run")
+
+Read = Callable[[Path, Disk], object]
+
+
+@contextmanager
+def hanging(path: Path) -> Iterator[None]:
+    """Whoever opens the file waits until the block is left: it is a pipe that nobody writes to."""
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    try:
+        yield
+    finally:
+        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
+        path.unlink()
+
+
+def recover(out: Path, disk: Disk) -> object:
+    context = sample_context(out)
+    events = Events(out, context.job, disk=disk)
+    return Recovery(context, lambda: random_values(1), {}, events).recover([EMPTY, EMPTY], 0)
+
+
+def commit(out: Path, disk: Disk) -> object:
+    context = sample_context(out)
+    committer = CheckpointCommitter(context, {}, Storage(Events(out, context.job, disk=disk), 1.0))
+    return committer.update([shard_state(41), shard_state(41)])
+
+
+def make_components(out: Path, disk: Disk) -> object:
+    front: Any = None
+    return chief_components(settings.read({"PSFLEET_OUT": str(out)}), sample_context(out), front, disk=disk)
+
+
+def read_events(out: Path, disk: Disk) -> object:
+    return Events(out, sample_job(), disk=disk)
+
+
+def expect_75(read: Read, out: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The message with which the watch ends the run and the process while a read hangs."""
+    monkeypatch.setattr(storage_watch, "LOOK_SECS", 0.01)
+    ends: list[int] = []
+    outcomes: list[pb.Outcome] = []
+    disk = Disk()
+
+    def read_until_released() -> None:
+        with suppress(Exception):
+            read(out, disk)
+
+    threading.Thread(target=read_until_released, daemon=True).start()
+    run_within(WAIT_SECS, lambda: storage_watch.watch(disk, 0.1, outcomes.append, ends.append))
+    assert ends == [LOST_PEERS]
+    assert [outcome.exit_code for outcome in outcomes] == [LOST_PEERS]
+    message: str = outcomes[0].message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("read", "file", "named"),
+    [
+        pytest.param(recover, "manifest.json", "checkpoints", id="restore"),
+        pytest.param(commit, "manifest.json", "checkpoints", id="the newest checkpoint"),
+        pytest.param(make_components, EvaluationLog.FILE_NAME, "", id="evaluations"),
+        pytest.param(read_events, "events.jsonl", "events.jsonl", id="events"),
+    ],
+)
+def test_a_read_that_never_ends_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Read, file: str, named: str
+) -> None:
+    folder = save(tmp_path / "checkpoints", 40).folder
+    with hanging((folder if file == "manifest.json" else tmp_path) / file):
+        message = expect_75(read, tmp_path, monkeypatch)
+    assert message == f"the disk has not answered for 0.1 s to a read of {tmp_path / named}"
+
+
+def test_a_last_checkpoint_that_cannot_be_read_back_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = save(tmp_path / "checkpoints", 40)
+
+    def verify(out: Path, disk: Disk) -> None:
+        unused: Any = None
+        last = LastCheckpoint(sample_context(out), unused, disk)
+        monkeypatch.setattr(last, "_await_last", lambda generation: saved)
+        last.commit(1)
+
+    with hanging(saved.folder / saved.parts[0].file):
+        message = expect_75(verify, tmp_path, monkeypatch)
+    assert message.endswith(f"to a read of {saved.folder}")
+
+
+def test_an_initial_checkpoint_that_the_disk_never_takes_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(recovery_module, "write_initial", lambda *_, **__: ended.wait(WAIT_SECS))
+    message = expect_75(recover, tmp_path, monkeypatch)
+    ended.set()
+    assert message.endswith(f"to a write of {tmp_path / 'checkpoints'}")
