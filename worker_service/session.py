@@ -192,9 +192,7 @@ class WorkerSession:
         """Waits for the end of a step whose gradient is pushed already; returns what `train` does, without the loss."""
         step = self._step
         with translate_errors():
-            shards: np.ndarray = self._session.run(
-                step.await_step, {step.local_step: local_step}, options=self._options
-            )
+            shards: np.ndarray = self._session.run(step.await_step, {step.local_step: local_step}, self._options)
         return shards
 
     def summaries(self, batch: Sequence[np.ndarray]) -> bytes | None:
