@@ -101,11 +101,8 @@ class ShardGraph:
             self._local_steps = variables.last_local_step.read_value()
             self._final_step = FinalStep(variables, is_sync=job.update.mode == "sync")
             self._counters = self._counter_reads()
-            self._destroy = [
-                tf.raw_ops.DestroyResourceOp(resource=resource, ignore_lookup_error=True)
-                for resource in _resources(graph, container)
-            ]
         self._graph = graph
+        self._container = container
         config = v1.ConfigProto(allow_soft_placement=job.device.soft_placement)
         config.log_device_placement = job.device.log_placement
         self._session = OwnSession(session_target, graph=graph, config=config)
@@ -155,9 +152,15 @@ class ShardGraph:
         """Ends the wait of every worker and of this ps's update loop with an error, and destroys the resources."""
         self._session.run(self._close_queues)
         self._session.close()
+        # Added now: a ps that serves one run ends without it.
+        with self._graph.as_default():
+            destroy = [
+                tf.raw_ops.DestroyResourceOp(resource=resource, ignore_lookup_error=True)
+                for resource in _resources(self._graph, self._container)
+            ]
         # Session.reset would clear the container too, but also closes the sessions of all other runs on this ps.
         with OwnSession(self._session_target, graph=self._graph) as session:
-            session.run(self._destroy)
+            session.run(destroy)
 
     def _restored_variables(self) -> list[tf.Variable]:
         variables = self._variables

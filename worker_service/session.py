@@ -113,7 +113,6 @@ class WorkerSession:
             add = [*step.feeds, step.microbatch]
             self._accumulate = RepeatedCall(self._session, [step.accumulate], add, self._options)
         self._train = RepeatedCall(self._session, step.step, [*step.feeds, *numbers], self._options)
-        self._await = RepeatedCall(self._session, [step.await_step], [step.local_step], self._options)
         return start
 
     def resume(self) -> SessionStart:
@@ -191,8 +190,9 @@ class WorkerSession:
 
     def await_step(self, local_step: int) -> np.ndarray:
         """Waits for the end of a step whose gradient is pushed already; returns what `train` does, without the loss."""
+        step = self._step
         with translate_errors():
-            (shards,) = self._await(np.int64(local_step))
+            shards: np.ndarray = self._session.run(step.await_step, {step.local_step: local_step}, self._options)
         return shards
 
     def summaries(self, batch: Sequence[np.ndarray]) -> bytes | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -32,7 +33,6 @@ class StepGraph:
         accumulate: float32 scalar: the loss of a microbatch whose gradient is added to a local sum, which begins anew
             with the first of a batch; changes the local state. None without accumulation.
         step: Trains: the loss (float32 scalar), and global step and final step of each shard (int64 `[num_ps, 2]`).
-        await_step: Replaces `step` if this step's gradient is pushed already: global step and final step.
         pull: Reads the parameters at `local_step` without waiting: global step, final step and started step of each
             shard (int64 `[num_ps, 3]`). See `Exchange.pull`.
         summaries: `[]` string, the program's own summaries; None if it has none.
@@ -60,6 +60,7 @@ class StepGraph:
         is_sync = job.update.mode == "sync"
         with tf.Graph().as_default() as self.graph:
             exchanges = [Exchange(job, layout, shard, index, own, container) for shard in range(layout.num_ps)]
+            self._exchanges = exchanges
             with tf.device(own):
                 self.local_step = v1.placeholder(tf.int64, [], name="local_step")
                 self.number = v1.placeholder(tf.int64, [], name="number")
@@ -96,7 +97,6 @@ class StepGraph:
                 if self.gradient_norm is not None:
                     updates.append(self.gradient_norm.assign(norm, read_value=False))
             self.step = (loss, self._push_and_pull(exchanges, gradients, new_state, updates))
-            self.await_step = self._gather([exchange.await_and_pull([], self.local_step) for exchange in exchanges])
             self.pull = self._gather([exchange.pull(self.local_step) for exchange in exchanges])
             with tf.device(own):
                 self.shard_steps = tf.stack([exchange.shard_steps() for exchange in exchanges])
@@ -106,6 +106,19 @@ class StepGraph:
                 *[v.initializer for v in v1.global_variables() + v1.local_variables()], v1.tables_initializer()
             )
             self.graph.finalize()
+
+    @functools.cached_property
+    def await_step(self) -> tf.Tensor:
+        """Replaces `step` if this step's gradient is pushed already: global step and final step of each shard.
+
+        Only a worker that joins again may need it. It is added to the graph when it is first used, because it is a
+        quarter of the graph; the next call of a session sends it to the session's server.
+        """
+        self.graph._unsafe_unfinalize()
+        with self.graph.as_default():
+            awaited = self._gather([exchange.await_and_pull([], self.local_step) for exchange in self._exchanges])
+        self.graph.finalize()
+        return awaited
 
     def _push_and_pull(
         self,

@@ -13,7 +13,7 @@ from psfleet.errors import LostPeerError
 from psfleet.job.sections import Device
 from psfleet.service.cpu import num_threads
 from psfleet.tf.loopback import on_loopback
-from psfleet.tls.listeners import is_on_loopback_alone
+from psfleet.tls.listeners import process_listens_on_loopback_alone
 
 logger = logging.getLogger("psfleet")
 
@@ -42,7 +42,7 @@ def boot(address: Address, device: Device | None) -> str:
         raise LostPeerError(
             f"TensorFlow port {address.port} of {address.host} is in use, expected a free one"
         ) from error
-    if address.is_loopback and not is_on_loopback_alone(address.port):
+    if address.is_loopback and not process_listens_on_loopback_alone(address.port):
         logger.warning(
             "TensorFlow's port %d is open on all interfaces, expected loopback: hosts that reach it can run code",
             address.port,

@@ -82,8 +82,9 @@ def test_averages_advance_while_the_chief_is_away() -> None:
         assert fleet.state()["steps"] == 2
 
 
-@pytest.mark.parametrize("small_bytes", [push_pull.SMALL_BYTES, 0], ids=["small buckets", "large buckets"])
-@pytest.mark.parametrize("num_ps", [1, 2])
+@pytest.mark.parametrize(
+    ("num_ps", "small_bytes"), [(1, push_pull.SMALL_BYTES), (2, 0)], ids=["1-small buckets", "2-large buckets"]
+)
 def test_state_is_not_rounded_on_the_wire(num_ps: int, small_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """bfloat16 has 8 bits; x and its moving average need 9 and 10. The chief continues from what it has pulled."""
     monkeypatch.setattr(push_pull, "SMALL_BYTES", small_bytes)
