@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
