@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ps_service.shard_graph import ShardPlan
+from ps_service.shard_plan import ShardPlan
 from psfleet.checkpoint.manifest import Checkpoint, read_manifest
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.checkpoint.tensors import read_shard

@@ -17,7 +17,7 @@ import psfleet
 from ps_service.restore import read_checkpoint
 from ps_service.run_state import Run
 from ps_service.shard import Shard
-from ps_service.shard_graph import ShardPlan
+from ps_service.shard_plan import ShardPlan
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
 from psfleet.errors import LostPeerError, PsfleetError, ReplacedError, StorageError

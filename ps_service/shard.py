@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from ps_service.checkpoint_writer import CheckpointWriter
 from ps_service.rate_reductions import RateReductions
-from ps_service.shard_graph import Counters, ShardGraph, ShardPlan
+from ps_service.shard_graph import Counters, ShardGraph
+from ps_service.shard_plan import ShardPlan
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.control import MIN_STEPS_AHEAD

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
@@ -14,37 +13,16 @@ import tensorflow.compat.v1 as v1
 from ps_service import optimizer_state, optimizers
 from ps_service.base_rate import BaseRate
 from ps_service.lamb import TensorRange
+from ps_service.shard_plan import ShardPlan
 from ps_service.snapshot import Snapshot
 from ps_service.updates import AsyncUpdates, SyncUpdates, Updates
 from ps_service.updates.final_step import FinalStep
 from ps_service.updates.interface import slot_values
 from ps_service.updates.state import state_share
 from psfleet.checkpoint.parts import ShardContent
-from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.tf import ShardVariables, container_name, keeps_previous
 from psfleet.tf.own_session import OwnSession
-from psfleet.tf.traced_update import TracedUpdate, optimizer_name
-
-
-@dataclass(frozen=True)
-class ShardPlan:
-    """What a shard is built from; two equal plans build the same shard. `update` is of the program's own optimizer."""
-
-    run: str
-    generation: int
-    shard: int
-    job: Job
-    layout: Layout
-    checkpoints_root: Path
-    update: TracedUpdate | None = None
-    reductions: tuple[int, ...] = ()
-    """The steps from which on the learning rate is reduced, as far as they are known when the generation starts."""
-
-    @property
-    def optimizer(self) -> str:
-        """The name of the optimizer in checkpoints."""
-        return optimizer_name(self.job, self.update)
 
 
 @dataclass(frozen=True)

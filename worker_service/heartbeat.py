@@ -14,7 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
-from psfleet.control.client import CALL_SECS, FleetClient
+from psfleet.control.client import CALL_SECS
+from psfleet.control.fleet_client import FleetClient
 from psfleet.errors import LOST_PEERS, BadJobError, LostPeerError, PsfleetError, ReplacedError
 from psfleet.service.process import Stop
 from worker_service.fleet_state import States, has_generation, is_late

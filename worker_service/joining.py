@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from psfleet.control import control_pb2 as pb
-from psfleet.control.client import FleetClient, PsClient, finish_each
+from psfleet.control.client import PsClient
+from psfleet.control.fleet_client import FleetClient, finish_each
 from psfleet.errors import LostPeerError, ReplacedError
 from psfleet.job.job import Job
 from psfleet.job.program_files import digest

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from psfleet.addresses import Address
-from psfleet.control.client import FleetClient
+from psfleet.control.fleet_client import FleetClient
 from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.run_folder import CHECKPOINTS

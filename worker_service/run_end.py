@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from psfleet.control import control_pb2 as pb
-from psfleet.control.client import FleetClient
+from psfleet.control.fleet_client import FleetClient
 from psfleet.errors import (
     DataStallError,
     PermanentError,

@@ -8,8 +8,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from psfleet.control.client import FleetClient
 from psfleet.control.credentials import read_identity
+from psfleet.control.fleet_client import FleetClient
 from psfleet.control.server import serving
 from psfleet.errors import (
     BadJobError,

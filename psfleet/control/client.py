@@ -1,14 +1,11 @@
-"""Calls the control plane of the parameter servers."""
+"""Calls the control plane of a parameter server."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import logging
-import operator
-import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -17,19 +14,14 @@ from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
 from psfleet.control.credentials import channel
-from psfleet.errors import BadJobError, DeadlineError, LostPeerError, PsfleetError, ReplacedError
+from psfleet.errors import BadJobError, LostPeerError, ReplacedError
 from psfleet.layout import Layout
-from psfleet.polling import wait_until
 
 if TYPE_CHECKING:
     from psfleet.tls.identity import Identity
 
-logger = logging.getLogger("psfleet.control")
-
 CALL_SECS = 5.0
 """Deadline of a call that does not build or write anything."""
-FINISH_SECS = 3.0
-"""Retry window for Finish. A ps that misses it waits for workers until its own deadline."""
 REFUSALS = (
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -174,84 +166,3 @@ class PsClient:
         if self._identity is not None and self._identity.current() is not self._bundle:
             self._channel.close()
             self._connect()
-
-
-class FleetClient:
-    """The control planes of all ps of a run, in their order."""
-
-    def __init__(self, addresses: Sequence[Address], run: str, identity: Identity | None = None) -> None:
-        self.ps = [PsClient(address, run, identity) for address in addresses]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for client in self.ps:
-            client.close()
-
-    def identify(self, member: pb.Member) -> None:
-        """Makes all further calls those of a member of the run."""
-        for client in self.ps:
-            client.identify(member)
-
-    def describe(self) -> list[pb.ShardState | None]:
-        """The state of each ps; None where it cannot be reached."""
-        states: list[pb.ShardState | None] = []
-        for client in self.ps:
-            try:
-                states.append(client.describe())
-            except LostPeerError:
-                states.append(None)
-        return states
-
-    def finish(self, outcome: pb.Outcome) -> int:
-        """Ends the run on every ps; see `finish_each`."""
-        return finish_each(self.ps, lambda client: client.finish(outcome))
-
-
-def finish_each(ps: Sequence[PsClient], end: Callable[[PsClient], object]) -> int:
-    """Ends the run on each ps, with retries for `FINISH_SECS`; returns the number of ps that have the outcome.
-
-    A ps that refuses is not retried; the others still receive the outcome. ps 0 is asked first, and for half of
-    that time alone: each process that joins gets its index there, so that it knows of a newer owner of the caller's
-    index before any other ps.
-
-    Args:
-        end: Ends the run on one ps; called again after a `LostPeerError`.
-
-    Raises:
-        ReplacedError: Another process has this worker's index. If no ps has the outcome yet, none receives it, because
-            the run continues with that process.
-    """
-    pending = list(ps)
-    asks_all_at = time.monotonic() + FINISH_SECS / 2
-    refusals: list[PsfleetError] = []
-
-    def notify() -> list[str]:
-        for client in list(pending):
-            try:
-                end(client)
-            except LostPeerError as error:
-                logger.debug("Finish failed, will be retried: %s", error)
-                if client is ps[0] and time.monotonic() < asks_all_at:
-                    break
-                continue
-            except ReplacedError as error:
-                has_reached_none = len(pending) + len(refusals) == len(ps)
-                if has_reached_none:
-                    raise
-                refusals.append(error)
-            except BadJobError as error:
-                logger.warning("a ps does not receive the outcome: %s", error)
-                refusals.append(error)
-            pending.remove(client)
-        return [client.address.control for client in pending]
-
-    try:
-        wait_until(notify, FINISH_SECS, "every ps to receive the outcome", done=operator.not_)
-    except DeadlineError as error:
-        logger.warning("%s", error)
-    for refusal in refusals:
-        if isinstance(refusal, ReplacedError):
-            raise refusal
-    return len(ps) - len(pending) - len(refusals)

@@ -89,7 +89,7 @@ def test_a_cut_is_accepted_only_ahead_of_the_step_and_in_the_generation_that_run
     assert not client.schedule_checkpoint(1, 10, stop=False).accepted, "nothing runs yet"
     configure(client, tmp_path)
     assert not client.schedule_checkpoint(2, 10, stop=False).accepted, "of another generation"
-    assert not client.schedule_checkpoint(1, 1, stop=False).accepted, "the step under way"
+    assert not client.schedule_checkpoint(1, 0, stop=False).accepted, "a step that is over"
     reply = client.schedule_checkpoint(1, 10, stop=False)
     assert (reply.accepted, reply.step) == (True, 0)
     assert client.describe().final_step == 50
@@ -101,7 +101,7 @@ def test_a_pause_is_accepted_only_ahead_of_the_step_and_in_the_generation_that_r
     assert not client.schedule_reductions(1, [10], pause_at=10).accepted, "nothing runs yet"
     configure(client, tmp_path, reductions=[4])
     assert not client.schedule_reductions(2, [10]).accepted, "of another generation"
-    assert not client.schedule_reductions(1, [10], pause_at=1).accepted, "the step under way"
+    assert not client.schedule_reductions(1, [10], pause_at=0).accepted, "a step that is over"
     reply = client.schedule_reductions(1, [4], pause_at=10)
     assert (reply.accepted, reply.step) == (True, 0)
     assert client.schedule_reductions(1, [4, 10]).accepted

@@ -20,7 +20,8 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 import psfleet
-from ps_service.shard_graph import ShardGraph, ShardPlan
+from ps_service.shard_graph import ShardGraph
+from ps_service.shard_plan import ShardPlan
 from psfleet.addresses import Address
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.job.job import Job, parse_job

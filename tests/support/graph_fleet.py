@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_service.shard_graph import ShardGraph, ShardPlan
+from ps_service.shard_graph import ShardGraph
+from ps_service.shard_plan import ShardPlan
 from psfleet.addresses import Address
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.errors import LostPeerError

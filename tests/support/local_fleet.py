@@ -19,7 +19,7 @@ from psfleet.addresses import Address
 from psfleet.checkpoint import store
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.control import control_pb2 as pb
-from psfleet.control.client import FleetClient
+from psfleet.control.fleet_client import FleetClient
 from psfleet.errors import DeadlineError
 from psfleet.polling import wait_until
 from psfleet.processes.command import Process

@@ -12,7 +12,8 @@ from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.store import newest_from
 from psfleet.checkpoint.tensors import check_tensors
 from psfleet.control import control_pb2 as pb
-from psfleet.control.client import CALL_SECS, FINISH_SECS, FleetClient
+from psfleet.control.client import CALL_SECS
+from psfleet.control.fleet_client import FINISH_SECS, FleetClient
 from psfleet.errors import DONE, ProgramError, PsfleetError, StoppedError
 from psfleet.job.callback import state_names
 from psfleet.job.job import Job

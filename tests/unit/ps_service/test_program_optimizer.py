@@ -16,7 +16,8 @@ from keras import optimizers as ko
 from support.programs.own_optimizer_program import Cautious
 
 from ps_service import optimizers
-from ps_service.shard_graph import ShardGraph, ShardPlan
+from ps_service.shard_graph import ShardGraph
+from ps_service.shard_plan import ShardPlan
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.job.job import Job, parse_job
 from psfleet.job.program import KerasProgram

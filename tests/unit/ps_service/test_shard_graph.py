@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ps_service.shard_graph import ShardGraph, ShardPlan
+from ps_service.shard_graph import ShardGraph
+from ps_service.shard_plan import ShardPlan
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.job.job import parse_job
 from psfleet.layout import Layout, TensorSpec

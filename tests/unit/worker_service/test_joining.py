@@ -13,8 +13,8 @@ import pytest
 
 from ps_service.run_state import Run
 from psfleet.addresses import Address
-from psfleet.control import client
 from psfleet.control import control_pb2 as pb
+from psfleet.control import fleet_client
 from psfleet.errors import BadJobError, DeadlineError, LostPeerError, ReplacedError, StoppedError
 from psfleet.job.program_files import digest
 from psfleet.service.settings import Settings
@@ -167,7 +167,7 @@ def test_a_ps_that_misses_a_join_receives_the_outcome_of_a_finished_run_later(fa
 def test_a_ps_that_never_lets_the_chief_join_keeps_the_outcome_from_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(client, "FINISH_SECS", 0.3)
+    monkeypatch.setattr(fleet_client, "FINISH_SECS", 0.3)
     lost, refusing, other = Ps(), Ps(), Ps()
     lost.failures = [LostPeerError("connection refused")] * 1000
     refusing.failures = [BadJobError("caller's run is 'other'")] * 1000

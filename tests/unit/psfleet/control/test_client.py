@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from psfleet.addresses import Address
-from psfleet.control import client
 from psfleet.control import control_pb2 as pb
-from psfleet.control.client import FleetClient
+from psfleet.control import fleet_client
+from psfleet.control.fleet_client import FleetClient
 from psfleet.errors import BadJobError, LostPeerError, PsfleetError, ReplacedError
 
 OUTCOME = pb.Outcome(exit_code=0, message="step 9 is saved and verified")
@@ -48,7 +48,7 @@ def test_finish_is_retried_where_it_failed_and_nowhere_else() -> None:
 
 
 def test_a_ps_that_never_answers_is_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(client, "FINISH_SECS", 0.3)
+    monkeypatch.setattr(fleet_client, "FINISH_SECS", 0.3)
     caplog.set_level(logging.WARNING)
     ps = Ps("ps-0", failing_calls=float("inf")), Ps("ps-1")
     assert fleet(*ps).finish(OUTCOME) == 1

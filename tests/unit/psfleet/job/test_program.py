@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
 
@@ -19,16 +18,6 @@ from psfleet.job.program import GraphProgram, KerasProgram, load_program
 from psfleet.tf.program_data import built_model, training_data
 
 GRAPH = "GraphProgram(loss=lambda batch: {loss}, train=lambda shard, shards: None)"
-
-
-@pytest.fixture(autouse=True)
-def _own_imports() -> Iterator[None]:
-    path, modules = list(sys.path), set(sys.modules)
-    yield
-    sys.path[:] = path
-    for name in set(sys.modules) - modules:
-        if name in ("program", "helper"):
-            del sys.modules[name]
 
 
 def write(folder: Path, body: str, name: str = "program.py") -> Path:
