@@ -16,7 +16,7 @@ _RATE = "optimizer.learning_rate"
 def changes(before: Mapping[str, Any] | None, job: Job) -> list[str]:
     """The fields in which a job differs from an earlier one, as texts `train.steps 400 -> 900`.
 
-    A learning rate that is left to the program's optimizer is compared with none of that optimizer: only a chief knows it.
+    A learning rate that is left to the program's optimizer is not compared: only a chief knows it.
 
     Args:
         before: The earlier job, as `Job.model_dump(mode="json")` gave it; None: it is not known, nor are changes.
