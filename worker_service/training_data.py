@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import tensorflow as tf
 
@@ -93,7 +94,7 @@ class TrainingData:
             shards = self._shards_of_round(epoch)
             dataset = all_epochs(shards, epoch) if shards else shard.epoch(examples, epoch)
             what = shard.what if len(shards) <= 1 else "reading the training data"
-            num_read = 0
+            num_read, ends = 0, _ends(shards)
             for batch in read(dataset, self._job, what):
                 if reading.is_closed:
                     return
@@ -101,6 +102,8 @@ class TrainingData:
                 reading.opens_shard = False
                 if num_read > num_skipped:
                     yield batch
+                # The reader asks for the next batch.
+                reading.opens_shard = len(shards) > 1 and num_read % ends[-1] in (0, *ends)
             if not num_read:
                 raise shard.without_a_batch(examples)
             shard.has_read(epoch, num_read)
@@ -167,3 +170,8 @@ class TrainingData:
                 rounds, rest = divmod(rest, number - rest)
                 epoch += rounds * self._epochs_of_round
         return None
+
+
+def _ends(shards: Sequence[DataShard]) -> list[int]:
+    """The numbers of batches after which shards with known epochs end, one after the other."""
+    return list(itertools.accumulate(shard.num_batches(0) or 0 for shard in shards))

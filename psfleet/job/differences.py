@@ -10,9 +10,13 @@ from typing import Any
 from psfleet.errors import BadJobError
 from psfleet.job.job import Job, parse_job
 
+_RATE = "optimizer.learning_rate"
+
 
 def changes(before: Mapping[str, Any] | None, job: Job) -> list[str]:
     """The fields in which a job differs from an earlier one, as texts `train.steps 400 -> 900`.
+
+    A learning rate that is left to the program's optimizer is not compared: only a chief knows it.
 
     Args:
         before: The earlier job, as `Job.model_dump(mode="json")` gave it; None: it is not known, nor are changes.
@@ -20,6 +24,8 @@ def changes(before: Mapping[str, Any] | None, job: Job) -> list[str]:
     if before is None:
         return []
     old, new = flattened(_completed(before)), flattened(job.model_dump(mode="json"))
+    if old.get("optimizer.name") == job.optimizer.name and job.optimizer.learning_rate is None:
+        old[_RATE] = None
     return [
         f"{field} {_shown(old, field)} -> {_shown(new, field)}"
         for field in _fields([new, old])

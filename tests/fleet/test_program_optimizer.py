@@ -14,6 +14,7 @@ from support.standing_ps import standing_ps
 import psfleet
 from psfleet.checkpoint import store
 from psfleet.checkpoint.tensors import read_tensors
+from psfleet.report.schema import Report
 
 pytestmark = pytest.mark.usefixtures("launches_forked")
 TESTS = Path(__file__).parents[1]
@@ -33,7 +34,9 @@ def test_fifty_steps_with_an_optimizer_of_the_program_are_those_of_keras(
 ) -> None:
     """Slots and the count of updates, which the optimizer uses, are restored on another number of ps."""
     train(ps_addresses, 30, tmp_path)
-    train(ps_addresses[:1], 50, tmp_path)
+    resumed = train(ps_addresses[:1], 50, tmp_path)
+    changed = [change.partition(" ")[0] for change in resumed.attempts[-1].changes]
+    assert changed == ["fleet.ps", "fleet.ps_addresses", "train.steps"]
     newest = store.newest(tmp_path / "checkpoints")
     assert newest is not None
     assert (newest.step, newest.optimizer, newest.slots) == (50, "program.Cautious", ("move", "size"))
@@ -43,7 +46,7 @@ def test_fifty_steps_with_an_optimizer_of_the_program_are_those_of_keras(
     assert difference <= MAX_DIFFERENCE, f"off by {difference:.1e}"
 
 
-def train(ps_addresses: list[str], steps: int, out: Path) -> None:
+def train(ps_addresses: list[str], steps: int, out: Path) -> Report:
     """Starts or resumes the run."""
     job = {
         "name": "own-optimizer",
@@ -56,6 +59,7 @@ def train(ps_addresses: list[str], steps: int, out: Path) -> None:
     }
     report = psfleet.train(job, out=out, program_folder=TESTS)
     assert (report.status, report.final_step) == ("done", steps), report.error
+    return report
 
 
 def by_keras(steps: int) -> dict[str, np.ndarray]:

@@ -87,11 +87,24 @@ def sample_storage(context: RunContext, stall_secs: float = 1.0) -> Storage:
     return Storage(Events(context.out, context.job), stall_secs)
 
 
-def shard_state(step: int, *, generation: int = 1, phase: pb.Phase = pb.RUNNING, layout: Layout | None = None) -> Any:
+def shard_state(
+    step: int,
+    *,
+    generation: int = 1,
+    phase: pb.Phase = pb.RUNNING,
+    layout: Layout | None = None,
+    final_step: int = 100,
+) -> Any:
     """The state of a ps that has a shard."""
     digest = (layout or sample_layout()).digest()
     return pb.ShardState(
-        run="run", phase=phase, generation=generation, step=step, final_step=100, layout_digest=digest, optimizer="adam"
+        run="run",
+        phase=phase,
+        generation=generation,
+        step=step,
+        final_step=final_step,
+        layout_digest=digest,
+        optimizer="adam",
     )
 
 

@@ -62,7 +62,7 @@ def chief_components(
     check_chief(context.fleet.describe(), context.incarnation)
     disk = disk or Disk()
     with disk.reading(context.out):
-        attempt = begin(settings)
+        attempt = begin(settings, context.job)
     manifest_extra = {
         "job": context.job.model_dump(mode="json"),
         "program_folder": str(settings.program_folder),

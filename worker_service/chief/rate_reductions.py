@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from psfleet.control import MIN_STEPS_AHEAD
+from psfleet.control import control_pb2 as pb
 from psfleet.control.client import PsClient
 from psfleet.errors import LostPeerError
 from psfleet.job.job import Job
@@ -80,26 +81,33 @@ class RateReductions:
                 return
             due = next_reduction(self._job, self._evaluations(), self._made)
             if due is not None:
-                self._reduce(due, generation, ps, max(state.step for state in training))
+                self._reduce(due, generation, ps, training)
 
-    def _reduce(self, due: Evaluation, generation: int, ps: Sequence[PsClient], present: int) -> None:
+    def _reduce(
+        self, due: Evaluation, generation: int, ps: Sequence[PsClient], training: Sequence[pb.ShardState]
+    ) -> None:
         """Makes a reduction, or none: then the next heartbeat tries again."""
         # Until it is sent: an error must not leave a ps in its pause.
         self._sent_to = NOWHERE
-        step = self._agreed_step(due.step, generation, ps, present)
+        present, final_step = max(state.step for state in training), min(state.final_step for state in training)
+        step = self._agreed_step(due.step, generation, ps, present, final_step)
         if step is not None:
             self._record(due, step)
         self._send(generation, ps)
 
-    def _agreed_step(self, least: int, generation: int, ps: Sequence[PsClient], present: int) -> int | None:
+    def _agreed_step(
+        self, least: int, generation: int, ps: Sequence[PsClient], present: int, final_step: int
+    ) -> int | None:
         """A step at which every ps pauses, at least `least`, which a rollback can have undone; None: they do not.
+
+        None at or after `final_step`, which a stop can have set: no update follows it.
 
         A ps that is past a proposed step refuses it. The others may pause there meanwhile, so that the next proposal
         comes in time.
         """
         for attempt in range(MAX_TRIES):
             step = max(least, present + (2 * MIN_STEPS_AHEAD << attempt))
-            if step >= self._job.train.steps:
+            if step >= final_step:
                 return None
             try:
                 replies = [client.schedule_reductions(generation, self.steps, pause_at=step) for client in ps]

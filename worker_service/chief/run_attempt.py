@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from psfleet.job.job import Job
 from psfleet.report.attempts import newest_attempt, resumed_from, with_attempt
 from psfleet.report.schema import EventLog, Report
 from psfleet.run_folder import CHECKPOINTS, OF_ONE_ATTEMPT, STARTED, clear
@@ -73,18 +74,21 @@ class _Marker:
     first_event: int = 0
 
 
-def begin(settings: Settings) -> Attempt:
+def begin(settings: Settings, job: Job | None = None) -> Attempt:
     """Stores this chief as the newest of its attempt; the first one removes what only an earlier attempt needs.
 
     If the platform names the attempt, a chief is its first one unless the marker in the run's folder has the same name:
     a process that was killed while it imported TensorFlow has not begun, although the next one is a restart of it.
     Else it is the first one if its settings name no cause of a restart.
+
+    Args:
+        job: With what the program adds to it; None: that of the settings.
     """
     chief = secrets.token_hex(8)
     marker = replace(_read(settings.out), chief=chief)
     if is_first(settings):
         clear(settings.out, OF_ONE_ATTEMPT)
-        marker = _new_marker(settings, chief)
+        marker = _new_marker(settings, chief, job or settings.job)
     with suppress(OSError):
         temporary = settings.out / f"{STARTED}.{chief}.tmp"
         temporary.write_text(json.dumps(asdict(marker)))
@@ -97,10 +101,9 @@ def is_first(settings: Settings) -> bool:
     return settings.start != _read(settings.out).name if settings.start else not settings.cause
 
 
-def _new_marker(settings: Settings, chief: str) -> _Marker:
+def _new_marker(settings: Settings, chief: str, job: Job | None) -> _Marker:
     """The marker of an attempt that starts now."""
-    checkpoints, job = settings.out / CHECKPOINTS, settings.job
-    first_step, changes = (None, []) if job is None else resumed_from(checkpoints, job)
+    first_step, changes = (None, []) if job is None else resumed_from(settings.out / CHECKPOINTS, job)
     first_event = EventLog(settings.out / EventLog.FILE_NAME).num_bytes()
     return _Marker(settings.start, settings.launched or time.time(), chief, first_step, tuple(changes), first_event)
 

@@ -106,6 +106,28 @@ def test_a_pause_that_an_update_can_have_passed_is_refused_and_changes_nothing()
     assert shard.schedule_reductions([], 9, (1, 1))
 
 
+def test_a_shard_keeps_a_pause_that_comes_during_the_update_before_it() -> None:
+    shard = shard_at_0()
+    advance, begun, may_end = shard._graph.updates.advance, threading.Event(), threading.Event()
+
+    def advance_slowly(hold: bool) -> int:
+        begun.set()
+        assert may_end.wait(SECS)
+        return int(advance(hold))
+
+    shard._graph.updates.advance = advance_slowly
+    with advancing(shard, 3) as thread:
+        assert begun.wait(SECS), "no update begins"
+        assert shard.schedule_reductions([], 1, (1, 1))
+        may_end.set()
+        wait_until(lambda: shard.step == 1, SECS, "the step of the pause")
+        thread.join(0.2)
+        assert shard.step == 1, "a shard passed the step at which it must pause"
+        assert shard.schedule_reductions([1], None, (1, 2))
+        wait_until(lambda: shard.step == 3, SECS, "the updates after the pause")
+    assert shard._graph.numbers == [0, 1, 1]
+
+
 def test_a_request_that_arrives_after_a_newer_one_is_refused() -> None:
     """The chief has given up waiting for its reply, and has ended the pause."""
     shard = shard_at_0()

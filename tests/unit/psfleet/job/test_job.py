@@ -188,6 +188,16 @@ def test_the_changes_between_two_jobs_are_named_by_field() -> None:
     assert {"fleet.ps 1 -> 2", "options.rate nothing -> 0.5", "train.steps 10 -> 20"} <= set(found)
 
 
+def test_the_learning_rate_of_the_programs_optimizer_is_no_change_of_a_job_that_leaves_it_out() -> None:
+    """Checkpoints have the job with the object's learning rate."""
+    left_out = parse_job(minimal(optimizer={"name": "program"}))
+    trained_by = minimal(optimizer={"name": "program", "learning_rate": 0.05})
+    assert changes(trained_by, left_out) == []
+    faster = parse_job(minimal(optimizer={"name": "program", "learning_rate": 0.1}))
+    assert changes(trained_by, faster) == ["optimizer.learning_rate 0.05 -> 0.1"]
+    assert "optimizer.learning_rate 1.0 -> null" in changes(minimal(optimizer=sgd(learning_rate=1)), left_out)
+
+
 def test_a_text_with_the_tag_path_is_relative_to_the_job_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "jobs").mkdir()
     file = tmp_path / "jobs" / "job.yaml"

@@ -38,6 +38,7 @@ class Shard:
     """One ps as the chief calls it: its updates, by the number of reductions that each was made with.
 
     Attributes:
+        final_step: That of the job, or of a stop.
         updates: By the step before each update.
         failures: Raised by calls, by the number of calls that are made before.
         chance: Decides how many updates are made around each call.
@@ -45,6 +46,7 @@ class Shard:
 
     def __init__(self, chance: random.Random | None = None) -> None:
         self.step, self.calls, self.updates = 0, 0, dict[int, int]()
+        self.final_step = STEPS
         self.failures: dict[int, Exception] = {}
         self.chance = chance
         self.reductions = rate_reductions.RateReductions()
@@ -72,7 +74,7 @@ class Shard:
             self.step += 1
 
     def state(self) -> Any:
-        return shard_state(self.step)
+        return shard_state(self.step, final_step=self.final_step)
 
     def _advance_by_chance(self) -> None:
         if self.chance is not None:
@@ -221,17 +223,20 @@ def test_after_an_error_between_proposal_and_record_no_ps_stays_in_its_pause(
     run.check()
 
 
-def test_no_reduction_is_made_at_the_final_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("final_step", [STEPS, STEPS // 2])
+def test_no_reduction_is_made_at_the_final_step(tmp_path: Path, final_step: int) -> None:
+    """A stop by a signal or an evaluation makes an earlier step the final one."""
     run = Run(tmp_path)
     for shard in run.shards:
-        shard.advance(STEPS - 2)
+        shard.final_step = final_step
+        shard.advance(final_step - 2)
     run.evaluate(10, 0.5)
     run.evaluate(20, 0.4)
     run.beat()
     for shard in run.shards:
-        shard.advance(STEPS)
+        shard.advance(final_step)
     assert run.recorded() == []
-    assert [shard.step for shard in run.shards] == [STEPS] * NUM_PS
+    assert [shard.step for shard in run.shards] == [final_step] * NUM_PS
 
 
 def test_a_fleet_that_is_not_complete_reduces_nothing(tmp_path: Path) -> None:

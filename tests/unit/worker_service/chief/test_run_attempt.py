@@ -23,6 +23,7 @@ from worker_service.chief.events import Events
 from worker_service.chief.run_attempt import begin
 
 LONG_AGO = 1000.0
+RATE = {"learning_rate": 0.05}
 
 
 def chief(out: Path, **env: str) -> Settings:
@@ -103,6 +104,14 @@ def test_an_attempt_knows_from_which_step_it_starts_with_which_changes(tmp_path:
     (entry,) = attempt.entry_in(DONE).attempts
     assert (entry.first_step, entry.final_step, entry.started) == (100, DONE.final_step, attempt.started)
     assert entry.changes == ["train.steps 100 -> 300"]
+
+
+def test_an_attempt_knows_when_the_learning_rate_of_the_programs_optimizer_has_changed(tmp_path: Path) -> None:
+    own, before, now = (sample_job(optimizer={"name": "program", **rate}) for rate in ({}, RATE, {"learning_rate": 1}))
+    save(tmp_path / "checkpoints", 100, extra={"job": before.model_dump(mode="json")})
+    settings = chief(tmp_path, JOB=own.model_dump_json())
+    assert begin(settings, before).changes == ()
+    assert begin(settings, now).changes == ("optimizer.learning_rate 0.05 -> 1.0",)
 
 
 @pytest.mark.parametrize("text", ["", "no json", "[]", '{"name": "a"}', '{"name": "a", "time": "noon"}'])
