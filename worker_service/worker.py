@@ -11,7 +11,7 @@ from psfleet.control import control_pb2 as pb
 from psfleet.errors import DataStallError, DeadlineError, LostPeerError, ProgramError
 from worker_service.batches import Batches
 from worker_service.data_ports import blocked
-from worker_service.fleet_state import TRAINING, States, generation_of, has_generation
+from worker_service.fleet_state import TRAINING, States, generation_of, has_generation, is_complete
 from worker_service.fleet_wait import FleetWait
 from worker_service.frontends.interface import FrontEnd
 from worker_service.heartbeat import Heartbeat
@@ -174,7 +174,7 @@ class Worker:
         if progressed:
             self._last_progress, self._failures = time.monotonic(), 0
         states = context.fleet.describe()
-        is_done = all(state is not None and state.phase == pb.COMPLETE for state in states)
+        is_done = is_complete(states)
         is_healthy = all(state is not None and state.phase in TRAINING for state in states)
         if is_done:
             logger.info("the fleet has made its last step without this worker, which was at step %d", step)
