@@ -109,6 +109,9 @@ class Worker:
                 is_sync = context.job.update.mode == "sync"
                 train_generation(session, generation, is_sync, self._batches, self._progress, self._observer)
         except LostPeerError as error:
+            if isinstance(error, UnreachableError):
+                # The abandoned thread that opens the session holds a lock, and `await_step` changes the graph.
+                self._graph = None
             self._handle_loss(error, progressed=self._progress.step > before)
             return False
         except DataStallError as error:

@@ -120,7 +120,8 @@ class Chief(Worker):
         training = [state for state in states if state is not None and state.phase in TRAINING]
         if not self._context.stop.must_save() or len(training) < len(states):
             return False
-        if is_complete(states) and min(state.step for state in training) >= self._components.recorder.monitor.final_step:
+        final_step = self._components.recorder.monitor.final_step
+        if is_complete(states) and min(state.step for state in training) >= final_step:
             return True
         newest, step = self._components.committer.newest, max(state.step for state in training)
         is_of_generation = newest is not None and newest.generation == training[0].generation
