@@ -138,7 +138,9 @@ def test_failures_while_a_ps_has_no_shard_do_not_count_against_the_program(fleet
     fleet.lose(20, LostPeerError("AbortedError: restarted"))
 
 
-def test_the_graph_of_a_session_that_was_not_opened_is_not_used_again(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_graph_of_a_session_that_was_not_opened_is_not_used_again(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its abandoned thread holds a lock of the graph, to which the next session may add the wait for a step."""
     used: list[Any] = []
     losses = iter([UnreachableError("no session"), LostPeerError("AbortedError: restarted"), LostPeerError("again")])

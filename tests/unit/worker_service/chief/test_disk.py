@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -128,3 +129,28 @@ def test_an_initial_checkpoint_that_the_disk_never_takes_ends_the_run(
     message = expect_75(recover, tmp_path, monkeypatch)
     ended.set()
     assert message.endswith(f"to a write of {tmp_path / 'checkpoints'}")
+
+
+def test_a_read_of_a_large_file_that_takes_longer_does_not_end_the_run(tmp_path: Path) -> None:
+    """The checkpoint is read piece by piece, each of them in time."""
+    path = tmp_path / "part"
+    os.mkfifo(path)
+    now = [0.0]
+    disk = Disk(lambda: now[0])
+    received: queue.Queue[bytes] = queue.Queue()
+
+    def read() -> None:
+        with disk.reading(path), path.open("rb", buffering=0) as file:
+            while piece := file.read(100):
+                received.put(piece)
+
+    threading.Thread(target=read, daemon=True).start()
+    with path.open("wb", buffering=0) as file:
+        for _ in range(5):
+            file.write(bytes(100))
+            received.get(timeout=WAIT_SECS)
+            assert disk.stuck(1.0) == ""
+            now[0] += 0.9
+        assert disk.stuck(1.0) == ""
+        now[0] += 0.2
+        assert disk.stuck(1.0) == f"the disk has not answered for 1 s to a read of {path}"
