@@ -224,4 +224,5 @@ class Shard:
         # The best checkpoint has the weights that were evaluated: checkpoints are evaluated, not a worker's copy.
         evaluated = job.evaluate.every_steps if job.checkpoint.best is not None else None
         is_regular = any(every is not None and step % every == 0 for every in (job.checkpoint.every_steps, evaluated))
-        return step == self.final_step or step in self._scheduled or is_regular
+        # The job's last step, too: if other ps have not received a stop, because the chief was killed, they train on.
+        return step in (self.final_step, job.train.steps) or step in self._scheduled or is_regular

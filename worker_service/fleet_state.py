@@ -60,6 +60,11 @@ def has_generation(state: pb.ShardState, generation: int) -> bool:
     return state.phase != pb.EMPTY and state.generation == generation
 
 
+def is_complete(states: States) -> bool:
+    """Whether every ps has made and saved the last step."""
+    return all(state is not None and state.phase == pb.COMPLETE for state in states)
+
+
 def is_late(states: States, generation: int, step: int) -> bool:
     """Whether every ps has made and saved the last step, and a worker at an earlier step can contribute nothing."""
     return all(

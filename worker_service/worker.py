@@ -11,7 +11,7 @@ from psfleet.control import control_pb2 as pb
 from psfleet.errors import DataStallError, DeadlineError, LostPeerError, ProgramError
 from worker_service.batches import Batches
 from worker_service.data_ports import blocked
-from worker_service.fleet_state import TRAINING, States, generation_of, has_generation
+from worker_service.fleet_state import TRAINING, States, generation_of, has_generation, is_complete
 from worker_service.fleet_wait import FleetWait
 from worker_service.frontends.interface import FrontEnd
 from worker_service.heartbeat import Heartbeat
@@ -109,6 +109,9 @@ class Worker:
                 is_sync = context.job.update.mode == "sync"
                 train_generation(session, generation, is_sync, self._batches, self._progress, self._observer)
         except LostPeerError as error:
+            if isinstance(error, UnreachableError):
+                # The abandoned thread that opens the session holds a lock, and `await_step` changes the graph.
+                self._graph = None
             self._handle_loss(error, progressed=self._progress.step > before)
             return False
         except DataStallError as error:
@@ -174,7 +177,7 @@ class Worker:
         if progressed:
             self._last_progress, self._failures = time.monotonic(), 0
         states = context.fleet.describe()
-        is_done = all(state is not None and state.phase == pb.COMPLETE for state in states)
+        is_done = is_complete(states)
         is_healthy = all(state is not None and state.phase in TRAINING for state in states)
         if is_done:
             logger.info("the fleet has made its last step without this worker, which was at step %d", step)

@@ -92,14 +92,16 @@ class CheckpointCommitter:
 
     def _stop_step(self, states: Sequence[pb.ShardState], step: int) -> int | None:
         """The step at which training is to end, if that is to be scheduled: by a signal at once, by early stopping not
-        before the step of the evaluation that decided, which a rollback can have undone.
+        before the step of the evaluation that decided, which a rollback can have undone. A stop that the chief before
+        scheduled on some ps only, because it was killed, is completed.
 
         Args:
             states: Of the ps, which all train one generation.
             step: The first one for which a checkpoint can be scheduled.
         """
         decision = self._monitor.decision
-        if self._context.stop.must_save():
+        is_on_some = len({state.final_step for state in states}) > 1
+        if self._context.stop.must_save() or (decision is None and is_on_some):
             wanted = step
         elif decision is not None:
             wanted = max(step, decision.step)
@@ -191,11 +193,10 @@ class CheckpointCommitter:
     def _schedule(self, states: Sequence[pb.ShardState], step: int, stop: bool) -> bool:
         """Schedules a checkpoint at one step on every ps; if one refuses, returns False and the next update retries."""
         accepted = True
+        signal_number = self._context.stop.signal_number or max(state.stop_signal for state in states)
         for client in self._context.fleet.ps:
             try:
-                reply = client.schedule_checkpoint(
-                    states[0].generation, step, stop, self._context.stop.signal_number if stop else 0
-                )
+                reply = client.schedule_checkpoint(states[0].generation, step, stop, signal_number if stop else 0)
                 accepted = reply.accepted and accepted
             except LostPeerError:
                 return False

@@ -9,7 +9,7 @@ from psfleet.report.schema import Report
 from worker_service.batches import Batches
 from worker_service.chief.components import ChiefComponents
 from worker_service.chief.fleet_status import FleetStatusLogger
-from worker_service.fleet_state import TRAINING, States, is_late, outcome_of, stop_error
+from worker_service.fleet_state import TRAINING, States, is_complete, is_late, outcome_of, stop_error
 from worker_service.frontends.interface import FrontEnd
 from worker_service.heartbeat import Heartbeat
 from worker_service.progress import TrainingProgress
@@ -91,8 +91,7 @@ class Chief(Worker):
 
         def is_over() -> bool:
             states = self._heartbeat.states
-            is_complete = all(state is not None and state.phase == pb.COMPLETE for state in states)
-            stops = self._context.stop.event.is_set() and (is_complete or not self._must_save(states))
+            stops = self._context.stop.event.is_set() and (is_complete(states) or not self._must_save(states))
             return self._heartbeat.outcome is not None or stops
 
         if not self._components.recorder.finish_evaluation(is_over):
@@ -113,13 +112,17 @@ class Chief(Worker):
         return self._context.stop.event.is_set() or all(state is not None for state in states)
 
     def _must_save(self, states: States) -> bool:
-        """Whether a stop waits for a checkpoint: the fleet has made steps of its generation that none has.
+        """Whether a stop waits for a checkpoint: the fleet has made steps of its generation that none has, or the last.
 
-        Others can train on while this chief starts, and between two generations there is nothing to save.
+        Others can train on while this chief starts, and between two generations there is nothing to save. A checkpoint
+        of the final step must be verified: then the run is done.
         """
         training = [state for state in states if state is not None and state.phase in TRAINING]
         if not self._context.stop.must_save() or len(training) < len(states):
             return False
+        final_step = self._components.recorder.monitor.final_step
+        if is_complete(states) and min(state.step for state in training) >= final_step:
+            return True
         newest, step = self._components.committer.newest, max(state.step for state in training)
         is_of_generation = newest is not None and newest.generation == training[0].generation
         return step > (newest.step if newest is not None and is_of_generation else training[0].first_step)

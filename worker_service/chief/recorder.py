@@ -67,8 +67,9 @@ class Recorder:
         self._history = History(out / History.FILE_NAME)
         self._storage = storage
         self._board = Board(out, storage)
-        self.monitor = monitor or Monitor(out, job, storage)
-        self._training_metrics = TrainingMetricsRecorder(out, layout, evaluator, storage)
+        with storage.disk.reading(out):
+            self.monitor = monitor or Monitor(out, job, storage)
+            self._training_metrics = TrainingMetricsRecorder(out, layout, evaluator, storage)
         self._evaluation = EvaluationRecorder(job, layout, evaluator, storage, self._board, self.monitor)
         self._generation = 0
         self._global_step = 0

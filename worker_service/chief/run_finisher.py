@@ -97,7 +97,8 @@ class RunFinisher:
         The counts are those of that chief's draft; zeros if it wrote none.
         """
         try:
-            draft = Report.read(self._context.out, Report.DRAFT_NAME)
+            with self._storage.disk.reading(self._context.out / Report.DRAFT_NAME):
+                draft = Report.read(self._context.out, Report.DRAFT_NAME)
         except PsfleetError:
             return self.report([], checkpoint)
         if draft.checkpoint is None or draft.checkpoint.step != checkpoint.step:

@@ -88,3 +88,14 @@ def test_a_stop_that_other_ps_refused_is_moved_to_the_last_step_of_the_job(shard
     assert shard.schedule_checkpoint(101, stop=True)
     assert shard.final_step == 100
     assert shard._is_due(100)
+
+
+def test_the_last_step_of_the_job_has_a_part_after_a_stop_that_only_this_ps_accepted(shard: Any) -> None:
+    """The chief was killed between its requests: the fleet trains on, and no other chief knows of the stop."""
+    job = sample_job(checkpoint={"every_steps": 1000})
+    shard.plan, shard.final_step, shard._scheduled = SimpleNamespace(job=job), job.train.steps, set()
+    shard._lock, shard.step = threading.Lock(), 50
+    shard._graph.set_final_step = lambda step: True
+    assert shard.schedule_checkpoint(51, stop=True)
+    shard.step = 99
+    assert shard._is_due(100)

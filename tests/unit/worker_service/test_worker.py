@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -40,11 +41,13 @@ class Fleet:
             index=1,
             job=sample_job(),
             stop=SimpleNamespace(must_leave=lambda index: False),
-            fleet=SimpleNamespace(describe=lambda: [self._state()]),
-            tasks=SimpleNamespace(ps=(PS,)),
+            fleet=SimpleNamespace(describe=lambda: [self._state()], ps=(PS,)),
+            tasks=SimpleNamespace(ps=(PS,), own=PS),
+            layout=None,
+            run="run",
         )
-        heartbeat: Any = SimpleNamespace(outcome=None)
-        batches: Any = SimpleNamespace(wait_ended=0.0)
+        heartbeat: Any = SimpleNamespace(outcome=None, attach=lambda *_: None, detach=lambda: None)
+        batches: Any = SimpleNamespace(wait_ended=0.0, announce_first=lambda: None, interruptible=lambda: lambda: None)
         self.batches = batches
         front_end: Any = None
         self._worker = Worker(context, front_end, batches, heartbeat, TrainingProgress())
@@ -54,6 +57,10 @@ class Fleet:
         self.now = at
         lost = error or LostPeerError("DeadlineExceeded: a ps went away")
         self._worker._handle_loss(lost, progressed=False)
+
+    def train(self) -> bool:
+        """The worker joins generation 1; see `Worker.train`."""
+        return self._worker.train(1)
 
     def _state(self) -> pb.ShardState:
         return pb.ShardState(phase=self.phase, reading_first_batch=self.is_reading)
@@ -129,3 +136,23 @@ def test_failures_while_a_ps_has_no_shard_do_not_count_against_the_program(fleet
         fleet.lose(at, LostPeerError("AbortedError: restarted"))
     fleet.phase = pb.RUNNING
     fleet.lose(20, LostPeerError("AbortedError: restarted"))
+
+
+def test_the_graph_of_a_session_that_was_not_opened_is_not_used_again(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its abandoned thread holds a lock of the graph, to which the next session may add the wait for a step."""
+    used: list[Any] = []
+    losses = iter([UnreachableError("no session"), LostPeerError("AbortedError: restarted"), LostPeerError("again")])
+
+    def train_generation(session: Any, *_: object) -> None:
+        raise next(losses)
+
+    monkeypatch.setattr(worker_module, "StepGraph", lambda *_: SimpleNamespace())
+    monkeypatch.setattr(worker_module, "WorkerSession", lambda graph, *_: nullcontext(used.append(graph)))
+    monkeypatch.setattr(worker_module, "train_generation", train_generation)
+    for _ in range(3):
+        assert not fleet.train()
+    unopened, lost, again = used
+    assert unopened is not lost
+    assert lost is again

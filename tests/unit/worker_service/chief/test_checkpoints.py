@@ -62,6 +62,16 @@ def test_a_chief_does_not_move_the_stop_that_the_one_before_has_scheduled(
     assert [len(one.scheduled) for one in ps] == [is_moved, is_moved]
 
 
+def test_a_chief_completes_the_stop_that_the_one_before_has_scheduled_on_one_ps(tmp_path: Path) -> None:
+    """It was killed between its requests. In async mode that ps takes no further gradient."""
+    ps = [Ps(shard_state(0)), Ps(shard_state(0))]
+    context = sample_context(tmp_path, ps)
+    states = [shard_state(47, phase=pb.COMPLETE), shard_state(60)]
+    states[0].final_step = 47
+    CheckpointCommitter(context, {}, sample_storage(context)).update(states)
+    assert [one.scheduled for one in ps] == [[(61, True)]] * 2
+
+
 def test_a_checkpoint_is_committed_although_old_ones_cannot_be_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

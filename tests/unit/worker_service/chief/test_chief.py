@@ -24,7 +24,7 @@ def chief_of(context: Any, recover: Any) -> Any:
     heartbeat.finish = heartbeat.outcomes.append
     components = SimpleNamespace(
         recovery=SimpleNamespace(recover=recover),
-        recorder=SimpleNamespace(begin=lambda generation: None),
+        recorder=SimpleNamespace(begin=lambda generation: None, monitor=SimpleNamespace(final_step=100)),
         committer=SimpleNamespace(newest=None),
     )
     chief = SimpleNamespace(
@@ -94,6 +94,13 @@ def test_a_signal_ends_the_wait_for_an_evaluation_unless_the_step_must_be_built(
     else:
         with pytest.raises(LostPeerError, match="while an evaluation runs"):
             Chief.before_build(chief)
+
+
+def test_a_signal_does_not_undo_a_run_whose_final_step_is_saved(tmp_path: Path) -> None:
+    """The others have trained to the end while the chief started again: it verifies the checkpoint and ends the run."""
+    chief = stopped_chief(tmp_path, [100, 100], pb.COMPLETE, 100)
+    assert Chief.await_generation(chief) == 1
+    assert Chief.train(chief, generation=1)
 
 
 def test_a_chief_does_not_open_a_session_for_a_stop_that_the_fleet_has_made_without_it(tmp_path: Path) -> None:

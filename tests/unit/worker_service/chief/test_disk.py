@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.checkpoint_samples import random_values, save
+from support.checkpoint_samples import random_values, sample_layout, save
 from support.chief_samples import sample_context, sample_job, shard_state
 
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import LOST_PEERS
 from psfleet.polling import run_within
-from psfleet.report.schema import EvaluationLog
+from psfleet.report.schema import EvaluationLog, Report
+from psfleet.report.training_metrics import TrainingMetricsLog
 from psfleet.service import settings
 from worker_service.chief import recovery as recovery_module
 from worker_service.chief import storage_watch
@@ -25,7 +29,9 @@ from worker_service.chief.components import chief_components
 from worker_service.chief.disk import Disk
 from worker_service.chief.events import Events
 from worker_service.chief.last_checkpoint import LastCheckpoint
+from worker_service.chief.recorder import Recorder
 from worker_service.chief.recovery import Recovery
+from worker_service.chief.run_finisher import RunFinisher
 from worker_service.chief.storage import Storage
 
 WAIT_SECS = 20.0
@@ -63,6 +69,19 @@ def make_components(out: Path, disk: Disk) -> object:
     return chief_components(settings.read({"PSFLEET_OUT": str(out)}), sample_context(out), front, disk=disk)
 
 
+def make_recorder(out: Path, disk: Disk) -> object:
+    job = sample_job()
+    return Recorder(out, job, sample_layout(), None, Storage(Events(out, job, disk=disk), 1.0))
+
+
+def read_draft(out: Path, disk: Disk) -> object:
+    context, unused = sample_context(out), None
+    storage = Storage(Events(out, context.job, disk=disk), 1.0)
+    attempt: Any = SimpleNamespace(started=0.0)
+    made: Any = partial(RunFinisher, context, unused, unused)
+    return made(storage, attempt).resumed_report(save(out / "checkpoints", 41))
+
+
 def read_events(out: Path, disk: Disk) -> object:
     return Events(out, sample_job(), disk=disk)
 
@@ -92,6 +111,9 @@ def expect_75(read: Read, out: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         pytest.param(recover, "manifest.json", "checkpoints", id="restore"),
         pytest.param(commit, "manifest.json", "checkpoints", id="the newest checkpoint"),
         pytest.param(make_components, EvaluationLog.FILE_NAME, "", id="evaluations"),
+        pytest.param(make_recorder, EvaluationLog.FILE_NAME, "", id="evaluations without a program"),
+        pytest.param(make_recorder, TrainingMetricsLog.FILE_NAME, "", id="training metrics"),
+        pytest.param(read_draft, Report.DRAFT_NAME, Report.DRAFT_NAME, id="the draft of a report"),
         pytest.param(read_events, "events.jsonl", "events.jsonl", id="events"),
     ],
 )
@@ -128,3 +150,28 @@ def test_an_initial_checkpoint_that_the_disk_never_takes_ends_the_run(
     message = expect_75(recover, tmp_path, monkeypatch)
     ended.set()
     assert message.endswith(f"to a write of {tmp_path / 'checkpoints'}")
+
+
+def test_a_read_of_a_large_file_that_takes_longer_does_not_end_the_run(tmp_path: Path) -> None:
+    """The checkpoint is read piece by piece, each of them in time."""
+    path = tmp_path / "part"
+    os.mkfifo(path)
+    now = [0.0]
+    disk = Disk(lambda: now[0])
+    received: queue.Queue[bytes] = queue.Queue()
+
+    def read() -> None:
+        with disk.reading(path), path.open("rb", buffering=0) as file:
+            while piece := file.read(100):
+                received.put(piece)
+
+    threading.Thread(target=read, daemon=True).start()
+    with path.open("wb", buffering=0) as file:
+        for _ in range(5):
+            file.write(bytes(100))
+            received.get(timeout=WAIT_SECS)
+            assert disk.stuck(1.0) == ""
+            now[0] += 0.9
+        assert disk.stuck(1.0) == ""
+        now[0] += 0.2
+        assert disk.stuck(1.0) == f"the disk has not answered for 1 s to a read of {path}"
