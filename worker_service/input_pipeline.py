@@ -93,7 +93,7 @@ def _check_evaluation(job: Job, training: Any, evaluation: Any) -> None:
         evaluation: The same of the evaluation data.
 
     Raises:
-        ProgramError: The inputs of the evaluation have one dimension more than those of the training.
+        ProgramError: The inputs of the evaluation have one dimension more than those of the training, before the same.
     """
     expected, found = (
         [spec.shape for spec in tf.nest.flatten(spec[0] if isinstance(spec, tuple) else spec)]
@@ -102,9 +102,14 @@ def _check_evaluation(job: Job, training: Any, evaluation: Any) -> None:
     if any(shape.rank is None for shape in [*expected, *found]) or len(expected) != len(found):
         return
     # Keras removes a last dimension of 1 itself.
-    if found[0][-1] != 1 and all(shape.rank == own.rank + 1 for shape, own in zip(found, expected, strict=True)):
+    if found[0][-1] != 1 and all(_is_batch_of(shape, own) for shape, own in zip(found, expected, strict=True)):
         examples, of_training = ([list(shape[1:]) for shape in shapes] for shapes in (found, expected))
         raise ProgramError(
             f"program {job.program!r}: examples of evaluate() have x of shape {examples}, expected {of_training} as in "
             f"training; {PSFLEET_BATCHES}"
         )
+
+
+def _is_batch_of(shape: tf.TensorShape, own: tf.TensorShape) -> bool:
+    """Whether examples of a batch of one shape may be batches of those of the other."""
+    return shape.rank == own.rank + 1 and shape[2:].is_compatible_with(own[1:])

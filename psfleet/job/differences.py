@@ -10,8 +10,6 @@ from typing import Any
 from psfleet.errors import BadJobError
 from psfleet.job.job import Job, parse_job
 
-_RATE = "optimizer.learning_rate"
-
 
 def changes(before: Mapping[str, Any] | None, job: Job) -> list[str]:
     """The fields in which a job differs from an earlier one, as texts `train.steps 400 -> 900`.
@@ -23,14 +21,19 @@ def changes(before: Mapping[str, Any] | None, job: Job) -> list[str]:
     """
     if before is None:
         return []
-    old, new = flattened(_completed(before)), flattened(job.model_dump(mode="json"))
-    if old.get("optimizer.name") == job.optimizer.name and job.optimizer.learning_rate is None:
-        old[_RATE] = None
-    return [
-        f"{field} {_shown(old, field)} -> {_shown(new, field)}"
-        for field in _fields([new, old])
-        if _shown(old, field) != _shown(new, field)
-    ]
+    old, new = (flattened(each) for each in _comparable(before, job))
+    found = _differing([old, new], _fields([new, old]))
+    return [f"{field} {' -> '.join(shown)}" for field, shown in found.items()]
+
+
+def is_same(before: Mapping[str, Any], job: Job) -> bool:
+    """Whether a job is an earlier one, by value and type; no text of `changes` distinguishes all options of a program.
+
+    Args:
+        before: The earlier job, as `Job.model_dump(mode="json")` gave it.
+    """
+    old, new = (json.dumps(each, sort_keys=True) for each in _comparable(before, job))
+    return old == new
 
 
 def differing(jobs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
@@ -40,8 +43,7 @@ def differing(jobs: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
         jobs: As `Job.model_dump(mode="json")` gave them.
     """
     flat = [flattened(_completed(job)) for job in jobs]
-    values = {field: [_shown(each, field) for each in flat] for field in _fields(flat)}
-    return {field: shown for field, shown in values.items() if len(set(shown)) > 1}
+    return _differing(flat, _fields(flat))
 
 
 def flattened(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -62,6 +64,15 @@ def _fields(flat: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name for name in names if name not in sections or any(each.get(name) for each in flat)]
 
 
+def _comparable(before: Mapping[str, Any], job: Job) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """An earlier job and a job; both without a learning rate if that is left to the program's optimizer."""
+    old, new = _completed(before), job.model_dump(mode="json")
+    rule = old.get("optimizer")
+    if job.optimizer.learning_rate is None and isinstance(rule, Mapping) and rule.get("name") == job.optimizer.name:
+        old = {**old, "optimizer": {**rule, "learning_rate": None}}
+    return old, new
+
+
 def _completed(content: Mapping[str, Any]) -> Mapping[str, Any]:
     """A job with the defaults of the fields that its version did not have; as it is if it is not valid any more."""
     try:
@@ -70,5 +81,13 @@ def _completed(content: Mapping[str, Any]) -> Mapping[str, Any]:
         return content
 
 
-def _shown(values: Mapping[str, Any], field: str) -> str:
-    return json.dumps(values[field]).strip('"') if field in values else "nothing"
+def _differing(flat: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> dict[str, list[str]]:
+    """Those of the fields whose values differ, with the values as text."""
+    values = {field: [json.dumps(each[field]) if field in each else "nothing" for each in flat] for field in fields}
+    return {field: _shown(texts) for field, texts in values.items() if len(set(texts)) > 1}
+
+
+def _shown(texts: Sequence[str]) -> list[str]:
+    """Values in JSON without the quotes of texts, unless different ones would look the same."""
+    plain = [text.strip('"') for text in texts]
+    return plain if len(set(plain)) == len(set(texts)) else list(texts)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -50,6 +51,35 @@ def finished_entry(report: Report) -> dict[str, str]:
     }
 
 
+class _Unfailing:
+    """A stream that ignores what it cannot write, because it was closed or its reader has ended."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """As `IO.write`."""
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """As `IO.flush`."""
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+
+def callers_console() -> Console:
+    """The console of a program that calls `psfleet.train`: its notebook, or stderr, which need not be open."""
+    is_jupyter = Console().is_jupyter
+    if is_jupyter or sys.stderr is None:
+        return Console(soft_wrap=True, stderr=not is_jupyter)
+    return Console(soft_wrap=True, file=cast("IO[str]", _Unfailing(sys.stderr)))
+
+
 @contextmanager
 def progress(console: Console, job: Job) -> Iterator[Listener]:
     """A listener that displays the chief's log entries as they arrive; the bar says "starting" until the first step."""
@@ -64,7 +94,8 @@ def progress(console: Console, job: Job) -> Iterator[Listener]:
         TextColumn("{task.fields[rate]} examples/s"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console) as bar:
+    # What else is printed appears above the bar; stdout of a script may be a file although the bar is on a terminal.
+    with Progress(*columns, console=console, redirect_stdout=_is_terminal(sys.stdout)) as bar:
         task = bar.add_task(f"{job.name}: starting", total=None, loss="-", rate="-")
 
         def show(entry: Mapping[str, Any]) -> None:
@@ -102,6 +133,13 @@ def summary(console: Console, report: Report, out: Path) -> None:
     for name, value in rows.items():
         if value is not None:
             console.print(f"{name + ':':<16} {value}", markup=False, highlight=False)
+
+
+def _is_terminal(stream: IO[str] | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:
+        return False
 
 
 def _attempts(report: Report) -> str | None:

@@ -17,8 +17,11 @@ TENSORFLOWS_OWN = re.compile(r"WARNING: All log messages before absl::Initialize
 def without_tensorflows_own() -> Iterator[None]:
     """Context manager that holds standard error back to its end, and then writes it without `TENSORFLOWS_OWN`.
 
-    It works on the file descriptor, to which TensorFlow writes past Python.
+    It works on the file descriptor, to which TensorFlow writes past Python. A process without one needs no filter.
     """
+    if sys.stderr is None:
+        yield
+        return
     sys.stderr.flush()
     before = os.dup(2)
     try:

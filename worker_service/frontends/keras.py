@@ -122,7 +122,9 @@ class KerasFrontEnd:
         with eager_mode():
             for spec, variable in self._model_variables(self._trained + self._state + self._frozen):
                 variable.assign(values[spec.name])
-            shapes = tf.nest.map_structure(lambda spec: spec.shape, self._evaluation.element_spec)
+            # None, as the sample weights, has no shape.
+            specs = [spec for spec in tf.nest.flatten(self._evaluation.element_spec) if hasattr(spec, "shape")]
+            shapes = [spec.shape for spec in specs]
             with batches_explained(shapes), user_code(self._job, "evaluating the model"):
                 metrics = self._model.evaluate(self._evaluation, return_dict=True, verbose=0)
         return {name: float(value) for name, value in metrics.items()}

@@ -71,12 +71,12 @@ def _settings() -> dict[str, Any]:
     """Arguments of the client: `base_url`, and `tls` where it applies.
 
     Raises:
-        UsageError: The current context does not exist (the docker package would take the default one), or psfleet
-            cannot connect to such an address.
+        UsageError: The current context does not exist (the docker package would take the default one) or cannot be
+            read, or psfleet cannot connect to such an address.
     """
     found: dict[str, Any] = kwargs_from_env()
     if "base_url" not in found:
-        found |= ContextAPI.kwargs_from_context()
+        found |= _of_context()
     if "base_url" not in found:
         raise UsageError(f"the current Docker context does not exist, expected one of `docker context ls`; {WITHOUT}")
     url = str(found["base_url"])
@@ -86,6 +86,21 @@ def _settings() -> dict[str, Any]:
             f"`ssh -N -L /tmp/engine.sock:/var/run/docker.sock HOST` and set DOCKER_HOST=unix:///tmp/engine.sock"
         )
     return found
+
+
+def _of_context() -> dict[str, Any]:
+    """The settings of the current context; empty if it does not exist.
+
+    Raises:
+        UsageError: Its file cannot be read, for which the docker package has no exception of its own.
+    """
+    try:
+        return dict(ContextAPI.kwargs_from_context())
+    except DockerException:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise UsageError(f"the current Docker context cannot be read ({type(error).__name__}: {reason})") from error
 
 
 def _require_docker(found: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from psfleet.checkpoint import store
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.errors import DONE, PsfleetError
-from psfleet.job.differences import changes
+from psfleet.job.differences import is_same
 from psfleet.job.job import Job
 from psfleet.job.program_files import PROGRAM_DIGEST, digest, job_files
 from psfleet.report.attempts import earlier_report
@@ -28,27 +28,24 @@ def finished_report(folder: Path, job: Job, program_folder: Path) -> Report | No
         job: As it would be started, resolved.
         program_folder: Of the program.
     """
-    if owner(folder) != Owner(job.name, LOCAL) or is_locked(folder):
-        return None
-    report = earlier_report(folder)
-    if report is None or not _is_done(report, job):
-        return None
     try:
+        if owner(folder) != Owner(job.name, LOCAL) or is_locked(folder):
+            return None
+        report = earlier_report(folder)
+        if report is None or not _is_done(report, job):
+            return None
         checkpoint = store.newest(folder / CHECKPOINTS)
+        if checkpoint is None or not _is_of_report(checkpoint, report):
+            return None
+        return report.located(folder.resolve()) if _is_unchanged(checkpoint, job, program_folder) else None
     except (PsfleetError, OSError):
         return None
-    if (
-        checkpoint is None
-        or not _is_of_report(checkpoint, report)
-        or not _is_unchanged(checkpoint, job, program_folder)
-    ):
-        return None
-    return report.located(folder.resolve())
 
 
 def _is_done(report: Report, job: Job) -> bool:
     """Whether a report says that the job's last step was made, and that nothing is missing after it."""
     is_whole = report.stopped_early is None and not any(event.kind == SKIPPED for event in report.events)
+    is_whole = is_whole and (report.best is None or Path(report.best.path).is_dir())
     return (report.status, report.exit_code, report.final_step) == ("done", DONE, job.train.steps) and is_whole
 
 
@@ -60,6 +57,6 @@ def _is_of_report(checkpoint: Checkpoint, report: Report) -> bool:
 
 def _is_unchanged(checkpoint: Checkpoint, job: Job, program_folder: Path) -> bool:
     """Whether the checkpoint was trained by this job and by this program."""
-    trained_by, program = checkpoint.extra.get("job"), digest(job_files(job, program_folder))
-    is_same_job = isinstance(trained_by, dict) and not changes(trained_by, job)
+    program = digest(job_files(job, program_folder))
+    is_same_job = checkpoint.job is not None and is_same(checkpoint.job, job)
     return is_same_job and program != "" and program == checkpoint.extra.get(PROGRAM_DIGEST)

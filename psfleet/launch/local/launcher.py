@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from psfleet import errors
 from psfleet.job import function_program
 from psfleet.job.job import Job, load_job, parse_job
@@ -20,7 +18,7 @@ from psfleet.launch.local.platform import Local
 from psfleet.launch.results import Start, unreported, with_failure
 from psfleet.report import html
 from psfleet.report.attempts import earlier_report, with_end
-from psfleet.report.progress import Listener, finished_entry, progress, starting_entry
+from psfleet.report.progress import Listener, callers_console, finished_entry, progress, starting_entry
 from psfleet.report.schema import Report
 from psfleet.run_folder import RunFolder, claimed, default_folder
 from psfleet.service import settings
@@ -99,8 +97,7 @@ def _listening(listener: Listener | None, job: Job) -> Iterator[Listener]:
     if listener is not None:
         yield listener
         return
-    console = Console(soft_wrap=True, stderr=not Console().is_jupyter)
-    with progress(console, job) as shown:
+    with progress(callers_console(), job) as shown:
         yield shown
 
 

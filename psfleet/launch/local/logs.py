@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
@@ -44,27 +45,31 @@ def local_logs(path: Path, task: str | None, follow: bool, tail: int | None) -> 
     Raises:
         UsageError: There is no such log.
     """
-    logs = {"chief" if file.stem == CHIEF else file.stem: file for file in sorted((path / LOGS).glob("*.log"))}
     wanted = "chief" if task == CHIEF else task
-    if wanted is not None and wanted not in logs:
-        raise UsageError(f"{path / LOGS} has no log of {task}, expected one of {', '.join(sorted(logs))}")
-    return _lines(path, logs if wanted is None else {wanted: logs[wanted]}, follow, tail)
+    logs = _logs(path, wanted)
+    if wanted is not None and not logs:
+        expected = ", ".join(sorted(_logs(path, None)))
+        raise UsageError(f"{path / LOGS} has no log of {task}, expected one of {expected}")
+    return _lines(path, wanted, follow, tail)
 
 
-def _lines(path: Path, logs: dict[str, Path], follow: bool, tail: int | None) -> Iterator[tuple[str, str]]:
+def _logs(path: Path, wanted: str | None) -> dict[str, Path]:
+    """The logs of a run folder by task, or the one of a task."""
+    files = sorted((path / LOGS).glob("*.log"))
+    found = {"chief" if file.stem == CHIEF else file.stem: file for file in files}
+    return found if wanted is None else {name: file for name, file in found.items() if name == wanted}
+
+
+def _lines(path: Path, wanted: str | None, follow: bool, tail: int | None) -> Iterator[tuple[str, str]]:
     """Lines in the order of the logs; incomplete ones are held back until the run has ended."""
-    rests, pause = dict.fromkeys(logs, b""), Event()
-    positions = dict.fromkeys(logs, 0)
+    readers: dict[Path, _Reader] = {}
+    pause = Event()
     while True:
         belongs_to = owner(path)
         is_last = not follow or belongs_to is None or not is_running(path, belongs_to)
-        for name, file in logs.items():
-            with file.open("rb") as log:
-                log.seek(positions[name])
-                *lines, rests[name] = (rests[name] + log.read()).split(b"\n")
-                positions[name] = log.tell()
-            if is_last and rests[name]:
-                lines.append(rests[name])
+        # Each time anew: a run that starts creates them one after the other.
+        for name, file in _logs(path, wanted).items():
+            lines = readers.setdefault(file, _Reader(file)).read(is_last)
             shown = lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]
             yield from ((name, line.decode(errors="replace")) for line in shown)
         if is_last:
@@ -72,3 +77,28 @@ def _lines(path: Path, logs: dict[str, Path], follow: bool, tail: int | None) ->
         # The next lines are new.
         tail = None
         pause.wait(POLL_SECS)
+
+
+class _Reader:
+    """Reads a log as it grows; from the start again if the next start of the run has replaced it."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._rest = b""
+        self._position = 0
+
+    def read(self, is_last: bool) -> list[bytes]:
+        """The complete lines since the last call; an incomplete one, too, if there will be no more."""
+        try:
+            with self._file.open("rb") as log:
+                if log.seek(0, os.SEEK_END) < self._position:
+                    self._rest, self._position = b"", 0
+                log.seek(self._position)
+                *lines, self._rest = (self._rest + log.read()).split(b"\n")
+                self._position = log.tell()
+        except FileNotFoundError:
+            # The next start has deleted it.
+            lines = []
+        if is_last and self._rest:
+            lines.append(self._rest)
+        return lines

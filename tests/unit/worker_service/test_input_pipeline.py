@@ -193,6 +193,26 @@ def test_a_program_without_evaluation_has_none() -> None:
 
 
 @pytest.mark.parametrize(
+    ("training", "example"),
+    [
+        ([None, 8], (8,)),
+        ([None, 8], (4, 3)),
+        ([None, 28, 28], (28, 28, 1)),
+        ([None, 8], (4, 2, 8)),
+        (None, (4, 8)),
+    ],
+)
+def test_examples_of_evaluation_that_are_no_batches_of_examples_are_left_to_the_program(
+    training: list[int | None] | None, example: tuple[int, ...]
+) -> None:
+    """They may have a dimension more for another reason."""
+    evaluate = lambda: tf.data.Dataset.from_tensors(np.zeros(example, np.float32))  # noqa: E731
+    batches = evaluation_batches(program(known(8), evaluate), sample_job(), tf.TensorSpec(training, tf.float32))
+    assert batches is not None
+    assert batches.element_spec.shape[1:] == example
+
+
+@pytest.mark.parametrize(
     ("evaluate", "message"),
     [
         (lambda: tf.data.Dataset.range(0), "the evaluation data are empty"),

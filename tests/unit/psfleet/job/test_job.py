@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from psfleet.errors import BadJobError, UsageError
-from psfleet.job.differences import changes, differing
+from psfleet.job.differences import changes, differing, is_same
 from psfleet.job.job import Job, load_job, parse_job
 from psfleet.job.optimizer import Adam, Constant, Exponential, Piecewise, Sgd
 from psfleet.job.sections import Stale
@@ -223,6 +223,16 @@ def test_a_field_that_an_earlier_version_did_not_have_has_not_changed() -> None:
     assert differing([before, now]) == {}
     (change,) = changes({**before, "removed": 1}, parse_job(minimal(callbacks=[])))[-1:]
     assert change == "removed 1 -> nothing", "a job that is not valid any more is compared as it is"
+
+
+def test_options_that_differ_in_their_type_alone_differ() -> None:
+    one, other = (minimal(options={"units": value}) for value in (1, "1"))
+    assert changes(one, parse_job(other)) == ['options.units 1 -> "1"']
+    assert differing([{"a": "nothing"}, {}]) == {"a": ['"nothing"', "nothing"]}
+    assert is_same(one, parse_job(one))
+    assert not is_same(one, parse_job(other))
+    nested, dotted = (minimal(options=options) for options in ({"a": {"b": 1}}, {"a.b": 1}))
+    assert not is_same(nested, parse_job(dotted))
 
 
 def test_options_that_one_job_has_and_another_has_not_differ_once() -> None:

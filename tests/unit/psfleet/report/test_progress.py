@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from rich.console import Console
 from support.report_samples import DONE, TWO_ATTEMPTS
 from support.tiny_job import job
 
-from psfleet.report.progress import progress, starting_entry, summary
+from psfleet.report.progress import callers_console, progress, starting_entry, summary
 from psfleet.report.schema import CheckpointInfo
 
 STARTING = {"event": "starting", "message": "chief: importing TensorFlow"}
@@ -95,3 +96,50 @@ def test_the_summary_of_a_run_with_a_damaged_checkpoint_ends(tmp_path: Path, man
     report = DONE.model_copy(update={"checkpoint": CheckpointInfo(path=str(tmp_path), step=1900)})
     summary(Console(file=text, width=500, color_system=None), report, Path("out"))
     assert f"checkpoint:      {tmp_path}" in text.getvalue()
+
+
+class Stream(io.StringIO):
+    """A terminal or pipe, which may be broken."""
+
+    def __init__(self, on_terminal: bool, error: Exception | None = None) -> None:
+        super().__init__()
+        self._error = error
+        self._on_terminal = on_terminal
+
+    def isatty(self) -> bool:
+        return self._on_terminal
+
+    def write(self, text: str) -> int:
+        if self._error is not None:
+            raise self._error
+        return super().write(text)
+
+
+@pytest.mark.parametrize("on_terminal", [True, False])
+@pytest.mark.parametrize("error", [BrokenPipeError(), OSError(5, "EIO"), ValueError("I/O operation on closed file")])
+def test_a_caller_whose_stderr_is_closed_or_broken_is_not_ended(
+    error: Exception, on_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", Stream(on_terminal, error))
+    with progress(callers_console(), job()) as listener:
+        for entry in (STARTING, STEP):
+            listener(entry)
+
+
+def test_a_caller_without_stderr_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    with progress(callers_console(), job()) as listener:
+        listener(STARTING)
+
+
+def test_what_a_caller_prints_meanwhile_stays_in_the_file_that_stdout_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bar is on stderr, a terminal."""
+    printed, terminal = io.StringIO(), Stream(on_terminal=True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stdout", printed)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress(callers_console(), job()):
+        sys.stdout.write("a result\n")
+    assert printed.getvalue() == "a result\n"
+    assert "starting" in terminal.getvalue()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
 
 import pytest
@@ -28,3 +29,11 @@ def test_what_was_written_before_an_error_is_shown(capfd: pytest.CaptureFixture[
         os.write(2, b"the cause\n" + NOISE)
         raise ValueError("broken")
     assert capfd.readouterr().err == "the cause\n"
+
+
+def test_a_process_without_standard_error_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    entered = False
+    with without_tensorflows_own():
+        entered = True
+    assert entered

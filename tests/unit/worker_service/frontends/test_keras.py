@@ -154,6 +154,17 @@ def test_evaluation_uses_the_given_values_and_all_examples() -> None:
     assert set(map(type, metrics.values())) == {float}
 
 
+def test_evaluation_data_may_have_none_as_sample_weights() -> None:
+    """As Keras takes them; the specification of None has no shape."""
+    _, x, y, _ = MODELS["mlp"]
+    data = tf.data.Dataset.from_tensor_slices((x, y))
+    plain, unweighted = (
+        front_of("mlp", evaluate=lambda data=data: data) for data in (data, data.map(lambda x, y: (x, y, None)))
+    )
+    found = [front.evaluate(plain.initial_values(), lambda batch: 1 / 0)["loss"] for front in (plain, unweighted)]
+    assert found[0] == pytest.approx(found[1])
+
+
 def test_a_program_without_evaluation_data_has_no_metrics() -> None:
     front = front_of("mlp")
     assert front.evaluate(front.initial_values(), lambda batch: 1 / 0) == {}

@@ -153,6 +153,15 @@ def test_a_context_that_does_not_exist_is_not_replaced_by_another(monkeypatch: p
         engine.connect()
 
 
+@pytest.mark.usefixtures("contexts")
+@pytest.mark.parametrize("content", ["{broken", '{"Name": "far"}', "[]"])
+def test_a_context_that_cannot_be_read_is_no_bug(content: str, tmp_path: Path) -> None:
+    (meta,) = tmp_path.rglob("meta.json")
+    meta.write_text(content)
+    with pytest.raises(UsageError, match="the current Docker context cannot be read"):
+        engine.connect()
+
+
 def test_an_engine_behind_ssh_is_refused_with_another_way_to_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "ssh://someone@host")
     with pytest.raises(UsageError, match=r"is ssh://someone@host, expected unix:// or tcp://: .*`ssh -N -L"):

@@ -15,7 +15,7 @@ from psfleet.job.program_files import PROGRAM_DIGEST, digest, job_files
 from psfleet.launch.local import launcher
 from psfleet.launch.local.finished import finished_report
 from psfleet.launch.local.launcher import train
-from psfleet.report.schema import CheckpointInfo, Event, Report
+from psfleet.report.schema import BestInfo, CheckpointInfo, Event, Report
 from psfleet.run_folder import claimed
 
 JOB = {
@@ -93,10 +93,12 @@ def damage(out: Path) -> None:
         ),
         lambda out: save(out / "checkpoints", 9),
         lambda out: (out / ".run").write_text(json.dumps({"name": "small", "platform": "compose"})),
+        lambda out: edit_report(out, best=BestInfo(path=str(out / "gone"), step=4, metric="loss", value=0.1)),
     ],
     ids=[
         *("a damaged checkpoint", "another program", "no report", "no readable report", "a failure", "an earlier step"),
         *("no checkpoint", "an early stop", "no evaluation", "a newer checkpoint", "a run of another platform"),
+        "no best checkpoint",
     ],
 )
 def test_in_any_doubt_a_run_is_not_finished(out: Path, job: Job, change: Callable[[Path], object]) -> None:
@@ -110,3 +112,14 @@ def test_a_run_of_another_job_or_one_that_goes_on_is_not_finished(out: Path, job
     assert [finished_report(out, each, out.parent) for each in (longer, other, faster)] == [None] * 3
     with claimed(out, job, fresh=False, keeps=True):
         assert finished_report(out, job, out.parent) is None
+    options = [parse_job({**JOB, "options": {"units": units}}) for units in (1, "1")]
+    with claimed(out, options[0], fresh=True):
+        extra = {"job": options[0].model_dump(mode="json"), PROGRAM_DIGEST: digest(job_files(job, out.parent))}
+        saved = save(out / "checkpoints", 8, extra=extra)
+        write_report(out, checkpoint=CheckpointInfo(path=str(saved.folder), step=8))
+    assert [finished_report(out, each, out.parent) is not None for each in options] == [True, False]
+
+
+def test_a_folder_that_cannot_be_looked_at_has_no_finished_run(job: Job, tmp_path: Path) -> None:
+    """The message about it is that of `claimed`, with the exit code of usage."""
+    assert finished_report(tmp_path / ("long" * 100), job, tmp_path) is None

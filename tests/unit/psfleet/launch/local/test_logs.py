@@ -54,3 +54,17 @@ def test_the_folder_of_a_job_is_that_of_its_own_local_run(run: Path) -> None:
     assert run_folder_of(JOB.name, folder / "none") is None
     with claimed(run, JOB, fresh=False, keeps=True):
         assert run_folder_of(JOB.name, folder, only_running=True) == RunFolder(run).path
+
+
+def test_logs_that_appear_or_are_replaced_while_a_run_is_followed_are_read(tmp_path: Path) -> None:
+    """The launcher creates them one after the other; the next start deletes and creates them again."""
+    with claimed(tmp_path / "a", JOB, fresh=False) as folder:
+        folder.log("ps", 0).write_text("one\n")
+        lines = local_logs(folder.path, None, True, None)
+        assert next(lines) == ("ps-0", "one")
+        folder.log("worker", 0).write_text("a longer line\n")
+        assert next(lines) == ("chief", "a longer line")
+        folder.log("ps", 0).unlink()
+        folder.log("worker", 0).write_text("again\n")
+        assert next(lines) == ("chief", "again")
+    assert list(lines) == []
