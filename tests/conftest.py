@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
@@ -34,6 +35,9 @@ TESTS = Path(__file__).parent
 TIME_LIMIT_SECS = {"unit": 60, "fleet": 180, "compose": 240, "kind": 600}
 """The limit of one test by its folder; a test's own `pytest.mark.timeout` comes first."""
 
+PROGRAM_MODULES = ("program", "helper")
+"""Names of modules that several tests write, each in a folder of its own."""
+
 LEAK_MARK = "PSFLEET_TEST_MARK"
 """Environment variable that every process started below a fleet test inherits; nothing in the product reads it."""
 LAST_MOMENT_SECS = 5.0
@@ -52,6 +56,21 @@ def pytest_collection_finish() -> None:
     """Exempts what was imported from garbage collection: Keras collects for each model, which takes 0.4 s with it."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_path() -> list[str]:
+    """The folders of modules before any test."""
+    return list(sys.path)
+
+
+@pytest.fixture(autouse=True)
+def _no_program_left(_own_path: list[str]) -> Iterator[None]:
+    """Undoes the import of training programs: a test process has those of many tests, and most are named `program`."""
+    yield
+    sys.path[:] = _own_path
+    for name in PROGRAM_MODULES:
+        sys.modules.pop(name, None)
 
 
 @pytest.fixture(autouse=True)
