@@ -42,10 +42,12 @@ class PsfleetError(Exception):
 
     Attributes:
         is_reported: Whether the ps have been asked to end the run because of it.
+        details: The traceback of the training program's exception, or empty.
     """
 
     exit_code = BUG
     is_reported = False
+    details = ""
 
 
 class PermanentError(PsfleetError):
@@ -69,11 +71,7 @@ class NoCheckpointError(PermanentError):
 
 
 class ProgramError(PermanentError):
-    """The training program failed: an exception, a NaN loss, a wrong return value.
-
-    Attributes:
-        details: The traceback of the program's exception, or empty.
-    """
+    """The training program failed: an exception, a NaN loss, a wrong return value."""
 
     exit_code = PROGRAM_FAILED
 

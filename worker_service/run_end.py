@@ -27,8 +27,7 @@ def report_failure(fleet: FleetClient, error: PsfleetError, index: int, stop: St
     if error.is_reported or not (ends_run(error) or (index == 0 and not is_replaced(error, stop))):
         return 0
     error.is_reported = True
-    details = error.details if isinstance(error, ProgramError) else ""
-    return fleet.finish(pb.Outcome(exit_code=error.exit_code, message=str(error), details=details))
+    return fleet.finish(pb.Outcome(exit_code=error.exit_code, message=str(error), details=error.details))
 
 
 def ends_run(error: PsfleetError) -> bool:

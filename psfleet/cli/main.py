@@ -19,7 +19,7 @@ from psfleet.cli import certificates, fleets, runs
 from psfleet.cli.arguments import Fresh, JobFile, Out, Overrides
 from psfleet.control.client import PsClient
 from psfleet.control.credentials import read_identity
-from psfleet.errors import BadJobError, ProgramError, PsfleetError, UsageError
+from psfleet.errors import BadJobError, PsfleetError, UsageError
 from psfleet.job.job import load_job
 from psfleet.processes.validation import check_program
 from psfleet.report.progress import progress, summary
@@ -143,7 +143,7 @@ def main() -> None:
 
 
 def _print_error(error: PsfleetError) -> int:
-    if isinstance(error, ProgramError) and error.details:
+    if error.details:
         typer.echo(error.details.rstrip(), err=True)
     typer.echo(f"psfleet: {error}", err=True)
     return error.exit_code

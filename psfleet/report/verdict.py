@@ -19,8 +19,7 @@ class Verdict(Record):
     @classmethod
     def of_error(cls, error: PsfleetError) -> Verdict:
         """The verdict on a program that raised or was refused."""
-        details = error.details if isinstance(error, ProgramError) else ""
-        return cls(error=str(error), details=details, exit_code=error.exit_code)
+        return cls(error=str(error), details=error.details, exit_code=error.exit_code)
 
     def summary_or_raise(self) -> str:
         """The summary.

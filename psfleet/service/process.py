@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from psfleet import errors
-from psfleet.errors import BadJobError, ProgramError, PsfleetError, StoppedError
+from psfleet.errors import BadJobError, PsfleetError, StoppedError
 from psfleet.job.program_files import digest, job_files
 from psfleet.service.children import end_group_with_this_process
 from psfleet.service.exit_records import ExitRecord
@@ -98,8 +98,7 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
         code = _loaded(load)(settings, stop)
     except PsfleetError as error:
         code, message = error.exit_code, str(error)
-        details = error.details if isinstance(error, ProgramError) else ""
-        extra = {"event": "failed", "exit_code": code, "details": details}
+        extra = {"event": "failed", "exit_code": code, "details": error.details}
         logger.log(logging.INFO if isinstance(error, StoppedError) else logging.ERROR, "%s", error, extra=extra)
     except Exception as error:
         message = f"a bug in psfleet: {type(error).__name__}: {error}"

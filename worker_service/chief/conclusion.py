@@ -14,7 +14,7 @@ from psfleet.checkpoint.tensors import check_tensors
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import CALL_SECS
 from psfleet.control.fleet_client import FINISH_SECS, FleetClient
-from psfleet.errors import DONE, ProgramError, PsfleetError, StoppedError
+from psfleet.errors import DONE, PsfleetError, StoppedError
 from psfleet.job.callback import state_names
 from psfleet.job.job import Job
 from psfleet.job.program import load_program
@@ -97,8 +97,7 @@ def conclude(settings: Settings, fleet: FleetClient, stop: Stop, checkpoint: Che
             front, layout = _load(settings, job, checkpoint)
     except PsfleetError as error:
         conclusion.report_failure(error)
-        details = error.details if isinstance(error, ProgramError) else ""
-        failure = pb.Outcome(exit_code=error.exit_code, message=str(error), details=details)
+        failure = pb.Outcome(exit_code=error.exit_code, message=str(error), details=error.details)
         # It would join as the newest chief: one that was frozen must not end the run of another.
         with disk.reading(settings.out):
             is_newest = conclusion.attempt.is_newest()
