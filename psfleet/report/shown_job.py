@@ -47,8 +47,7 @@ def trained_job(folder: Path) -> Mapping[str, Any] | None:
     except (PsfleetError, OSError) as error:
         logger.warning("the job of the newest checkpoint is not known: %s", error)
         return None
-    job = checkpoint.extra.get("job") if checkpoint is not None else None
-    return job if isinstance(job, dict) else None
+    return checkpoint.job if checkpoint is not None else None
 
 
 def job_of_run(folder: Path) -> Mapping[str, Any] | None:

@@ -182,8 +182,7 @@ class Recovery:
 
     def _changed(self, checkpoint: Checkpoint) -> str:
         """What of the job has changed since a checkpoint, to be appended to a message."""
-        before = checkpoint.extra.get("job")
-        found = changes(before, self._job) if isinstance(before, dict) else []
+        found = changes(checkpoint.job, self._job)
         if checkpoint.step and checkpoint.optimizer != self._context.optimizer:
             found.append("the new optimizer starts without state")
         return f"; the job has changed: {', '.join(found)}" if found else ""
