@@ -85,8 +85,7 @@ class Recovery:
         with disk.reading(self._root):
             checkpoint = newest(self._root)
             point = self._last_point()
-        known = max(trained, point.step) if checkpoint is None and point is not None else trained
-        with disk.reading(self._root):
+            known = max(trained, point.step) if checkpoint is None and point is not None else trained
             committed.require_nothing_deleted(self._context.out, self._root, checkpoint, known)
         if checkpoint is not None and checkpoint.step > self._job.train.steps:
             raise BadJobError(
