@@ -89,31 +89,31 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         self, request: pb.ScheduleCheckpointRequest, context: grpc.ServicerContext
     ) -> pb.ScheduleCheckpointReply:
         """See control.proto."""
-        run = self._run(request.caller, context)
-        with _refusals(context):
-            run.admit_chief(request.caller.member)
+        run = self._run_of_chief(request.caller, context)
         shard = run.shard
-        if shard is None or shard.plan.generation != request.generation:
-            return pb.ScheduleCheckpointReply(accepted=False, step=shard.step if shard else 0)
-        accepted = shard.schedule_checkpoint(request.step, request.stop)
+        accepted = (
+            shard is not None
+            and shard.plan.generation == request.generation
+            and shard.schedule_checkpoint(request.step, request.stop)
+        )
         if accepted and request.stop:
             run.set_stop_signal(request.signal)
-        return pb.ScheduleCheckpointReply(accepted=accepted, step=shard.step)
+        return pb.ScheduleCheckpointReply(accepted=accepted, step=shard.step if shard else 0)
 
     def ScheduleReductions(
         self, request: pb.ScheduleReductionsRequest, context: grpc.ServicerContext
     ) -> pb.ScheduleReductionsReply:
         """See control.proto."""
-        run = self._run(request.caller, context)
-        with _refusals(context):
-            run.admit_chief(request.caller.member)
+        run = self._run_of_chief(request.caller, context)
         shard = run.shard
-        if shard is None or shard.plan.generation != request.generation:
-            return pb.ScheduleReductionsReply(accepted=False, step=shard.step if shard else 0)
         pause_at = request.pause_at if request.HasField("pause_at") else None
         order = request.caller.member.incarnation, request.number
-        accepted = shard.schedule_reductions(request.reductions, pause_at, order)
-        return pb.ScheduleReductionsReply(accepted=accepted, step=shard.step)
+        accepted = (
+            shard is not None
+            and shard.plan.generation == request.generation
+            and shard.schedule_reductions(request.reductions, pause_at, order)
+        )
+        return pb.ScheduleReductionsReply(accepted=accepted, step=shard.step if shard else 0)
 
     def Finish(self, request: pb.FinishRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""
@@ -175,6 +175,13 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             if caller.run not in self._runs:
                 self._runs[caller.run] = self._new_run(caller.run)
             return self._runs[caller.run]
+
+    def _run_of_chief(self, caller: pb.Caller, context: grpc.ServicerContext) -> Run:
+        """The caller's run; ends the call if the caller is not the run's present chief."""
+        run = self._run(caller, context)
+        with _refusals(context):
+            run.admit_chief(caller.member)
+        return run
 
     def _new_run(self, name: str) -> Run:
         return Run(name, self._cause, self._started)
