@@ -9,7 +9,7 @@ from typing import Any
 from psfleet.errors import UsageError
 from psfleet.launch.log_reader import followed
 from psfleet.launch.platform import TRAINING, Member, WatchedPlatform, chief_of, require
-from psfleet.service.logs import parse_line
+from psfleet.service.logs import is_event, parse_line
 
 TABLE_LINES = 400
 """Lines of the chief's log in which its newest table of the fleet is looked for; it writes four a second at most."""
@@ -30,8 +30,8 @@ def fleet_table(platform: WatchedPlatform, members: Sequence[Member]) -> Mapping
 
 
 def is_table(entry: Mapping[str, Any]) -> bool:
-    """Whether a log entry is a table of the fleet; a program's own `event: fleet` has other fields."""
-    return entry.get("event") == "fleet" and {"ps", "workers"} <= entry.keys()
+    """Whether a log entry is a table of the fleet."""
+    return is_event(entry, "fleet", "ps", "workers")
 
 
 def with_indices(platform: WatchedPlatform, members: Sequence[Member], table: Mapping[str, Any]) -> list[Member]:

@@ -12,7 +12,7 @@ from typing import Any
 from psfleet.errors import UsageError
 from psfleet.report.attempts import earlier_report
 from psfleet.run_folder import LOCAL, OWNER_FILE, Owner, RunFolder, is_locked, owner
-from psfleet.service.logs import parse_line
+from psfleet.service.logs import is_event, parse_line
 
 RUNNING, NO_REPORT = "running", "no report"
 TAIL_BYTES = 1 << 18
@@ -85,8 +85,8 @@ def chief_entries(path: Path) -> list[dict[str, Any]]:
 
 
 def newest_entry(entries: Sequence[Mapping[str, Any]], event: str, field: str) -> Mapping[str, Any]:
-    """The newest log entry of an event; a program's own of the same name lacks the field. Empty if there is none."""
-    return next((each for each in reversed(entries) if each.get("event") == event and field in each), {})
+    """The newest log entry of an event, empty if there is none."""
+    return next((each for each in reversed(entries) if is_event(each, event, field)), {})
 
 
 def _entry(path: Path, belongs_to: Owner) -> RunEntry:

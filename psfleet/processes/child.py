@@ -13,7 +13,7 @@ from psfleet import errors
 from psfleet.processes import fork_client
 from psfleet.processes.command import Command, Process
 from psfleet.service import settings
-from psfleet.service.logs import last_failure, parse_line
+from psfleet.service.logs import is_event, last_failure, parse_line
 
 SAVED_EVENTS = frozenset({"progress", "checkpoint", "verified", "evaluation"})
 """Events in the chief's log after which a stop has something to save or to finish."""
@@ -98,8 +98,8 @@ class Task:
         The fleet's step alone does not say so: it is 0 while the ps have no shard, and then that of the checkpoint.
         """
         entries = self._entries()
-        steps = {entry["step"] for entry in entries if entry.get("event") == "fleet" and "step" in entry}
-        restored = [entry["step"] for entry in entries if entry.get("event") == "starting" and "step" in entry]
+        steps = {entry["step"] for entry in entries if is_event(entry, "fleet", "step")}
+        restored = [entry["step"] for entry in entries if is_event(entry, "starting", "step")]
         has_moved = max(steps, default=0) > max(restored) if restored else len(steps) > 1
         return has_moved or any(entry.get("event") in SAVED_EVENTS for entry in entries)
 

@@ -17,6 +17,7 @@ from psfleet.checkpoint.tensors import read_tensors
 from psfleet.errors import NoCheckpointError
 from psfleet.job.job import Job
 from psfleet.report.schema import Report
+from psfleet.service.logs import is_event
 
 FEW_WEIGHTS = 8
 """The summary lists all parameters of a model that has at most this many."""
@@ -217,7 +218,7 @@ def _lines(console: Console, job: Job) -> Listener:
 
 def _is_progress(entry: Mapping[str, Any]) -> bool:
     """Whether an entry is of the chief's training; a program's own `event: progress` has other fields."""
-    return entry.get("event") == "progress" and {"step", "loss", "step_secs", "examples_per_sec"} <= entry.keys()
+    return is_event(entry, "progress", "step", "loss", "step_secs", "examples_per_sec")
 
 
 def _is_printed(entry: Mapping[str, Any]) -> bool:

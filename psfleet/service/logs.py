@@ -48,9 +48,14 @@ def parse_line(line: str | bytes) -> dict[str, Any] | None:
     return entry if isinstance(when, float) and 0 < when < LATEST else None
 
 
+def is_event(entry: Mapping[str, Any], event: str, *fields: str) -> bool:
+    """Whether an entry is psfleet's own of an event: a program's of the same name lacks some of psfleet's fields."""
+    return entry.get("event") == event and set(fields) <= entry.keys()
+
+
 def is_failure(entry: Mapping[str, Any]) -> bool:
-    """Whether an entry says how a process of psfleet failed; a program's own `event: failed` has other fields."""
-    return entry.get("event") == "failed" and {"exit_code", "message"} <= entry.keys()
+    """Whether an entry says how a process of psfleet failed."""
+    return is_event(entry, "failed", "exit_code", "message")
 
 
 def last_failure(lines: Sequence[str], exit_code: int | None) -> dict[str, Any] | None:
