@@ -20,7 +20,8 @@ MAX_WAITING = 100
 END_SECS = 5.0
 """How long the end of the run may take all callbacks together; a stop must be quick."""
 
-Call = Callable[[Callback], object]
+Call = Callable[[int, Callback], object]
+"""Calls a method of a callback, whose position in the job it gets, too."""
 
 
 class Callbacks:
@@ -63,10 +64,9 @@ class Callbacks:
 
     def _start(self, run: RunInfo, step: int) -> None:
         self._next_steps = [step + 1] * len(self._callbacks)
-        folders = {id(each): run.state / name for each, name in zip(self._callbacks, self._names, strict=True)}
 
-        def call(callback: Callback) -> None:
-            state = folders[id(callback)]
+        def call(index: int, callback: Callback) -> None:
+            state = run.state / self._names[index]
             state.mkdir(parents=True, exist_ok=True)
             callback.on_start(replace(run, state=state, step=step))
 
@@ -74,16 +74,15 @@ class Callbacks:
 
     def step(self, step: int, metrics: Mapping[str, float]) -> None:
         """A step was made; most callbacks want only some of them."""
-        due = [index for index, at in enumerate(self._next_steps) if step >= at]
+        due = {index for index, at in enumerate(self._next_steps) if step >= at}
         if not due:
             return
         for index in due:
             every = max(1, self._callbacks[index].every_steps)
             self._next_steps[index] = (step // every + 1) * every
-        wanted = {id(self._callbacks[index]) for index in due}
 
-        def call(callback: Callback) -> None:
-            if id(callback) in wanted:
+        def call(index: int, callback: Callback) -> None:
+            if index in due:
                 callback.on_step(step, metrics)
 
         self._add("on_step", call)
@@ -91,19 +90,19 @@ class Callbacks:
     def evaluated(self, step: int, metrics: Mapping[str, float]) -> None:
         """The weights of a step were evaluated."""
         self.start(step)
-        self._add("on_evaluate", lambda each: each.on_evaluate(step, metrics))
+        self._add("on_evaluate", lambda _, each: each.on_evaluate(step, metrics))
 
     def saved(self, step: int, folder: Path) -> None:
         """A checkpoint is complete."""
         self.start(step)
-        self._add("on_checkpoint", lambda each: each.on_checkpoint(step, folder))
+        self._add("on_checkpoint", lambda _, each: each.on_checkpoint(step, folder))
 
     def end(self, report: Report) -> None:
         """The report is written; waits for the calls so far, at most `END_SECS`."""
         if not self._callbacks:
             return
         self.start(report.final_step)
-        self._add("on_end", lambda each: each.on_end(report))
+        self._add("on_end", lambda _, each: each.on_end(report))
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -137,7 +136,7 @@ class Callbacks:
 
     def _call(self, index: int, callback: Callback, method: str, call: Call) -> None:
         try:
-            call(callback)
+            call(index, callback)
         except (Exception, SystemExit) as error:
             if (index, method) in self._failed:
                 return
