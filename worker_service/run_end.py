@@ -16,7 +16,7 @@ from psfleet.service.process import Stop
 
 
 def report_failure(fleet: FleetClient, error: PsfleetError, index: int, stop: Stop) -> int:
-    """Ends the run on every ps, if the error of this worker ends it and they have not been told.
+    """Ends the run on every ps, if the error of this worker ends it and they have not been informed.
 
     Returns:
         Number of ps that know it now.

@@ -195,9 +195,9 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, batches: Batc
         if error is None and outcome.exit_code:
             raise worker_error(outcome)
         if error is not None:
-            # The chief has told the ps.
+            # The chief has informed the ps.
             error.is_reported = True
-            _publish_failure(chief, components, error, [], num_told=0)
+            _publish_failure(chief, components, error, [], num_informed=0)
             raise error
         report = chief.report(None)
         components.storage.insist("the report", lambda: html.publish(report, context.out))
@@ -208,25 +208,25 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, batches: Batc
             states = context.fleet.describe()
             check_chief(states, context.incarnation)
             # Before the report: ps 0 refuses a chief that was replaced, however long it was frozen since the check.
-            num_told = report_failure(context.fleet, error, 0, process.stop)
-            _publish_failure(chief, components, error, states, num_told)
+            num_informed = report_failure(context.fleet, error, 0, process.stop)
+            _publish_failure(chief, components, error, states, num_informed)
         raise
     finally:
         components.recorder.close()
 
 
 def _publish_failure(
-    chief: Chief, components: ChiefComponents, error: PsfleetError, states: States, num_told: int
+    chief: Chief, components: ChiefComponents, error: PsfleetError, states: States, num_informed: int
 ) -> None:
     """Writes the report of a run that an error ended, unless that would replace a better one.
 
     Args:
-        states: Of the ps before they were told; they may end once they are.
-        num_told: Number of ps that have accepted the outcome.
+        states: Of the ps before they were informed; they may end once they are.
+        num_informed: Number of ps that have accepted the outcome.
     """
     attempt = components.attempt
     with components.storage.disk.reading(attempt.out):
-        may_report = attempt.may_report_failure(states if num_told else [])
+        may_report = attempt.may_report_failure(states if num_informed else [])
     if may_report:
         report = chief.report(error, states)
         with components.storage.writing("the report"):

@@ -42,9 +42,9 @@ def settings_of(folder: Path, steps: int, stall_secs: float) -> dict[str, Any]:
 
 
 def test_a_blocked_data_port_ends_the_chief_with_75_and_its_address_in_the_message(tmp_path: Path) -> None:
-    told = settings_of(tmp_path, 20, STALL_SECS)
-    with running("ps", tmp_path, **told) as ps, control_port_alone(ps.serving().address) as seen:
-        with running("worker", tmp_path, PS=seen.data, **told) as chief:
+    env = settings_of(tmp_path, 20, STALL_SECS)
+    with running("ps", tmp_path, **env) as ps, control_port_alone(ps.serving().address) as seen:
+        with running("worker", tmp_path, PS=seen.data, **env) as chief:
             assert chief.exit_code(START_SECS) == LOST_PEERS, chief.entries()
         [failed] = chief.failures()
         reason = f"TensorFlow's port of ps 0 at {seen.data} cannot be reached (Connection refused)"
@@ -54,13 +54,13 @@ def test_a_blocked_data_port_ends_the_chief_with_75_and_its_address_in_the_messa
 
 def test_a_data_port_whose_packets_are_dropped_from_some_step_on_ends_the_run_with_75(tmp_path: Path) -> None:
     """Nothing is refused or closed: open connections carry nothing any more, and new ones are not answered."""
-    told = settings_of(tmp_path, 1_000_000, DROP_SECS)
+    env = settings_of(tmp_path, 1_000_000, DROP_SECS)
     with (
-        running("ps", tmp_path, **told) as ps,
+        running("ps", tmp_path, **env) as ps,
         control_port_alone(ps.serving().address) as seen,
         DataPort(ps.address, seen) as data_port,
     ):
-        with running("worker", tmp_path, PS=seen.data, **told) as chief, ps.client(RUN) as client:
+        with running("worker", tmp_path, PS=seen.data, **env) as chief, ps.client(RUN) as client:
             wait_until(lambda: client.describe().step >= 5, START_SECS, "5 steps")
             data_port.drop_packets()
             assert chief.exit_code(START_SECS) == LOST_PEERS, chief.entries()

@@ -106,9 +106,9 @@ def test_a_disk_that_never_gives_the_checkpoint_ends_every_process_with_75_and_i
         "train": {"steps": 20, "batch_size": 4},
         "deadlines": {"stall_secs": 3, "first_batch_secs": 60},
     }
-    told = {"JOB": parse_job(job).model_dump_json(), "RUN": "hung", "PROGRAM_FOLDER": str(tmp_path), "INDEX": "0"}
-    with running("ps", tmp_path, **told) as ps:
-        with running("worker", tmp_path, PS=ps.serving().address.data, **told) as chief:
+    env = {"JOB": parse_job(job).model_dump_json(), "RUN": "hung", "PROGRAM_FOLDER": str(tmp_path), "INDEX": "0"}
+    with running("ps", tmp_path, **env) as ps:
+        with running("worker", tmp_path, PS=ps.serving().address.data, **env) as chief:
             assert chief.exit_code(START_SECS) == errors.LOST_PEERS, chief.entries()
         assert ps.exit_code(START_SECS) == errors.LOST_PEERS, ps.entries()
     assert [entry["message"] for entry in chief.failures()] == [

@@ -1,4 +1,4 @@
-"""What a ps answers if the disk never gives the checkpoint that it is told to restore."""
+"""What a ps answers if the disk never gives the checkpoint that it is asked to restore."""
 
 from __future__ import annotations
 

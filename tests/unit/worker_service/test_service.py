@@ -264,10 +264,10 @@ def test_a_callback_that_is_never_made_ends_the_chief(monkeypatch: pytest.Monkey
 
 
 def test_the_ps_are_told_once_and_never_of_an_outcome_that_came_from_them() -> None:
-    told: list[pb.Outcome] = []
-    fleet: Any = SimpleNamespace(finish=lambda outcome: told.append(outcome) or 2)
+    outcomes: list[pb.Outcome] = []
+    fleet: Any = SimpleNamespace(finish=lambda outcome: outcomes.append(outcome) or 2)
     stop: Any = SimpleNamespace(must_leave=lambda index: False)
     error = ProgramError("boom")
     assert [report_failure(fleet, error, 0, stop) for _ in range(2)] == [2, 0]
     assert report_failure(fleet, worker_error(pb.Outcome(exit_code=70, message="of worker 1")), 0, stop) == 0
-    assert [outcome.message for outcome in told] == ["boom"]
+    assert [outcome.message for outcome in outcomes] == ["boom"]

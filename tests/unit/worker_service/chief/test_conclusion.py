@@ -257,8 +257,8 @@ def test_a_chief_that_was_frozen_while_it_loaded_the_program_does_not_end_the_ru
         raise ProgramError("the download was cut off")
 
     monkeypatch.setattr(conclusion, "load_program", replaced)
-    told: list[pb.Outcome] = []
+    outcomes: list[pb.Outcome] = []
     with pytest.raises(ProgramError):
-        conclusion.conclude(process, fleet_of(told), stop_of(), saved)
-    assert told == []
+        conclusion.conclude(process, fleet_of(outcomes), stop_of(), saved)
+    assert outcomes == []
     assert not (tmp_path / Report.FILE_NAME).exists()

@@ -83,9 +83,9 @@ def test_a_committed_record_that_cannot_be_read_is_ignored(tmp_path: Path) -> No
     assert recover(tmp_path, EMPTY, EMPTY, last_step=20) == "00000020-g1"
 
 
-@pytest.mark.parametrize(("before", "is_told"), [("1111", True), ("2222", False), (None, False)])
+@pytest.mark.parametrize(("before", "is_recorded"), [("1111", True), ("2222", False), (None, False)])
 def test_a_run_that_is_resumed_with_a_changed_program_says_so(
-    tmp_path: Path, before: str | None, is_told: bool
+    tmp_path: Path, before: str | None, is_recorded: bool
 ) -> None:
     save(tmp_path / "checkpoints", 20, extra={} if before is None else {PROGRAM_DIGEST: before})
     ps = [Ps(EMPTY), Ps(EMPTY)]
@@ -95,7 +95,7 @@ def test_a_run_that_is_resumed_with_a_changed_program_says_so(
     Recovery(context, lambda: random_values(1), extra, events).recover([EMPTY, EMPTY], last_step=0)
     found = [(event.kind, event.role, event.cause) for event in events.all()]
     cause = "step 20 was trained by a program with digest 1111, this one has 2222"
-    assert found == ([("program_changed", "chief", cause)] if is_told else [])
+    assert found == ([("program_changed", "chief", cause)] if is_recorded else [])
 
 
 @pytest.mark.parametrize("is_chief_replaced", [False, True])

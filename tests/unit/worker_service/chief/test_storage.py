@@ -152,15 +152,15 @@ def test_a_report_that_can_never_be_written_ends_in_75(tmp_path: Path, monkeypat
 
 def test_a_disk_that_never_answers_ends_the_run_and_the_process_with_75(tmp_path: Path) -> None:
     """A thread waits for a network file system whose server is gone; the summaries have a thread of their own."""
-    now, ends, told = [0.0], [], []
+    now, ends, outcomes = [0.0], [], []
     storage = Storage(events_of(tmp_path, lambda: now[0]), 600.0)
     with storage.writing("TensorBoard summaries", is_awaited=False), storage.writing("history.jsonl"):
         now[0] = 599.0
         assert not storage.disk.stuck(600.0)
         now[0] = 600.0
-        storage_watch.watch(storage.disk, 600.0, told.append, ends.append)
+        storage_watch.watch(storage.disk, 600.0, outcomes.append, ends.append)
     message = "the disk has not answered for 600 s to a write of history.jsonl"
-    assert [(outcome.exit_code, outcome.message) for outcome in told] == [(LOST_PEERS, message)]
+    assert [(outcome.exit_code, outcome.message) for outcome in outcomes] == [(LOST_PEERS, message)]
     assert ends == [LOST_PEERS]
     now[0] = 10_000.0
     assert not storage.disk.stuck(600.0), "it has ended"
@@ -168,16 +168,16 @@ def test_a_disk_that_never_answers_ends_the_run_and_the_process_with_75(tmp_path
 
 def test_an_event_that_a_disk_never_takes_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every other thread with an event waits for it, the training thread too."""
-    ended, ends, told = threading.Event(), [], []
+    ended, ends, outcomes = threading.Event(), [], []
     events = events_of(tmp_path)
     monkeypatch.setattr(EventLog, "append", lambda *_: ended.wait(WAIT_SECS))
     monkeypatch.setattr(storage_watch, "LOOK_SECS", 0.01)
     assert not events.disk.stuck(0.0)
     thread = threading.Thread(target=events.add, args=("ps", 0, "restarted", "killed"), daemon=True)
     thread.start()
-    run_within(WAIT_SECS / 2, lambda: storage_watch.watch(events.disk, 0.05, told.append, ends.append))
+    run_within(WAIT_SECS / 2, lambda: storage_watch.watch(events.disk, 0.05, outcomes.append, ends.append))
     assert ends == [LOST_PEERS]
-    assert "to a write of events.jsonl" in told[0].message
+    assert "to a write of events.jsonl" in outcomes[0].message
     ended.set()
     thread.join(WAIT_SECS)
     assert not events.disk.stuck(0.0), "it has ended"
@@ -205,7 +205,7 @@ def test_a_chief_that_was_frozen_in_a_write_ends_neither_the_run_nor_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It finds its write too old when it wakes up; the disk answers a moment later."""
-    now, looks, ends, told = [0.0], [], [], []
+    now, looks, ends, outcomes = [0.0], [], [], []
     storage = Storage(events_of(tmp_path, lambda: now[0]), 600.0)
     writing = storage.writing("history.jsonl")
     writing.__enter__()
@@ -221,5 +221,5 @@ def test_a_chief_that_was_frozen_in_a_write_ends_neither_the_run_nor_itself(
 
     monkeypatch.setattr(storage_watch.time, "sleep", pause)
     with pytest.raises(InterruptedError):
-        storage_watch.watch(storage.disk, 600.0, told.append, ends.append)
-    assert (told, ends) == ([], [])
+        storage_watch.watch(storage.disk, 600.0, outcomes.append, ends.append)
+    assert (outcomes, ends) == ([], [])
