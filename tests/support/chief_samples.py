@@ -38,6 +38,7 @@ class Ps:
         states: Replies to `describe`, the last one for ever.
         accepts: Whether it accepts a scheduled checkpoint; by step.
         scheduled: (step, stop) of each request.
+        signals: Of each request.
         configured: The checkpoint folder of each Configure.
         reductions: Of the learning rate, as in the newest Configure.
     """
@@ -46,6 +47,7 @@ class Ps:
         self.states = list(states)
         self.accepts: Callable[[int], bool] = lambda step: True
         self.scheduled: list[tuple[int, bool]] = []
+        self.signals: list[int] = []
         self.configured: list[str] = []
         self.reductions: list[int] = []
 
@@ -58,6 +60,7 @@ class Ps:
     ) -> pb.ScheduleCheckpointReply:
         """See PsClient."""
         self.scheduled.append((step, stop))
+        self.signals.append(signal_number)
         return pb.ScheduleCheckpointReply(accepted=self.accepts(step), step=self.states[0].step)
 
     def configure(self, *, checkpoint_folder: str, reductions: Sequence[int] = (), **_: Any) -> pb.ShardState:

@@ -193,7 +193,9 @@ class CheckpointCommitter:
     def _schedule(self, states: Sequence[pb.ShardState], step: int, stop: bool) -> bool:
         """Schedules a checkpoint at one step on every ps; if one refuses, returns False and the next update retries."""
         accepted = True
-        signal_number = self._context.stop.signal_number or max(state.stop_signal for state in states)
+        # A signal by which this chief only leaves does not end the run.
+        own = self._context.stop.signal_number if self._context.stop.must_save() else 0
+        signal_number = own or max(state.stop_signal for state in states)
         for client in self._context.fleet.ps:
             try:
                 reply = client.schedule_checkpoint(states[0].generation, step, stop, signal_number if stop else 0)

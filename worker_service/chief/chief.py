@@ -78,7 +78,7 @@ class Chief(Worker):
 
     def train(self, generation: int) -> bool:
         """As `Worker.train`, unless the fleet has made the last step of a stop without this process."""
-        if self._context.stop.event.is_set() and is_late(self._heartbeat.states, generation, step=-1):
+        if self._context.stop.event.is_set() and is_late(self._states(), generation, step=-1):
             return True
         return super().train(generation)
 
@@ -90,9 +90,12 @@ class Chief(Worker):
         """
 
         def is_over() -> bool:
-            states = self._heartbeat.states
-            stops = self._context.stop.event.is_set() and (is_complete(states) or not self._must_save(states))
-            return self._heartbeat.outcome is not None or stops
+            if self._heartbeat.outcome is not None:
+                return True
+            if not self._context.stop.event.is_set():
+                return False
+            states = self._states()
+            return is_complete(states) or not self._must_save(states)
 
         if not self._components.recorder.finish_evaluation(is_over):
             raise LostPeerError("the run ends while an evaluation runs")
@@ -110,6 +113,11 @@ class Chief(Worker):
     def _can_recover(self, states: States) -> bool:
         """Whether every ps answers, or a signal came: without a ps there is nothing to save."""
         return self._context.stop.event.is_set() or all(state is not None for state in states)
+
+    def _states(self) -> States:
+        """Those of the newest heartbeat; asked for if one is missing, as each is after a lost session."""
+        states = self._heartbeat.states
+        return self._context.fleet.describe() if None in states else states
 
     def _must_save(self, states: States) -> bool:
         """Whether a stop waits for a checkpoint: the fleet has made steps of its generation that none has, or the last.

@@ -27,6 +27,11 @@ class _Access:
     num_bytes: int | None = None
 
 
+COUNTS = ("rchar", "wchar", "read_bytes")
+"""What the kernel counts for a thread, in `proc(5)`: bytes of its calls, and those that it read through memory, as
+safetensors does, from the disk itself."""
+
+
 class Disk:
     """The reads and writes that are in progress, of all threads.
 
@@ -64,7 +69,7 @@ class Disk:
         """What the disk has neither done nor refused for a time, as a message; empty if there is nothing."""
         for access in [*self._accesses.values()]:
             num_bytes = _bytes_moved(access.thread)
-            if access.num_bytes is not None and num_bytes != access.num_bytes:
+            if None not in (access.num_bytes, num_bytes) and num_bytes != access.num_bytes:
                 access.since = self._clock()
             access.num_bytes = num_bytes
             if self._clock() - access.since >= secs:
@@ -81,4 +86,4 @@ def _bytes_moved(thread: int) -> int | None:
         lines = Path(f"/proc/self/task/{thread}/io").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    return sum(int(line.partition(":")[2]) for line in lines if line.startswith(("rchar", "wchar")))
+    return sum(int(line.partition(":")[2]) for line in lines if line.startswith(COUNTS))

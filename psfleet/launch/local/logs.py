@@ -86,13 +86,16 @@ class _Reader:
         self._file = file
         self._rest = b""
         self._position = 0
+        self._inode: int | None = None
 
     def read(self, is_last: bool) -> list[bytes]:
         """The complete lines since the last call; an incomplete one, too, if there will be no more."""
         try:
             with self._file.open("rb") as log:
-                if log.seek(0, os.SEEK_END) < self._position:
-                    self._rest, self._position = b"", 0
+                status = os.fstat(log.fileno())
+                # The size, too: a new file can have the inode of the one that was deleted.
+                if status.st_ino != self._inode or status.st_size < self._position:
+                    self._inode, self._rest, self._position = status.st_ino, b"", 0
                 log.seek(self._position)
                 *lines, self._rest = (self._rest + log.read()).split(b"\n")
                 self._position = log.tell()

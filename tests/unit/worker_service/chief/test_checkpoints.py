@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from signal import SIGINT
 
 import pytest
 from support.checkpoint_samples import save
@@ -70,6 +71,16 @@ def test_a_chief_completes_the_stop_that_the_one_before_has_scheduled_on_one_ps(
     states[0].final_step = 47
     CheckpointCommitter(context, {}, sample_storage(context)).update(states)
     assert [one.scheduled for one in ps] == [[(61, True)]] * 2
+
+
+def test_a_stop_that_is_completed_keeps_its_signal_although_this_chief_leaves_by_another(tmp_path: Path) -> None:
+    """Its SIGTERM only replaces it; the run was stopped by Ctrl-C."""
+    ps = [Ps(shard_state(0)), Ps(shard_state(0))]
+    context = sample_context(tmp_path, ps)
+    states = [shard_state(60), shard_state(60)]
+    states[0].final_step, states[0].stop_signal = 70, SIGINT
+    CheckpointCommitter(context, {}, sample_storage(context)).update(states)
+    assert [one.signals for one in ps] == [[SIGINT]] * 2
 
 
 def test_a_checkpoint_is_committed_although_old_ones_cannot_be_deleted(

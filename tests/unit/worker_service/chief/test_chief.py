@@ -32,6 +32,7 @@ def chief_of(context: Any, recover: Any) -> Any:
         _can_recover=None, _progress=SimpleNamespace(step=4),
     )  # fmt: skip
     chief._must_save = partial(Chief._must_save, chief)
+    chief._states = partial(Chief._states, chief)
     return chief
 
 
@@ -96,6 +97,18 @@ def test_a_signal_ends_the_wait_for_an_evaluation_unless_the_step_must_be_built(
             Chief.before_build(chief)
 
 
+@pytest.mark.parametrize("lost", [0, 1, 2], ids=["none", "one ps", "both ps"])
+def test_a_signal_does_not_end_the_wait_for_an_evaluation_before_the_fleet_is_known(tmp_path: Path, lost: int) -> None:
+    """After a lost session there are no states until the next heartbeat, and each further loss would discard it again.
+
+    Five of them while every ps is healthy would be an error of the training program.
+    """
+    chief = stopped_chief(tmp_path, [44, 44], pb.RUNNING, 43)
+    chief._heartbeat.states = [None] * lost + chief._heartbeat.states[lost:]
+    chief._components.recorder.finish_evaluation = lambda is_over: not is_over()
+    Chief.before_build(chief)
+
+
 def test_a_signal_does_not_undo_a_run_whose_final_step_is_saved(tmp_path: Path) -> None:
     """The others have trained to the end while the chief started again: it verifies the checkpoint and ends the run."""
     chief = stopped_chief(tmp_path, [100, 100], pb.COMPLETE, 100)
@@ -106,3 +119,5 @@ def test_a_signal_does_not_undo_a_run_whose_final_step_is_saved(tmp_path: Path) 
 def test_a_chief_does_not_open_a_session_for_a_stop_that_the_fleet_has_made_without_it(tmp_path: Path) -> None:
     chief = stopped_chief(tmp_path, [44, 44], pb.COMPLETE, None)
     assert Chief.train(chief, generation=1)
+    chief._heartbeat.states = [None, None]
+    assert Chief.train(chief, generation=1), "there was no heartbeat since the last loss"

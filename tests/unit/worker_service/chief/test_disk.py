@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import queue
 import threading
@@ -35,6 +36,7 @@ from worker_service.chief.run_finisher import RunFinisher
 from worker_service.chief.storage import Storage
 
 WAIT_SECS = 20.0
+PIECE, NUM_PIECES = 1 << 20, 4
 EMPTY = pb.ShardState(run="run")
 
 Read = Callable[[Path, Disk], object]
@@ -175,3 +177,46 @@ def test_a_read_of_a_large_file_that_takes_longer_does_not_end_the_run(tmp_path:
         assert disk.stuck(1.0) == ""
         now[0] += 0.2
         assert disk.stuck(1.0) == f"the disk has not answered for 1 s to a read of {path}"
+
+
+def bytes_from_disk(thread: int) -> int:
+    """What a thread has caused to be read from the disk itself; called by another, because this reads a file, too."""
+    text = Path(f"/proc/self/task/{thread}/io").read_text(encoding="ascii")
+    return next(int(line.partition(":")[2]) for line in text.splitlines() if line.startswith("read_bytes"))
+
+
+def test_a_read_of_a_large_file_through_memory_that_takes_longer_does_not_end_the_run(tmp_path: Path) -> None:
+    """As safetensors reads a checkpoint that is to be evaluated: no call returns a number of bytes."""
+    path, now = tmp_path / "part", [0.0]
+    with path.open("wb") as file:
+        file.write(bytes(NUM_PIECES * PIECE))
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    disk = Disk(lambda: now[0])
+    may_read, has_read = threading.Semaphore(0), threading.Semaphore(0)
+
+    def read() -> None:
+        with disk.reading(path), path.open("rb") as file:
+            pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            # The kernel must not read ahead.
+            pages.madvise(mmap.MADV_RANDOM)
+            for piece in range(NUM_PIECES):
+                has_read.release()
+                may_read.acquire()
+                assert pages[piece * PIECE] == 0
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    assert has_read.acquire(timeout=WAIT_SECS), "the file is not opened"
+    assert disk.stuck(1.0) == ""
+    for _ in range(NUM_PIECES - 1):
+        before = bytes_from_disk(reader.native_id or 0)
+        may_read.release()
+        assert has_read.acquire(timeout=WAIT_SECS), "a piece is not read"
+        if bytes_from_disk(reader.native_id or 0) == before:
+            pytest.skip("this file system is in memory")
+        now[0] += 0.9
+        assert disk.stuck(1.0) == ""
+    now[0] += 1.1
+    assert disk.stuck(1.0) == f"the disk has not answered for 1 s to a read of {path}"
+    may_read.release()

@@ -67,4 +67,8 @@ def test_logs_that_appear_or_are_replaced_while_a_run_is_followed_are_read(tmp_p
         folder.log("ps", 0).unlink()
         folder.log("worker", 0).write_text("again\n")
         assert next(lines) == ("chief", "again")
+        renamed = tmp_path / "next"
+        renamed.write_text("a line of the next start\nand another\n")
+        renamed.replace(folder.log("worker", 0))
+        assert [next(lines), next(lines)] == [("chief", "a line of the next start"), ("chief", "and another")]
     assert list(lines) == []
