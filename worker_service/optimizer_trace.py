@@ -56,8 +56,7 @@ class OptimizerTrace:
         """The update of the vector; slots and scalars that it neither reads nor changes are left out.
 
         Raises:
-            ProgramError: It uses a variable that is neither, or never changes parameters; or a slot has different initial
-                values.
+            ProgramError: It uses another variable, changes no parameter, or a slot has different initial values.
             Exception: That of the optimizer's own code.
         """
         variables = {PARAMETERS: self._flat, **{slot_node(name): slot for name, slot in self._slots.items()}}
