@@ -8,7 +8,8 @@ An index belongs to one *incarnation*, a number that ps 0 grants and that grows 
 *epoch* is the highest one known. Of two processes with one index the one with the higher incarnation owns it, on every
 ps: a process that did not answer for a while, and whose index was granted to another, is refused from then on.
 A restarted ps 0 starts with an empty view. It learns leases and epoch again from the heartbeats of their owners, and
-from what joining workers have read from the other ps; for `RELEARN_SECS` it grants no index that may have an owner.
+from what joining workers have read from the other ps; for `RELEARN_SECS` it grants no index that may have an owner, and
+lets no process end the run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ps_service.run_program import RunProgram
-from ps_service.worker_record import CHIEF, LEASE_SECS, NEVER, Member, WorkerRecord
+from ps_service.worker_record import CHIEF, LEASE_SECS, NEVER, Member, WorkerRecord, former_index, free_index, have_left
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, LostPeerError, ReplacedError
 
@@ -31,7 +32,7 @@ class FleetView:
     """One run as one ps sees it.
 
     Attributes:
-        relearn_until: Until then no index is leased, because this ps was restarted and may not know its owner.
+        relearn_until: Until then this ps, which was restarted, may not know the owners: see `_check_relearned`.
         epoch: Highest incarnation that this ps knows; never falls.
         workers: By index.
         generation: Newest one that was configured; never falls.
@@ -107,6 +108,16 @@ class FleetView:
         if self.outcome is not None:
             raise LostPeerError(f"the run is over: {self.outcome.message}")
 
+    def admit_finish(self, caller: Member, now: float) -> None:
+        """Admits a call that ends the run.
+
+        Raises: As `admit`; and LostPeerError while this ps, which was restarted, may not know the index's owner: a
+            heartbeat of the caller proves nothing, because it can come before that of its successor.
+        """
+        self.admit(caller, now)
+        if self.outcome is None:
+            self._check_relearned("lets no process end the run", now)
+
     def heartbeat(self, request: pb.HeartbeatRequest, now: float) -> bool:
         """Renews a lease and stores what a worker reports of itself.
 
@@ -132,13 +143,7 @@ class FleetView:
         worker = self.workers[caller.index]
         if request.beat <= worker.beat:
             return False
-        worker.beat, worker.last_heartbeat = request.beat, now
-        worker.step, worker.pushed, worker.is_reading = request.step, request.pushed, request.reading_first_batch
-        worker.joins = max(worker.joins, request.joins)
-        worker.address = request.address or worker.address
-        worker.program = request.program
-        worker.has_left, worker.has_session = request.leaving, request.generation >= 0
-        worker.has_outcome = self.outcome is not None
+        worker.report(request, now, has_outcome=self.outcome is not None)
         return True
 
     def check_generation(self, generation: int) -> None:
@@ -180,8 +185,7 @@ class FleetView:
 
         A TensorFlow session that is closed after its peer has exited waits for that peer without limit.
         """
-        alive = [worker for worker in self.workers.values() if worker.is_alive(now)]
-        return all(worker.has_outcome and not worker.has_session for worker in alive)
+        return have_left(self.workers.values(), now)
 
     def _register(self, request: pb.JoinRequest, now: float) -> pb.JoinReply:
         member = Member(request.index, request.incarnation, request.process)
@@ -210,18 +214,20 @@ class FleetView:
         return reply
 
     def _free_index(self, request: pb.JoinRequest, now: float) -> int:
-        for index, worker in self.workers.items():
-            has_its_address = request.address and worker.address == request.address
-            if index != CHIEF and (has_its_address or worker.owner.process == request.process):
-                return index
-        if now < self.relearn_until:
-            raise LostPeerError(
-                f"this ps was restarted and leases no worker index for another {self.relearn_until - now:.1f} s, "
-                "in which the present owners report theirs"
+        index = former_index(self.workers, request.address, request.process)
+        if index is None:
+            self._check_relearned("leases no worker index", now)
+            index = free_index(self.workers, request.worker_limit, now)
+        return index
+
+    def _check_relearned(self, what: str, now: float) -> None:
+        """Raises LostPeerError while this ps, which was restarted, may not know the owner of an index."""
+        secs = self.relearn_until - now
+        if secs > 0:
+            text = (
+                f"this ps was restarted and {what} for another {secs:.1f} s, in which the present owners report theirs"
             )
-        taken = {index for index, worker in self.workers.items() if worker.is_alive(now)}
-        free = (index for index in range(CHIEF + 1, request.worker_limit) if index not in taken)
-        return next(free, request.worker_limit)
+            raise LostPeerError(text, retry_secs=secs)
 
     def _learn(self, known: pb.WorkerState, now: float) -> None:
         """Stores what another ps knows of an index, unless this ps knows a newer owner."""
@@ -238,9 +244,7 @@ class FleetView:
     def _own(self, member: Member, now: float) -> WorkerRecord:
         """Makes a member the owner of its index."""
         before = self.workers.get(member.index)
-        joins = 1
-        if before is not None:
-            joins = before.joins + (before.owner.process != member.process)
+        joins = 1 if before is None else before.joins + (before.owner.process != member.process)
         self.epoch = max(self.epoch, member.incarnation)
         worker = self.workers[member.index] = WorkerRecord(member, now, joins=joins)
         return worker

@@ -100,12 +100,11 @@ class Run:
             caller: Who ends it. A process that replaces the caller joins before, and the caller is refused, or after,
                 and receives the outcome: there is no time between.
 
-        Raises:
-            ReplacedError: Another process has the caller's index.
+        Raises: As `FleetView.admit_finish`.
         """
         with self.lock:
             if caller is not None:
-                self.view.admit(Member.of(caller), self._clock())
+                self.view.admit_finish(Member.of(caller), self._clock())
             return self.view.finish(outcome, self._clock())
 
     def set_stop_signal(self, signal_number: int) -> None:

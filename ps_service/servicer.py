@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
 
 import grpc
 import tensorflow as tf
 
 import psfleet
+from ps_service.refusals import refusals, refuse
 from ps_service.restore import read_checkpoint
 from ps_service.run_state import Run
 from ps_service.shard import Shard
 from ps_service.shard_plan import ShardPlan
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
-from psfleet.errors import LostPeerError, PsfleetError, ReplacedError, StorageError
+from psfleet.errors import LostPeerError, PsfleetError
 from psfleet.job.job import job_from_json
 from psfleet.layout import Layout
 from psfleet.tf.traced_update import TracedUpdate
@@ -62,13 +60,13 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
     def Join(self, request: pb.JoinRequest, context: grpc.ServicerContext) -> pb.JoinReply:
         """See control.proto."""
         run = self._run(request.caller, context)
-        with _refusals(context):
+        with refusals(context):
             return run.join(request)
 
     def Heartbeat(self, request: pb.HeartbeatRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""
         run = self._run(request.caller, context)
-        with _refusals(context):
+        with refusals(context):
             run.record_heartbeat(request)
             if not request.leaving and run.outcome is None:
                 # Before the reply: a worker may open a session as soon as it has one.
@@ -78,7 +76,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
     def Configure(self, request: pb.ConfigureRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""
         run = self._run(request.caller, context)
-        with _refusals(context), run.building:
+        with refusals(context), run.building:
             if not self._is_current(run):
                 raise LostPeerError(f"run {run.name} was reset while its shard was configured")
             run.admit_chief(request.caller.member)
@@ -118,7 +116,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
     def Finish(self, request: pb.FinishRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""
         run = self._run(request.caller, context)
-        with _refusals(context):
+        with refusals(context):
             self._finish(run, request.outcome, request.caller.member)
         return run.state()
 
@@ -167,10 +165,10 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         """The caller's run; ends the call if this ps cannot serve it."""
         if caller.version != psfleet.__version__:
             message = f"caller has psfleet {caller.version or 'of no version'}, expected {psfleet.__version__}"
-            _refuse(context, message)
+            refuse(context, message)
         if not caller.run or (self._only_run and caller.run != self._only_run):
             message = f"caller's run is {caller.run!r}, expected {self._only_run or 'a name'!r}"
-            _refuse(context, message)
+            refuse(context, message)
         with self._lock:
             if caller.run not in self._runs:
                 self._runs[caller.run] = self._new_run(caller.run)
@@ -179,7 +177,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
     def _run_of_chief(self, caller: pb.Caller, context: grpc.ServicerContext) -> Run:
         """The caller's run; ends the call if the caller is not the run's present chief."""
         run = self._run(caller, context)
-        with _refusals(context):
+        with refusals(context):
             run.admit_chief(caller.member)
         return run
 
@@ -222,25 +220,6 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             shard.step,
             extra={"step": shard.step, "generation": plan.generation},
         )
-
-
-@contextmanager
-def _refusals(context: grpc.ServicerContext) -> Iterator[None]:
-    """Aborts a call with the status that `psfleet.control.client` turns into the same error at the caller."""
-    try:
-        yield
-    except ReplacedError as error:
-        context.abort(grpc.StatusCode.ABORTED, str(error))
-    except (LostPeerError, StorageError) as error:
-        context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-    except PsfleetError as error:
-        _refuse(context, str(error))
-
-
-def _refuse(context: grpc.ServicerContext, message: str) -> NoReturn:
-    """Aborts a call that would fail again."""
-    context.abort(grpc.StatusCode.FAILED_PRECONDITION, message)
-    raise AssertionError("abort() raises")
 
 
 def _conflict(mine: ShardPlan, requested: ShardPlan) -> PsfleetError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from psfleet.control import control_pb2 as pb
@@ -74,6 +75,16 @@ class WorkerRecord:
         """Whether its last heartbeat is recent and did not say that it leaves."""
         return not self.has_left and now - self.last_heartbeat < LEASE_SECS
 
+    def report(self, request: pb.HeartbeatRequest, now: float, has_outcome: bool) -> None:
+        """Stores what the worker reports of itself, and renews its lease; the reply may have the run's outcome."""
+        self.beat, self.last_heartbeat = request.beat, now
+        self.step, self.pushed, self.is_reading = request.step, request.pushed, request.reading_first_batch
+        self.joins = max(self.joins, request.joins)
+        self.address = request.address or self.address
+        self.program = request.program
+        self.has_left, self.has_session = request.leaving, request.generation >= 0
+        self.has_outcome = has_outcome
+
     def state(self, now: float) -> pb.WorkerState:
         """As the control plane returns it."""
         return pb.WorkerState(
@@ -88,3 +99,30 @@ class WorkerRecord:
             process=self.owner.process,
             program=self.program,
         )
+
+
+def former_index(workers: Mapping[int, WorkerRecord], address: str, process: str) -> int | None:
+    """The index that a process had before, or one at its address, but not the chief's; None: it had none.
+
+    Args:
+        workers: Of the run, by index.
+        address: host:port of the process; may be empty.
+        process: Its name.
+    """
+    for index, worker in workers.items():
+        has_its_address = address and worker.address == address
+        if index != CHIEF and (has_its_address or worker.owner.process == process):
+            return index
+    return None
+
+
+def free_index(workers: Mapping[int, WorkerRecord], worker_limit: int, now: float) -> int:
+    """The lowest index without a live worker, but not the chief's; `worker_limit` if all are taken."""
+    taken = {index for index, worker in workers.items() if worker.is_alive(now)}
+    free = (index for index in range(CHIEF + 1, worker_limit) if index not in taken)
+    return next(free, worker_limit)
+
+
+def have_left(workers: Iterable[WorkerRecord], now: float) -> bool:
+    """Whether each live worker has received the run's outcome, and closed its session."""
+    return all(worker.has_outcome and not worker.has_session for worker in workers if worker.is_alive(now))

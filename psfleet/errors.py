@@ -87,9 +87,17 @@ class BadJobError(PermanentError):
 
 
 class LostPeerError(TemporaryError):
-    """A peer is unreachable, or was restarted and lost its state."""
+    """A peer is unreachable, or was restarted and lost its state.
+
+    Attributes:
+        retry_secs: When the peer can decide about the call, in seconds from now; 0: it does not say so.
+    """
 
     exit_code = LOST_PEERS
+
+    def __init__(self, message: str, retry_secs: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_secs = retry_secs
 
 
 class ReplacedError(TemporaryError):

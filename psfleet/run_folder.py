@@ -36,7 +36,7 @@ TENSORBOARD = "tensorboard"
 PROGRAM = "program"
 """Folder of a training program that is a function of a notebook or script."""
 CALLBACKS = "callbacks"
-"""Folder of the callbacks' own files: one folder for each of them (`psfleet.job.callback.state_names`)."""
+"""Folder of the callbacks' own files: one folder for each of them (`psfleet.callbacks.folders`)."""
 CHECKPOINTS = "checkpoints"
 """Folder of the run's checkpoints."""
 STARTED = ".started"
@@ -52,7 +52,7 @@ PATTERNS = {
     CHECKPOINTS: (CHECKPOINT, f".{CHECKPOINT}.tmp"),
     TENSORBOARD: ("events.out.tfevents.*",),
     PROGRAM: FILES,
-    CALLBACKS: (f"{STATE_PREFIX}*",),
+    CALLBACKS: (f"{STATE_PREFIX}*", f".{STATE_PREFIX}*"),
 }
 """By subfolder, the patterns of what runs write there; everything else is the user's, and is never deleted."""
 OF_ONE_START = (*OF_ONE_ATTEMPT, STARTED, LOGS)

@@ -56,7 +56,7 @@ class OptimizerTrace:
         """The update of the vector; slots and scalars that it neither reads nor changes are left out.
 
         Raises:
-            ProgramError: It uses a variable that is neither; or a slot has different initial values.
+            ProgramError: It uses another variable, changes no parameter, or a slot has different initial values.
             Exception: That of the optimizer's own code.
         """
         variables = {PARAMETERS: self._flat, **{slot_node(name): slot for name, slot in self._slots.items()}}
@@ -68,6 +68,8 @@ class OptimizerTrace:
         def function(gradient: tf.Tensor, rate: tf.Tensor, *before: tf.Tensor) -> list[tf.Tensor]:
             given = dict(zip(variables, before, strict=True))
             after = self._applied(gradient, rate, {node: (variables[node], value) for node, value in given.items()})
+            if after[PARAMETERS] is given[PARAMETERS]:
+                raise self._error("never changes a parameter: its update assigns nothing to the variable that it gets")
             # Assigned, not extended: TensorFlow may trace a function twice.
             used[:] = [node for node in given if after[node] is not given[node] or given[node].consumers()]
             return [after[node] for node in used]

@@ -18,6 +18,7 @@ from rich.console import Console
 from psfleet import errors
 from psfleet.cli import log_lines
 from psfleet.cli.arguments import Fresh, JobFile, Out, Overrides
+from psfleet.cli.output import progress_console
 from psfleet.cli.status_table import table_of
 from psfleet.errors import LostPeerError, UsageError
 from psfleet.job.job import NAME_PATTERN, load_job
@@ -55,7 +56,7 @@ def up(job: JobFile, on: On = COMPOSE, overrides: Overrides = None, out: Out = N
     loaded = load_job(job, overrides or ())
     folder = out if out is not None else default_folder(loaded.name, on)
     place = platform(on)
-    console = Console(soft_wrap=True)
+    console = progress_console()
     check_owner(folder, loaded, fresh, on)
     try:
         start(place, Request(loaded, job, fresh))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from psfleet.errors import LostPeerError, UsageError
 from psfleet.launch.local.logs import run_folder_of
+from psfleet.launch.logs import UnknownTaskError
 from psfleet.service.logs import EntriesAfter, parse_line
 
 Lines = Iterator[tuple[str, str]]
@@ -20,7 +21,8 @@ def local_or_else(of_fleet: Callable[[], Lines], of_folder: Callable[[Path], Lin
     """Lines of a local run of a job that trains, or else of its fleet, or else of its local run that has ended.
 
     Args:
-        of_fleet: Returns those of the fleet; raises UsageError or LostPeerError if there is none.
+        of_fleet: Returns those of the fleet; raises UsageError or LostPeerError if there is none, and UnknownTaskError
+            if there is one without the task.
         of_folder: Returns those of a run folder.
         name: Of the job; None: only the fleet's are wanted.
     """
@@ -30,6 +32,8 @@ def local_or_else(of_fleet: Callable[[], Lines], of_folder: Callable[[Path], Lin
         return of_folder(running)
     try:
         return of_fleet()
+    except UnknownTaskError:
+        raise
     except (UsageError, LostPeerError):
         ended = None if name is None else run_folder_of(name, runs)
         if ended is None:

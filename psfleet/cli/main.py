@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from psfleet import __version__, errors, launch
 from psfleet.addresses import Address, tf_config
 from psfleet.checkpoint import export
 from psfleet.cli import certificates, fleets, runs
 from psfleet.cli.arguments import Fresh, JobFile, Out, Overrides
+from psfleet.cli.output import guarded, progress_console
 from psfleet.control.client import PsClient
 from psfleet.control.credentials import read_identity
 from psfleet.errors import BadJobError, PsfleetError, UsageError
@@ -62,7 +62,7 @@ def train(job: JobFile, overrides: Overrides = None, out: Out = None, fresh: Fre
     """Train a job in local processes; resume from its newest checkpoint if there is one."""
     loaded = load_job(job, overrides or ())
     folder = out if out is not None else default_folder(loaded.name)
-    console = Console(soft_wrap=True)
+    console = progress_console()
     with progress(console, loaded) as listener:
         report = launch.train(loaded, out=folder, fresh=fresh, program_folder=job.parent, listener=listener)
     summary(console, report, folder)
@@ -128,18 +128,27 @@ def reset(
 
 def main() -> None:
     """Runs the command line; a PsfleetError is printed as one line and sets the exit code."""
+    try:
+        with guarded():
+            code = _exit_code()
+    except SystemExit as exit_:
+        code = exit_.code
+    sys.exit(code)
+
+
+def _exit_code() -> str | int | None:
+    """Runs the command line; its exit code."""
     log_plain()
     try:
         app()
-        code: str | int | None = errors.DONE
     except SystemExit as exit_:
-        code = errors.USAGE if exit_.code == TYPER_USAGE else exit_.code
+        return errors.USAGE if exit_.code == TYPER_USAGE else exit_.code
     except PsfleetError as error:
-        code = _print_error(error)
+        return _print_error(error)
     except Exception:
         traceback.print_exc()
-        code = errors.BUG
-    sys.exit(code)
+        return errors.BUG
+    return errors.DONE
 
 
 def _print_error(error: PsfleetError) -> int:

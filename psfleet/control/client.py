@@ -11,8 +11,8 @@ import grpc
 
 import psfleet
 from psfleet.addresses import Address
+from psfleet.control import RETRY_SECS, control_pb2_grpc
 from psfleet.control import control_pb2 as pb
-from psfleet.control import control_pb2_grpc
 from psfleet.control.credentials import channel
 from psfleet.errors import BadJobError, LostPeerError, ReplacedError
 from psfleet.layout import Layout
@@ -156,7 +156,7 @@ class PsClient:
             if error.code() == grpc.StatusCode.ABORTED:
                 raise ReplacedError(details) from error
             self._renew()
-            raise LostPeerError(f"{details} ({error.code().name.lower()})") from error
+            raise LostPeerError(f"{details} ({error.code().name.lower()})", _retry_secs(error)) from error
         except ValueError as error:
             # gRPC's error for a closed channel: another thread has closed this client.
             raise LostPeerError(f"ps at {self.address.control}: the connection is closed") from error
@@ -166,3 +166,8 @@ class PsClient:
         if self._identity is not None and self._identity.current() is not self._bundle:
             self._channel.close()
             self._connect()
+
+
+def _retry_secs(error: Any) -> float:
+    """When the ps that has failed a call can decide about it, in seconds from now; 0: it does not say so."""
+    return next((float(value) for key, value in error.trailing_metadata() or () if key == RETRY_SECS), 0.0)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("psfleet.control")
 
 FINISH_SECS = 3.0
-"""Retry window for Finish. A ps that misses it waits for workers until its own deadline."""
+"""Retry window for Finish; twice as long if a ps was restarted and relearns who may end the run. A ps that misses it
+waits for workers until its own deadline."""
 
 
 class FleetClient:
@@ -71,15 +72,18 @@ def finish_each(ps: Sequence[PsClient], end: Callable[[PsClient], object]) -> in
             the run continues with that process.
     """
     pending = list(ps)
+    is_relearning = False
     asks_all_at = time.monotonic() + FINISH_SECS / 2
     refusals: list[PsfleetError] = []
 
     def notify() -> list[str]:
+        nonlocal is_relearning
         for client in list(pending):
             try:
                 end(client)
             except LostPeerError as error:
                 logger.debug("Finish failed, will be retried: %s", error)
+                is_relearning = is_relearning or error.retry_secs > 0
                 if client is ps[0] and time.monotonic() < asks_all_at:
                     break
                 continue
@@ -94,8 +98,16 @@ def finish_each(ps: Sequence[PsClient], end: Callable[[PsClient], object]) -> in
             pending.remove(client)
         return [client.address.control for client in pending]
 
-    try:
+    def await_all() -> None:
         wait_until(notify, FINISH_SECS, "every ps to receive the outcome", done=operator.not_)
+
+    try:
+        try:
+            await_all()
+        except DeadlineError:
+            if not is_relearning:
+                raise
+            await_all()
     except DeadlineError as error:
         logger.warning("%s", error)
     for refusal in refusals:

@@ -15,6 +15,10 @@ TABLE_LINES = 400
 """Lines of the chief's log in which its newest table of the fleet is looked for; it writes four a second at most."""
 
 
+class UnknownTaskError(UsageError):
+    """A fleet has no task of the name that was asked for."""
+
+
 def fleet_table(platform: WatchedPlatform, members: Sequence[Member]) -> Mapping[str, Any]:
     """The newest log entry `event: fleet` of the chief, a table of the fleet; empty if there is none.
 
@@ -67,14 +71,15 @@ def fleet_logs(
         tail: Only this many of the last lines of each log; None: all.
 
     Raises:
-        UsageError: There is no such fleet, or no such task in it.
+        UsageError: There is no such fleet.
+        UnknownTaskError: The fleet has no such task.
     """
     members = require(platform, name)
     members = with_indices(platform, members, fleet_table(platform, members))
     tasks = {task_name(member): member for member in members if member.role in TRAINING and member.started}
     wanted = "chief" if task == "worker-0" else task
     if wanted is not None and wanted not in tasks:
-        raise UsageError(f"fleet {name} has no {task} with a log, expected one of {', '.join(sorted(tasks))}")
+        raise UnknownTaskError(f"fleet {name} has no {task} with a log, expected one of {', '.join(sorted(tasks))}")
     chosen = tasks if wanted is None else {wanted: tasks[wanted]}
     if follow:
         return followed(platform, chosen, tail)

@@ -170,7 +170,7 @@ def unreported(job: Job, folder: RunFolder, members: Sequence[Member], gone: Mem
     code, error = _cause(members, folder, gone)
     checkpoint = newest_checkpoint(folder.path)
     seconds = max(0.0, time.time() - start.started) if start.is_watched else 0.0
-    events = EventLog(folder.path / EventLog.FILE_NAME).read()
+    events = EventLog(folder.path / EventLog.FILE_NAME).readable()
     report = Report(
         status="stopped" if code in STOPPED else "failed",
         exit_code=code,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -12,6 +13,8 @@ from psfleet.errors import BadJobError
 from psfleet.report.records import Record
 
 RecordT = TypeVar("RecordT", bound=Record)
+
+logger = logging.getLogger("psfleet.report")
 
 
 class JsonLines(Generic[RecordT]):
@@ -41,23 +44,40 @@ class JsonLines(Generic[RecordT]):
         Raises:
             BadJobError: A line is JSON but not a record of this version.
         """
+        records, foreign = self._parsed(offset)
+        if foreign:
+            raise foreign[0]
+        return records
+
+    def readable(self, offset: int = 0) -> list[RecordT]:
+        """As `read`, without the lines that are no records of this version, which are logged.
+
+        They are of another version, or were edited: what only shows records shows the others.
+        """
+        records, foreign = self._parsed(offset)
+        if foreign:
+            logger.warning("%d lines of %s are skipped; the first one: %s", len(foreign), self.path, foreign[0])
+        return records
+
+    def _parsed(self, offset: int) -> tuple[list[RecordT], list[BadJobError]]:
+        """The complete records, and an error for each line that is JSON but none.
+
+        Incomplete lines are neither: the beginning of a JSON object is never valid JSON.
+        """
         try:
             content = self.path.read_bytes()
         except FileNotFoundError:
-            return []
+            return [], []
+        records, foreign = list[RecordT](), list[BadJobError]()
         first = content[:offset].count(b"\n") + 1
-        lines = content[offset:].split(b"\n")
-        records = (self._parsed(line, number) for number, line in enumerate(lines, first) if line)
-        return [record for record in records if record is not None]
-
-    def _parsed(self, line: bytes, number: int) -> RecordT | None:
-        """Parses a line; None if it is incomplete. The beginning of a JSON object is never valid JSON."""
-        try:
-            return self._record.model_validate_json(line)
-        except ValidationError as error:
-            if error.errors()[0]["type"] == "json_invalid":
-                return None
-            raise mismatch(f"{self.path} line {number}", error) from error
+        for number, line in enumerate(content[offset:].split(b"\n"), first):
+            try:
+                if line:
+                    records.append(self._record.model_validate_json(line))
+            except ValidationError as error:
+                if error.errors()[0]["type"] != "json_invalid":
+                    foreign.append(mismatch(f"{self.path} line {number}", error))
+        return records, foreign
 
 
 def mismatch(source: str, error: ValidationError) -> BadJobError:

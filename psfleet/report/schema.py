@@ -210,8 +210,8 @@ class History(JsonLines[Point]):
     _record = Point
 
     def curve(self) -> list[Point]:
-        """The points by ascending step, without those that a rollback has undone."""
-        return without_undone(self.read())
+        """The points by ascending step, without those that a rollback has undone; see `readable`."""
+        return without_undone(self.readable())
 
 
 class EvaluationLog(JsonLines[Evaluation]):
@@ -221,8 +221,8 @@ class EvaluationLog(JsonLines[Evaluation]):
     _record = Evaluation
 
     def curve(self) -> list[Evaluation]:
-        """The evaluations by ascending step, without those that a rollback has undone."""
-        return without_undone(self.read())
+        """The evaluations by ascending step, without those that a rollback has undone; see `readable`."""
+        return without_undone(self.readable())
 
 
 class EventLog(JsonLines[Event]):

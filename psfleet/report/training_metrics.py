@@ -33,5 +33,5 @@ class TrainingMetricsLog(JsonLines[TrainingMetrics]):
     _record = TrainingMetrics
 
     def curve(self) -> list[TrainingMetrics]:
-        """The metrics by ascending step, without those that a rollback has undone."""
-        return without_undone(self.read())
+        """The metrics by ascending step, without those that a rollback has undone; see `readable`."""
+        return without_undone(self.readable())

@@ -17,6 +17,8 @@ from support.standing_ps import standing_ps
 import psfleet
 from psfleet.checkpoint.manifest import read_manifest
 from psfleet.checkpoint.tensors import read_tensors
+from psfleet.report.reductions import ReductionLog
+from psfleet.report.schema import EventLog
 
 pytestmark = pytest.mark.usefixtures("launches_forked")
 PROGRAMS = Path(__file__).parents[1] / "support" / "programs"
@@ -24,6 +26,7 @@ PROGRAMS = Path(__file__).parents[1] / "support" / "programs"
 STEPS = 240
 BATCH_SIZE = 4
 WARMUP_STEPS = 20
+COMPARED_STEP = 80
 MAX_DIFFERENCE = 1e-5
 
 
@@ -81,6 +84,40 @@ def test_the_first_steps_are_the_chiefs_alone_and_later_every_worker_counts(
     )
     warmed_up = read_manifest(tmp_path / "out" / "checkpoints" / f"{WARMUP_STEPS:08}-g{report.generation}")
     for name, value in read_tensors(warmed_up).items():
+        np.testing.assert_allclose(value, expected[name], rtol=0, atol=MAX_DIFFERENCE, err_msg=name)
+
+
+def test_a_plateau_schedule_reduces_the_rate_from_one_step_on_at_every_ps(
+    ps_addresses: list[str], tmp_path: Path
+) -> None:
+    """One worker makes the updates of a replay, if both ps have the rate of each step."""
+    optimizer = {"name": "momentum", "learning_rate": 0.05}
+    # No loss is so much better than the first one.
+    plateau = {"kind": "plateau", "metric": "loss", "direction": "minimize", "factor": 0.5, "min_delta": 1000}
+    out = tmp_path / "out"
+    report = trained(
+        tmp_path,
+        fleet={"ps": 2, "workers": 1, "ps_addresses": ps_addresses},
+        update={"mode": "async"},
+        optimizer={**optimizer, "schedule": {**plateau, "patience": 2}},
+        options={"events": str(out / EventLog.FILE_NAME)},
+        evaluate={"every_steps": 10},
+        checkpoint={"every_steps": COMPARED_STEP, "keep": STEPS // COMPARED_STEP + 1},
+    )
+    made = ReductionLog(out / ReductionLog.FILE_NAME).made()
+    assert min(each.step for each in made) < COMPARED_STEP
+    expected = replay(
+        exact_graph_program.initial_weights() | exact_graph_program.initial_state(),
+        perceptron_gradient,
+        exact_graph_program.data(),
+        workers=1,
+        batch_size=BATCH_SIZE,
+        steps=COMPARED_STEP,
+        rule=lambda: rule(optimizer),
+        rate=lambda step: 0.05 * 0.5 ** sum(each.step <= step for each in made),
+    )
+    saved = read_manifest(out / "checkpoints" / f"{COMPARED_STEP:08}-g{report.generation}")
+    for name, value in read_tensors(saved).items():
         np.testing.assert_allclose(value, expected[name], rtol=0, atol=MAX_DIFFERENCE, err_msg=name)
 
 

@@ -105,10 +105,17 @@ class SimulatedFleet:
         member, outcome = self._member(process), pb.Outcome(exit_code=exit_code)
 
         def deliver(view: FleetView, now: float) -> None:
-            view.admit(member, now)
+            view.admit_finish(member, now)
             view.finish(outcome, now)
 
+        before = self.views[0].outcome
         self._send_as(process, shard, deliver)
+        if before is None and self.views[0].outcome is not None and self._knows_restarts:
+            for other in self.processes:
+                has_lease = self.now - other.renewed_at < LEASE_SECS and not (other.is_dead or other.is_refused)
+                is_newer = other.member is not None and other.member.index == member.index
+                is_newer = is_newer and other.member is not None and other.member.rank > member.rank
+                assert not (has_lease and is_newer), f"{process} ended the run of {other}"
 
     def deliver_again(self, shard: int, which: int) -> None:
         """A call that the ps has answered before arrives once more."""

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from psfleet.callbacks import Callback, RunInfo
+from psfleet.callbacks.folders import state_folders
+from psfleet.job.callback import CallbackSpec
 from psfleet.report.schema import Report
 from worker_service.chief.events import Events
 
@@ -31,16 +33,20 @@ class Callbacks:
 
     Args of the constructor:
         run: As of its step 0; may be None if there are no callbacks.
-        names: Of their folders in that of the run, in the same order (`psfleet.job.callback.state_names`).
+        specs: Of the job, in the same order; by them each callback finds its folder again.
     """
 
     def __init__(
-        self, callbacks: Sequence[Callback], events: Events, run: RunInfo | None = None, names: Sequence[str] = ()
+        self,
+        callbacks: Sequence[Callback],
+        events: Events,
+        run: RunInfo | None = None,
+        specs: Sequence[CallbackSpec] = (),
     ) -> None:
         self._callbacks = callbacks
         self._events = events
         self._run_info = run
-        self._names = names
+        self._specs = specs
         self._waiting: deque[tuple[str, Call]] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
@@ -66,8 +72,7 @@ class Callbacks:
         self._next_steps = [step + 1] * len(self._callbacks)
 
         def call(index: int, callback: Callback) -> None:
-            state = run.state / self._names[index]
-            state.mkdir(parents=True, exist_ok=True)
+            state = state_folders(run.state, self._specs)[index]
             callback.on_start(replace(run, state=state, step=step))
 
         self._add("on_start", call)

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from psfleet.callbacks import RunInfo
 from psfleet.callbacks.loading import load_callbacks
-from psfleet.job.callback import state_names
 from psfleet.job.job import Job
 from psfleet.job.program_files import PROGRAM_DIGEST
 from psfleet.run_folder import CALLBACKS
@@ -73,9 +72,7 @@ def chief_components(
     events = Events(context.out, context.job, attempt.first_event, disk)
     evaluator = Evaluator(front, context.layout, context.job.device)
     storage = Storage(events, context.job.deadlines.stall_secs)
-    callbacks = Callbacks(
-        load_callbacks(context.job), events, run_info(settings, context.job), state_names(context.job.callbacks)
-    )
+    callbacks = Callbacks(load_callbacks(context.job), events, run_info(settings, context.job), context.job.callbacks)
     with disk.reading(context.out):
         monitor = Monitor(context.out, context.job, storage, callbacks)
     monitor.announce()

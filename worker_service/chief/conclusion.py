@@ -15,7 +15,6 @@ from psfleet.control import control_pb2 as pb
 from psfleet.control.client import CALL_SECS
 from psfleet.control.fleet_client import FINISH_SECS, FleetClient
 from psfleet.errors import DONE, PsfleetError, StoppedError
-from psfleet.job.callback import state_names
 from psfleet.job.job import Job
 from psfleet.job.program import load_program
 from psfleet.layout import Layout
@@ -170,8 +169,7 @@ class _Conclusion:
                 made = load_callbacks(self._job)
         except PsfleetError as error:
             self._events.add("chief", 0, "callback_failed", str(error))
-        names = state_names(self._job.callbacks)
-        return Callbacks(made, self._events, run_info(self._settings, self._job), names)
+        return Callbacks(made, self._events, run_info(self._settings, self._job), self._job.callbacks)
 
     def report_failure(self, error: PsfleetError) -> Report | None:
         """Writes the report of a failure, and returns it; None: another report says that the run is done."""

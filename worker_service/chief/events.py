@@ -40,7 +40,7 @@ class Events:
         self.last: dict[tuple[str, int], Event] = {}
         self.steps_lost = 0
         with self.disk.reading(self._log.path):
-            self._all = self._log.read(first_event)
+            self._all = self._log.readable(first_event)
         self._unsaved: list[Event] = []
         for event in self._all:
             self._count(event)

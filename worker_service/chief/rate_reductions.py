@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -35,8 +34,9 @@ class RateReductions:
 
     The chief proposes a step at which every ps pauses. Once all have accepted it, and none can pass it, the chief
     records it in `reductions.jsonl`. Then it sends the recorded steps, which ends the pause. A chief that replaces this
-    one sends them first of all: that ends a pause that this one has left. A new generation starts with the recorded
-    steps.
+    one first takes the log over: a line that this one wrote before counts, and one that it writes later, because it was
+    frozen, does not. Then the new chief sends the recorded steps: that ends a pause that this one has left. A new
+    generation starts with the recorded steps.
 
     Args of the constructor:
         evaluations: Returns those that are recorded.
@@ -47,7 +47,10 @@ class RateReductions:
         self._storage = storage
         self._evaluations = evaluations
         self._log = ReductionLog(out / ReductionLog.FILE_NAME)
-        self._made = self._log.made() if job.optimizer.schedule.kind == "plateau" else ()
+        self._is_plateau = job.optimizer.schedule.kind == "plateau"
+        self._made = self._log.made() if self._is_plateau else ()
+        # None: this chief must take the log over.
+        self._number: int | None = None
         self._sent_to = NOWHERE
         self._lock = threading.Lock()
 
@@ -59,6 +62,7 @@ class RateReductions:
     def settled(self) -> list[int]:
         """The steps once a proposal that is under way has been decided: a new generation starts with them."""
         with self._lock:
+            self._take_over()
             return self.steps
 
     def update(self, states: States, ps: Sequence[PsClient]) -> None:
@@ -73,15 +77,24 @@ class RateReductions:
         """
         training = [state for state in states if state is not None and state.phase in TRAINING]
         generations = {state.generation for state in training}
-        if self._job.optimizer.schedule.kind != "plateau" or len(training) < len(states) or len(generations) != 1:
+        if not self._is_plateau or len(training) < len(states) or len(generations) != 1:
             return
         with self._lock:
             generation = generations.pop()
+            self._take_over()
             if self._sent_to != generation and not self._send(generation, ps):
                 return
             due = next_reduction(self._job, self._evaluations(), self._made)
-            if due is not None:
+            if due is not None and self._number is not None:
                 self._reduce(due, generation, ps, training)
+
+    def _take_over(self) -> None:
+        """Makes this chief the one whose lines count; if the disk refuses it, the next heartbeat tries again."""
+        if self._is_plateau and self._number is None:
+            with self._storage.writing(ReductionLog.FILE_NAME):
+                self._number = self._log.take_over()
+                self._made = self._log.made()
+                self._sent_to = NOWHERE
 
     def _reduce(
         self, due: Evaluation, generation: int, ps: Sequence[PsClient], training: Sequence[pb.ShardState]
@@ -92,7 +105,7 @@ class RateReductions:
         present, final_step = max(state.step for state in training), min(state.final_step for state in training)
         step = self._agreed_step(due.step, generation, ps, present, final_step)
         if step is not None:
-            self._record(due, step)
+            self._record(due, step, self._number or 0)
         self._send(generation, ps)
 
     def _agreed_step(
@@ -119,14 +132,17 @@ class RateReductions:
             present = max(reply.step for reply in replies)
         return None
 
-    def _record(self, due: Evaluation, step: int) -> None:
-        """Records a reduction; one that the disk refuses is not made."""
+    def _record(self, due: Evaluation, step: int, chief: int) -> None:
+        """Records a reduction; one that the disk refuses is not made, nor that of a chief that was replaced."""
         optimizer, number = self._job.optimizer, len(self._made)
         before, rate = reduced_rate(optimizer, number), reduced_rate(optimizer, number + 1)
-        made = Reduction(time=time.time(), evaluation=due.step, step=step, learning_rate=rate)
+        made = Reduction(evaluation=due.step, step=step, learning_rate=rate)
         with self._storage.writing(ReductionLog.FILE_NAME):
-            self._log.append(made)
-            self._made = (*self._made, made)
+            if self._log.add(made, chief):
+                self._made = (*self._made, made)
+            else:
+                # If that chief is not a newer one, but was replaced itself, no ps refuses this one.
+                self._number = None
         if made in self._made:
             cause = f"from {before:g} to {rate:g} from step {step} on, by the evaluation at step {due.step}"
             self._storage.events.add("chief", 0, REDUCED, cause)

@@ -22,14 +22,18 @@ GATE_SECS = 60.0
 CHANCE_SECS = 2.0
 """Time in which a worker that may not train yet would push, if psfleet let it: about twice what it needs."""
 
+REDUCED_AT = 200
 
-def build(gate: str, alone: int = 0) -> psfleet.GraphProgram:
+
+def build(gate: str, alone: int = 0, events: str = "") -> psfleet.GraphProgram:
     """The program.
 
     Args:
         gate: A folder, in which each shard leaves files that say how far it has come.
         alone: 0: every shard waits at the gate before its first example. Above 0: only shard 0 waits, after so many
             examples; halfway it gives the others `CHANCE_SECS` to come as far, which psfleet must not let them.
+        events: The run's `events.jsonl`; empty: none. Every shard waits at its example `REDUCED_AT` for a reduction of
+            the learning rate, which evaluations of some of the examples call for.
     """
     files = Path(gate)
 
@@ -50,12 +54,19 @@ def build(gate: str, alone: int = 0) -> psfleet.GraphProgram:
                     (files / f"gate-{shard_index}").touch()
                     if not alone or shard_index == 0:
                         wait_for([files / f"gate-{shard}" for shard in all_shards], GATE_SECS)
+                if events and at == REDUCED_AT:
+                    text = "the learning rate to be reduced"
+                    wait_until(lambda: "learning_rate_reduced" in Path(events).read_text(), GATE_SECS, text)
                 yield example
 
         features = tf.TensorSpec([exact_graph_program.FEATURES], tf.float32)
         return tf.data.Dataset.from_generator(examples, output_signature=(features, tf.TensorSpec([], tf.int32)))
 
-    return psfleet.GraphProgram(loss=exact_graph_program.loss, train=train)
+    def evaluate() -> tf.data.Dataset:
+        x, label = exact_graph_program.data()
+        return tf.data.Dataset.from_tensor_slices((x[:8], label[:8]))
+
+    return psfleet.GraphProgram(loss=exact_graph_program.loss, train=train, evaluate=evaluate if events else None)
 
 
 def wait_for(files: list[Path], timeout_secs: float) -> None:

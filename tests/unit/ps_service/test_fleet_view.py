@@ -131,6 +131,30 @@ def test_a_restarted_ps_grants_at_once_what_can_have_no_other_owner() -> None:
     assert join(view, "after", address="same:2222") == Member(2, 8, "after")
 
 
+def test_a_restarted_ps_lets_nobody_end_the_run_until_a_newer_owner_must_have_reported() -> None:
+    """A chief that was frozen wakes up, and its heartbeat comes before that of the chief that leads the run now."""
+    frozen, chief = Member(0, 1, "frozen"), Member(0, 2, "chief")
+    view = FleetView(relearn_until=NOW + RELEARN_SECS)
+    assert view.heartbeat(message(frozen), NOW)
+    for caller in (frozen, chief, Member()):
+        with pytest.raises((LostPeerError, ReplacedError)) as caught:
+            view.admit_finish(caller, NOW + 0.5)
+        if caller == frozen:
+            assert getattr(caught.value, "retry_secs", 0) == RELEARN_SECS - 0.5
+    assert view.heartbeat(message(chief), NOW + 1)
+    with pytest.raises(ReplacedError):
+        view.admit_finish(frozen, NOW + RELEARN_SECS)
+    view.admit_finish(chief, NOW + RELEARN_SECS)
+    assert view.finish(pb.Outcome(exit_code=0), NOW + RELEARN_SECS)
+
+
+def test_the_outcome_that_a_restarted_ps_has_already_is_no_matter_of_owners() -> None:
+    """The shard itself failed."""
+    view = FleetView(relearn_until=NOW + RELEARN_SECS)
+    view.finish(pb.Outcome(exit_code=70), NOW)
+    view.admit_finish(Member(0, 2, "chief"), NOW)
+
+
 def test_a_restarted_ps_learns_from_what_the_other_ps_know() -> None:
     view = FleetView()
     known = [

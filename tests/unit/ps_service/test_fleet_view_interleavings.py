@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from support.simulated_fleet import SimulatedFleet
 from support.simulated_process import Process
 
+from ps_service.fleet_view import RELEARN_SECS
 from psfleet.errors import BadJobError
 
 Event = tuple[Any, ...]
@@ -39,6 +40,30 @@ EVENTS: dict[int, list[Event]] = {
 WEIGHTED = [event for weight, events in EVENTS.items() for event in events * (weight * 48 // len(events))]
 EVENT = st.integers(0, len(WEIGHTED) - 1).map(lambda number: WEIGHTED[number])
 pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.mark.parametrize("beats_first", [False, True])
+def test_a_chief_that_was_frozen_does_not_end_the_run_of_another_after_ps_0_was_restarted(beats_first: bool) -> None:
+    """Too rare an order for the others."""
+    fleet = SimulatedFleet(1, knows_restarts=True)
+    for address in ("frozen", "chief"):
+        fleet.start(0, address)
+        fleet.call_join(fleet.processes[-1])
+        fleet.call_join(fleet.processes[-1])
+    frozen, chief = fleet.processes
+    assert frozen.has_joined
+    assert chief.has_joined
+    fleet.restart_ps(0)
+    if beats_first:
+        fleet.beat(frozen, 0)
+    fleet.finish(frozen, 0, 75)
+    assert fleet.views[0].outcome is None
+    fleet.beat(chief, 0)
+    fleet.now += RELEARN_SECS
+    fleet.finish(frozen, 0, 75)
+    assert fleet.views[0].outcome is None
+    fleet.finish(chief, 0, 0)
+    assert fleet.views[0].outcome is not None
 
 
 class Interleavings(RuleBasedStateMachine):

@@ -11,7 +11,9 @@ import grpc
 import pytest
 
 import psfleet
+from ps_service.fleet_view import RELEARN_SECS
 from ps_service.servicer import ControlServicer
+from psfleet.control import RETRY_SECS
 from psfleet.control import control_pb2 as pb
 
 
@@ -20,7 +22,18 @@ class AbortedError(Exception):
 
 
 class Context:
-    """The server's side of one call."""
+    """The server's side of one call.
+
+    Attributes:
+        metadata: What the caller gets beside the status.
+    """
+
+    def __init__(self) -> None:
+        self.metadata: dict[str, str] = {}
+
+    def set_trailing_metadata(self, pairs: tuple[tuple[str, str], ...]) -> None:
+        """See grpc.ServicerContext."""
+        self.metadata = dict(pairs)
 
     def abort(self, code: grpc.StatusCode, details: str) -> None:
         """See grpc.ServicerContext."""
@@ -142,4 +155,10 @@ def test_a_ps_with_the_cause_of_a_restart_asks_for_patience(plane: Any) -> None:
     with pytest.raises(AbortedError) as caught:
         joined(servicer, "newcomer", -1)
     assert caught.value.args[0] == grpc.StatusCode.UNAVAILABLE
-    assert joined(servicer, "chief", 0).member.incarnation == 1
+    caller = joined(servicer, "chief", 0)
+    assert caller.member.incarnation == 1
+    context: Any = Context()
+    with pytest.raises(AbortedError, match="lets no process end the run for another") as caught:
+        servicer.Finish(pb.FinishRequest(caller=caller), context)
+    assert caught.value.args[0] == grpc.StatusCode.UNAVAILABLE
+    assert 0 < float(context.metadata[RETRY_SECS]) <= RELEARN_SECS

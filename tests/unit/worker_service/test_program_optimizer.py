@@ -123,6 +123,15 @@ def prints(optimizer: Any, gradient: Any, variable: Any, slot: Any, rate: Any) -
     optimizer.assign_sub(variable, rate * gradient)
 
 
+def does_nothing(optimizer: Any, gradient: Any, variable: Any, slot: Any, rate: Any) -> None:
+    """As one whose author forgot the assignment."""
+    variable - rate * gradient
+
+
+def changes_its_slot_only(optimizer: Any, gradient: Any, variable: Any, slot: Any, rate: Any) -> None:
+    optimizer.assign_add(slot, rate * gradient * variable)
+
+
 def fails(optimizer: Any, gradient: Any, variable: Any, slot: Any, rate: Any) -> None:
     raise ValueError("no update today")
 
@@ -138,6 +147,8 @@ def fails(optimizer: Any, gradient: Any, variable: Any, slot: Any, rate: Any) ->
         (counts_in_python, "Stepping is not elementwise: after update 1 of random values, dense/kernel differs by"),
         (uses_a_variable_from_outside, "Stepping uses a variable or table that is not among its variables"),
         (prints, "Stepping is not elementwise: its update has the operation StringFormat"),
+        (does_nothing, "Stepping never changes a parameter: its update assigns nothing to the variable that it gets"),
+        (changes_its_slot_only, "Stepping never changes a parameter"),
         (fails, "tracing an update of optimizer Stepping raised ValueError: no update today"),
     ],
 )

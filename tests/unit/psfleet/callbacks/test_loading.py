@@ -12,7 +12,6 @@ from support.chief_samples import sample_job
 from psfleet.callbacks import Callback
 from psfleet.callbacks.loading import load_callbacks
 from psfleet.errors import BadJobError, ProgramError
-from psfleet.job.callback import state_names
 from psfleet.job.job import Job
 
 
@@ -96,23 +95,3 @@ def test_a_number_of_steps_that_is_none_is_refused(
 def test_other_texts_are_refused(use: str) -> None:
     with pytest.raises(BadJobError, match=r"callbacks\.0\.use"):
         job(use)
-
-
-def names(*entries: object) -> list[str]:
-    return state_names(job(*entries).callbacks)
-
-
-def test_a_callback_keeps_its_folder_when_others_come_and_go_or_the_order_changes() -> None:
-    assert names("mlflow", "watching:Log") == ["callback-mlflow", "callback-watching.Log"]
-    assert names("watching:Log", {"use": "mlflow", "options": {"every_steps": 2}}) == [
-        "callback-watching.Log",
-        "callback-mlflow",
-    ]
-
-
-def test_callbacks_of_one_name_are_known_by_their_options() -> None:
-    one, two = ({"use": "watching:Log", "options": {"file": name}} for name in ("one", "two"))
-    first, second = names(one, two)
-    assert first != second
-    assert names(two, one) == [second, first]
-    assert names(one, two, one) == [first, second, f"{first}-copy2"]

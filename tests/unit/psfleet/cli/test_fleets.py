@@ -169,3 +169,11 @@ def test_the_logs_of_a_local_run_are_printed_if_it_trains_or_no_fleet_has_its_na
     monkeypatch.setattr(fleets, "platform", lambda name: ScriptedPlatform([]))
     assert "a local chief" in psfleet("logs", "tiny", "chief").out
     assert psfleet("logs", "tiny", "--on", "compose").code == 64
+
+
+def test_a_task_that_a_fleet_lacks_is_not_looked_for_in_a_local_run_that_has_ended(psfleet: Psfleet) -> None:
+    with claimed(Path("runs/tiny"), load_job(Path("job.yaml")), fresh=False) as folder:
+        folder.log("ps", 7).write_text("of another day\n")
+    said = psfleet("logs", "tiny", "ps-7")
+    assert (said.code, said.out) == (64, "")
+    assert "fleet tiny has no ps-7 with a log, expected one of chief, ps-0" in said.err

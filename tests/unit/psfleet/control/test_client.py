@@ -88,6 +88,14 @@ def test_an_outcome_that_a_ps_has_reaches_the_others_also_if_one_knows_a_newer_p
     assert [one.calls for one in ps] == [1, 1, 1]
 
 
+def test_a_restarted_ps_that_relearns_the_owners_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_client, "FINISH_SECS", 0.5)
+    ps = Ps("ps-0", failing_calls=7), Ps("ps-1")
+    ps[0].error = LostPeerError("it was restarted", retry_secs=0.7)
+    assert fleet(*ps).finish(OUTCOME) == 2
+    assert ps[1].calls == 1
+
+
 def test_ps_0_decides_first_who_may_end_the_run() -> None:
     """It does not answer at first, and the other ps does not know the newer chief yet."""
     ps = Ps("ps-0", float("inf")), Ps("ps-1")

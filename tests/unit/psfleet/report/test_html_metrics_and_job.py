@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
 from support.checkpoint_samples import save
 from support.program_samples import sample_job
 from support.report_samples import DONE
 
 from psfleet.report import html
 from psfleet.report.html import render
-from psfleet.report.schema import Evaluation, EvaluationLog
+from psfleet.report.json_lines import JsonLines
+from psfleet.report.schema import Evaluation, EvaluationLog, History
 from psfleet.report.shown_job import LONG_TEXT, job_of_run, shown
 from psfleet.report.training_metrics import TrainingMetrics, TrainingMetricsLog
 
@@ -100,3 +102,22 @@ def test_the_job_is_the_one_that_trained_the_model_or_else_that_of_the_newest_at
     found = job_of_run(tmp_path)
     assert found is not None
     assert found["train"]["steps"] == 30
+
+
+FOREIGN = ['{"step": 12}', '{"time": 0, "step": 12, "generation": 1, "metrics": {"auc": "high"}}', '{"later": 1}', "7"]
+
+
+@pytest.mark.parametrize("line", FOREIGN)
+@pytest.mark.parametrize("log", [History, EvaluationLog, TrainingMetricsLog])
+def test_a_line_that_is_no_record_of_this_version_is_left_out_of_the_page_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, log: type[JsonLines[Any]], line: str
+) -> None:
+    for each in TRAINING:
+        TrainingMetricsLog(tmp_path / TrainingMetricsLog.FILE_NAME).append(each)
+    path = tmp_path / str(vars(log)["FILE_NAME"])
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"{line}\n{line}\n")
+    assert html.publish(DONE, tmp_path).status == "done"
+    assert "Training: auc by step" in charts_of((tmp_path / "report.html").read_text())
+    [warning] = caplog.messages
+    assert warning.startswith(f"2 lines of {path} are skipped; the first one: {path} line ")

@@ -124,13 +124,15 @@ def test_a_last_line_that_lacks_only_its_end_counts(tmp_path: Path) -> None:
     assert [each.step for each in history.read()] == [2, 3]
 
 
-def test_a_whole_line_that_is_no_point_is_refused_with_its_number(tmp_path: Path) -> None:
+def test_a_whole_line_that_is_no_point_is_refused_with_its_number_or_skipped(tmp_path: Path) -> None:
     path = tmp_path / "history.jsonl"
     History(path).append(point(1))
     with path.open("a") as file:
         file.write('{"step": 2}\n')
+    History(path).append(point(3))
     with pytest.raises(BadJobError, match=r"history\.jsonl line 2: time: Field required"):
         History(path).read()
+    assert [each.step for each in History(path).readable()] == [1, 3]
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from support.chief_samples import sample_job
 from support.report_samples import DONE
 
 from psfleet.callbacks import Callback, RunInfo
+from psfleet.job.callback import CallbackSpec
 from psfleet.polling import wait_until
 from psfleet.report.schema import Report
 from worker_service.chief import callbacks as module
@@ -66,8 +67,8 @@ def events(tmp_path: Path) -> Events:
 
 
 def callbacks_of(tmp_path: Path, events: Events, *callbacks: Callback) -> Callbacks:
-    names = [str(index) for index in range(len(callbacks))]
-    return Callbacks(callbacks, events, RunInfo("sample", "sample-1", {}, tmp_path, tmp_path / "callbacks", 0), names)
+    specs = [CallbackSpec(use=f"watching:number_{index}") for index in range(len(callbacks))]
+    return Callbacks(callbacks, events, RunInfo("sample", "sample-1", {}, tmp_path, tmp_path / "callbacks", 0), specs)
 
 
 def test_every_callback_is_called_in_the_order_of_what_happened(tmp_path: Path, events: Events) -> None:

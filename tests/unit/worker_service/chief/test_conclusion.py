@@ -217,7 +217,6 @@ def test_an_evaluation_that_takes_too_long_is_reported(tmp_path: Path, monkeypat
     callback = Callback()
     monkeypatch.setattr(callback, "on_end", ends.append)
     monkeypatch.setattr(conclusion, "load_callbacks", lambda job: [callback])
-    monkeypatch.setattr(conclusion, "state_names", lambda specs: ["callback"])
     monkeypatch.setattr(Evaluator, "evaluate", expire)
     saved = save_program(tmp_path)
     with pytest.raises(DeadlineError):

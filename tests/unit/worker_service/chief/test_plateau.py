@@ -42,7 +42,7 @@ def made(*values: float, first: int = 10) -> list[Evaluation]:
 
 def reduction(evaluation: int, step: int | None = None) -> Reduction:
     """A recorded one; by default it applies from the step of its evaluation on."""
-    return Reduction(time=0, evaluation=evaluation, step=evaluation if step is None else step, learning_rate=0.25)
+    return Reduction(evaluation=evaluation, step=evaluation if step is None else step, learning_rate=0.25)
 
 
 def due(the_job: Job, evaluations: list[Evaluation], *reductions: Reduction) -> int | None:

@@ -3,113 +3,18 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.checkpoint_samples import save
-from support.chief_samples import Ps, sample_context, sample_job, sample_storage, shard_state
+from support.chief_samples import Ps, sample_context, shard_state
+from support.reducing_fleet import JOB, NUM_PS, STEPS, DeadChiefError, Run
 
-from ps_service import rate_reductions
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import LostPeerError
+from psfleet.errors import LostPeerError, ReplacedError
 from psfleet.report.reductions import ReductionLog
-from psfleet.report.schema import Evaluation
-from worker_service.chief.monitor import Monitor
 from worker_service.chief.recovery import Recovery
-
-NUM_PS = 3
-STEPS = 1000
-SCHEDULE = {"kind": "plateau", "metric": "accuracy", "patience": 1, "factor": 0.5, "min_delta": 0}
-JOB = sample_job(
-    fleet={"ps": NUM_PS, "workers": 2},
-    train={"steps": STEPS, "batch_size": 8},
-    evaluate={"every_steps": 10},
-    optimizer={"name": "sgd", "learning_rate": 0.5, "schedule": SCHEDULE},
-)
-
-
-class DeadChiefError(Exception):
-    """The chief is killed at this moment."""
-
-
-class Shard:
-    """One ps as the chief calls it: its updates, by the number of reductions that each was made with.
-
-    Attributes:
-        final_step: That of the job, or of a stop.
-        updates: By the step before each update.
-        failures: Raised by calls, by the number of calls that are made before.
-        chance: Decides how many updates are made around each call.
-    """
-
-    def __init__(self, chance: random.Random | None = None) -> None:
-        self.step, self.calls, self.updates = 0, 0, dict[int, int]()
-        self.final_step = STEPS
-        self.failures: dict[int, Exception] = {}
-        self.chance = chance
-        self.reductions = rate_reductions.RateReductions()
-
-    def schedule_reductions(
-        self, generation: int, reductions: Sequence[int], pause_at: int | None = None
-    ) -> pb.ScheduleReductionsReply:
-        """See PsClient."""
-        del generation
-        self._advance_by_chance()
-        failure = self.failures.pop(0, None)
-        self.failures = {calls - 1: error for calls, error in self.failures.items()}
-        if failure is not None:
-            raise failure
-        self.calls += 1
-        accepted = self.reductions.schedule(reductions, pause_at, (1, self.calls), self.step)
-        reply = pb.ScheduleReductionsReply(accepted=accepted, step=self.step)
-        self._advance_by_chance()
-        return reply
-
-    def advance(self, step: int) -> None:
-        """Makes updates up to a step, or up to one at which it pauses."""
-        while self.step < step and self.reductions._pause_at != self.step:
-            self.updates[self.step] = self.reductions.await_number(self.step)
-            self.step += 1
-
-    def state(self) -> Any:
-        return shard_state(self.step, final_step=self.final_step)
-
-    def _advance_by_chance(self) -> None:
-        if self.chance is not None:
-            self.advance(self.step + self.chance.choice([0, 0, 1, 2, 5, 40]))
-
-
-class Run:
-    """The folder of a run with its ps; its chiefs come and go."""
-
-    def __init__(self, out: Path, chance: random.Random | None = None) -> None:
-        self.out, self.shards = out, [Shard(chance) for _ in range(NUM_PS)]
-        self.start_chief()
-
-    def start_chief(self) -> None:
-        self.context = sample_context(self.out, [], JOB)
-        self.storage = sample_storage(self.context)
-        self.monitor = Monitor(self.out, JOB, self.storage)
-
-    def evaluate(self, step: int, accuracy: float) -> None:
-        metrics = {"accuracy": accuracy}
-        self.monitor.evaluated(Evaluation(time=0, step=step, generation=1, secs=0.1, metrics=metrics))
-
-    def beat(self) -> None:
-        """A heartbeat of the chief."""
-        shards: Any = self.shards
-        self.monitor.reductions.update([shard.state() for shard in self.shards], shards)
-
-    def recorded(self) -> list[int]:
-        return [each.step for each in ReductionLog(self.out / ReductionLog.FILE_NAME).made()]
-
-    def check(self) -> None:
-        """Every ps made each of its updates with the recorded number of reductions."""
-        steps = self.recorded()
-        for shard in self.shards:
-            assert shard.updates == {step: sum(each <= step for each in steps) for step in range(shard.step)}
 
 
 def test_a_reduction_applies_from_a_step_ahead_on_every_ps(tmp_path: Path) -> None:
@@ -188,6 +93,7 @@ def test_a_reduction_that_the_disk_refuses_is_not_made_and_no_ps_pauses(
         raise OSError(28, "No space left on device")
 
     run = Run(tmp_path)
+    run.beat()
     run.evaluate(10, 0.5)
     run.evaluate(20, 0.4)
     with monkeypatch.context() as full:
@@ -206,6 +112,7 @@ def test_after_an_error_between_proposal_and_record_no_ps_stays_in_its_pause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(tmp_path)
+    run.beat()
     run.evaluate(10, 0.5)
     run.evaluate(20, 0.4)
     with monkeypatch.context() as broken:
@@ -248,3 +155,71 @@ def test_a_fleet_that_is_not_complete_reduces_nothing(tmp_path: Path) -> None:
     for lost in (states, states[:2]):
         run.monitor.reductions.update(lost, shards)
     assert run.recorded() == []
+
+
+def made_by_the_next_chief(run: Run, num_beats: int) -> None:
+    """A chief replaces the one that is frozen; before each of its heartbeats the fleet makes updates."""
+    run.start_chief()
+    for _ in range(num_beats):
+        for shard in run.shards:
+            shard.advance(shard.step + 7)
+        run.beat()
+    for shard in run.shards:
+        shard.advance(shard.step + 7)
+
+
+@pytest.mark.parametrize("num_beats", [0, 1, 2])
+@pytest.mark.parametrize("writes_first", [False, True])
+def test_a_reduction_of_a_chief_that_is_frozen_before_its_line_is_made_by_its_successor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_beats: int, writes_first: bool
+) -> None:
+    """If the line is there when the successor takes over, at that step; or else the line does not count."""
+    run = Run(tmp_path)
+    run.beat()
+    frozen = run.monitor
+    for shard in run.shards:
+        shard.advance(20)
+    run.evaluate(10, 0.5)
+    run.evaluate(20, 0.4)
+    append = ReductionLog.append
+
+    def freeze(log: ReductionLog, line: Any) -> None:
+        monkeypatch.setattr(ReductionLog, "append", append)
+        if writes_first:
+            append(log, line)
+        made_by_the_next_chief(run, num_beats)
+        if not writes_first:
+            append(log, line)
+
+    monkeypatch.setattr(ReductionLog, "append", freeze)
+    with pytest.raises(ReplacedError):
+        run.beat()
+    assert run.monitor is not frozen
+    agreed = frozen.reductions.steps
+    for number in range(2):
+        run.beat()
+        for shard in run.shards:
+            shard.advance(100 * (number + 1))
+    assert [shard.step for shard in run.shards] == [200] * NUM_PS, "a ps pauses for ever"
+    assert len(run.recorded()) == 1
+    assert (run.recorded() == agreed) == (writes_first or num_beats == 0)
+    run.check()
+    run.start_chief()
+    run.beat()
+    assert run.monitor.reductions.steps == run.recorded(), "the next chief has another record"
+
+
+def test_a_chief_that_was_replaced_and_takes_the_log_over_displaces_no_other(tmp_path: Path) -> None:
+    """It was frozen before; the ps refuse all its calls."""
+    run = Run(tmp_path)
+    run.beat()
+    ReductionLog(tmp_path / ReductionLog.FILE_NAME).take_over()
+    run.evaluate(10, 0.5)
+    run.evaluate(20, 0.4)
+    for _ in range(3):
+        run.beat()
+    assert run.recorded() == run.monitor.reductions.steps
+    assert len(run.recorded()) == 1
+    for shard in run.shards:
+        shard.advance(100)
+    run.check()
