@@ -108,7 +108,7 @@ def load(content: bytes) -> Callable[..., Any]:
             sys.modules["keras"].saving.register_keras_serializable(package, own)(value)
         else:
             sys.modules["keras"].saving.get_custom_objects()[name] = value
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def _by_value(function: Callable[..., Any]) -> bytes:

@@ -36,6 +36,11 @@ BAD = [
     ),
     ({"optimizer": {"name": "sgd", "lerning_rate": 1}}, "optimizer.lerning_rate: unknown key; did you mean learning_r"),
     ({"xyzzy": 1}, "xyzzy: unknown key"),
+    ({"optimizer": {"name": "sgd", "lr": 1}}, "optimizer.lr: unknown key; did you mean learning_rate?"),
+    ({"train": {"epochs": 3, "batch_size": 1}}, "train.epochs: unknown key; did you mean steps?"),
+    ({"optimizer": sgd(momentum=0.9)}, "optimizer.momentum: unknown key; sgd has no such field, only momentum"),
+    ({"optimizer": sgd(beta1=0.9)}, "beta1: unknown key; sgd has no such field, only adam, adamw, lion, lamb"),
+    ({"optimizer": sgd(schedule={"kind": "cosine", "decay_steps": 1, "staircase": True})}, "only exponential"),
     ({"name": "Le Net"}, "name is 'Le Net': String should match pattern"),
     ({"name": "x" * 41}, "String should have at most 40 characters"),
     ({"program": "program.build"}, "program is 'program.build': String should match pattern"),
@@ -60,7 +65,6 @@ BAD = [
     ({"optimizer": {"name": "nadam", "learning_rate": 1}}, "'nadam' found using 'name' does not match any"),
     ({"optimizer": {"learning_rate": 1}}, "optimizer is {'learning_rate': 1}: Unable to extract tag"),
     ({"optimizer": {"name": "sgd"}}, "optimizer.learning_rate: missing, expected a value"),
-    ({"optimizer": sgd(beta1=0.9)}, "optimizer.beta1: unknown key"),
     ({"optimizer": sgd(learning_rate=0)}, "optimizer.learning_rate is 0: Input should be greater than 0"),
     ({"optimizer": sgd(learning_rate="fast")}, "optimizer.learning_rate is 'fast': Input should be a valid number"),
     ({"optimizer": sgd(learning_rate=float("nan"))}, "optimizer.learning_rate is nan: Input should be a finite"),
@@ -109,6 +113,11 @@ def test_what_has_no_default_must_be_there(field: str) -> None:
     del content[field]
     with pytest.raises(BadJobError, match=f"{field}: missing, expected a value"):
         parse_job(content)
+
+
+def test_a_value_instead_of_a_section_names_no_class() -> None:
+    with pytest.raises(BadJobError, match=r"checkpoint.best is 'accuracy': Input should be a valid dictionary$"):
+        parse_job(minimal(checkpoint={"best": "accuracy"}))
 
 
 @pytest.mark.parametrize(
