@@ -27,10 +27,22 @@ def problem(item: Mapping[str, Any], model: type[Section]) -> str:
         return f"{field}: unknown key{_suggestion(item['loc'], model)}"
     if item["type"] == "missing":
         return f"{field}: missing, expected a value"
+    if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        return _wrong_tag(field, item["ctx"])
     if item["type"] == "value_error":
         return f"{field}: {message}" if field else message
     # Without the name of the section's class, which no job file has.
     return f"{field} is {item['input']!r}: {message.partition(' or instance of ')[0]}"
+
+
+def _wrong_tag(field: str, context: Mapping[str, str]) -> str:
+    """For a section whose `name` or `kind` is missing, or none of those that there are."""
+    name = f"{field}.{context['discriminator']}".replace("'", "")
+    if "tag" not in context:
+        return f"{name}: missing, expected a value"
+    tag, expected = context["tag"], context["expected_tags"]
+    similar = difflib.get_close_matches(tag, expected.replace("'", "").split(", "), n=1)
+    return f"{name} is {tag!r}, expected one of {expected}" + (f"; did you mean {similar[0]}?" if similar else "")
 
 
 def _suggestion(location: Sequence[str | int], model: type[Section]) -> str:
