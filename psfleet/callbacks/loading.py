@@ -12,6 +12,7 @@ from psfleet.job.job import Job
 from psfleet.job.user_code import user_code
 
 EXPECTED = "expected a positive integer"
+EXPECTED_SERVER = "expected the address of an MLflow server in the option tracking_uri or in MLFLOW_TRACKING_URI"
 
 
 def load_callbacks(job: Job) -> list[Callback]:
@@ -35,7 +36,7 @@ def _mlflow(spec: CallbackSpec) -> Callback:
         raise BadJobError(f"callbacks: options {spec.options} do not fit mlflow: {error}") from error
     except Exception as error:
         # Of MLflow: the address of its server is none, or of a kind that needs other packages.
-        raise BadJobError(f"callbacks: mlflow: {error}") from error
+        raise BadJobError(f"callbacks: mlflow: {EXPECTED_SERVER}: {str(error).strip()}") from error
     if not _is_number_of_steps(made.every_steps):
         raise BadJobError(f"callbacks: mlflow: every_steps is {made.every_steps!r}, {EXPECTED}")
     return made

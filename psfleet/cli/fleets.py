@@ -23,7 +23,7 @@ from psfleet.cli.status_table import table_of
 from psfleet.errors import LostPeerError, UsageError
 from psfleet.job.job import NAME_PATTERN, load_job
 from psfleet.launch.local.logs import local_logs
-from psfleet.launch.local.status import local_statuses
+from psfleet.launch.local.status import ended_run, local_statuses
 from psfleet.launch.logs import fleet_logs
 from psfleet.launch.platform import COMPOSE, Platform, Request, platform
 from psfleet.launch.results import collect, fetch
@@ -116,7 +116,7 @@ def status(
         rows = local_statuses(Path("runs"), name) if on is None else []
         # A run that ends while it is watched needs no containers afterwards either.
         has_local = has_local or bool(rows)
-        rows += _container_statuses(place, name, is_optional=has_local)
+        rows += _container_statuses(place, name, has_local, ended_run(Path("runs"), name) if on is None else "")
         if as_json:
             typer.echo(json.dumps([dataclasses.asdict(row) for row in rows]))
         else:
@@ -133,14 +133,16 @@ def status(
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _container_statuses(place: Platform, name: str | None, is_optional: bool) -> list[TaskStatus]:
+def _container_statuses(place: Platform, name: str | None, is_optional: bool, ended: str) -> list[TaskStatus]:
     """The containers of a fleet or of all; if optional, none where the platform has none or cannot be reached."""
     try:
         return statuses(place, name)
-    except (UsageError, LostPeerError):
-        if not is_optional:
+    except (UsageError, LostPeerError) as error:
+        if is_optional:
+            return []
+        if not ended:
             raise
-        return []
+        raise UsageError(f"{name} does not run: {ended}, and in containers: {error}") from error
 
 
 @app.command()

@@ -28,13 +28,13 @@ _SOURCE = '''"""The training program that `psfleet.train(program=...)` was calle
 import sys
 from pathlib import Path
 
-import cloudpickle
+from psfleet.job.function_program import load
 
 SHA256 = {sha256!r}
 """Of the stored function, so that the digest of this file is that of the program."""
 
 sys.path += [folder for folder in {folders!r} if folder not in sys.path]
-{callable} = cloudpickle.loads(Path(__file__).with_suffix(".pkl").read_bytes())
+{callable} = load(Path(__file__).with_suffix(".pkl").read_bytes())
 '''
 
 
@@ -99,14 +99,47 @@ def store(function: Callable[..., Any], folder: Path) -> Path:
     return folder
 
 
+def load(content: bytes) -> Callable[..., Any]:
+    """The function that `store` wrote; registers with Keras the objects that were registered beside it."""
+    function, registered = cloudpickle.loads(content)
+    for name, value in registered.items():
+        package, separator, own = name.rpartition(">")
+        if separator:
+            sys.modules["keras"].saving.register_keras_serializable(package, own)(value)
+        else:
+            sys.modules["keras"].saving.get_custom_objects()[name] = value
+    return function
+
+
 def _by_value(function: Callable[..., Any]) -> bytes:
     """A function as bytes, with what it uses of its module if that cannot be imported by its name."""
     module = _module_of(function)
     is_stored = module is not None and module.__name__ in cloudpickle.list_registry_pickle_by_value()
     if is_stored or getattr(module, "__file__", None) is None or _import_folder(module) is not None:
-        return cloudpickle.dumps(function)
+        return _dumped(function)
     cloudpickle.register_pickle_by_value(module)
     try:
-        return cloudpickle.dumps(function)
+        return _dumped(function)
     finally:
         cloudpickle.unregister_pickle_by_value(module)
+
+
+def _dumped(function: Callable[..., Any]) -> bytes:
+    """A function and what its module has registered with Keras, by name.
+
+    The decorator `register_keras_serializable` does not run where a class is loaded by value. Without the registration
+    an exported model would name the class as if it had none, and `keras.models.load_model` would not find it.
+    """
+    keras = sys.modules.get("keras")
+    objects = {} if keras is None else keras.saving.get_custom_objects()
+    own = {name: each for name, each in objects.items() if getattr(each, "__module__", None) == function.__module__}
+    return cloudpickle.dumps((function, {name: each for name, each in own.items() if _can_be_stored(each)}))
+
+
+def _can_be_stored(value: object) -> bool:
+    """Whether an object can be stored; one that the program does not use need not be."""
+    try:
+        cloudpickle.dumps(value)
+    except Exception:
+        return False
+    return True

@@ -6,11 +6,10 @@ The description of each field is its documentation: `docs/job-file.md` is genera
 from __future__ import annotations
 
 import copy
-import difflib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
@@ -21,6 +20,7 @@ from psfleet.job.container import Container
 from psfleet.job.fields import Options, Section
 from psfleet.job.monitored import require_schedule
 from psfleet.job.optimizer import Optimizer
+from psfleet.job.problems import problem
 from psfleet.job.sections import Checkpoint, Deadlines, Device, Evaluate, Fleet, Stale, Summaries, Train, Update
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
@@ -149,7 +149,7 @@ def parse_job(content: Mapping[str, Any], source: str = "job", overrides: Sequen
     try:
         return Job.model_validate(fields)
     except ValidationError as error:
-        problems = "; ".join(_problem(item) for item in error.errors())
+        problems = "; ".join(problem(item, Job) for item in error.errors())
         raise BadJobError(f"{source}: {problems}") from error
 
 
@@ -189,57 +189,3 @@ def _override(content: dict[str, Any], override: str) -> None:
         mapping[last] = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise UsageError(f"--set {override!r}: the value is not YAML") from error
-
-
-def _problem(item: Mapping[str, Any]) -> str:
-    """Formats a validation error as `field is value: expectation`."""
-    field = ".".join(_keys(item["loc"]))
-    message = str(item["msg"]).removeprefix("Value error, ")
-    if item["type"] == "extra_forbidden":
-        return f"{field}: unknown key{_suggestion(field)}"
-    if item["type"] == "missing":
-        return f"{field}: missing, expected a value"
-    if item["type"] == "value_error":
-        return f"{field}: {message}" if field else message
-    return f"{field} is {item['input']!r}: {message}"
-
-
-def _suggestion(field: str) -> str:
-    """For an unknown key: the field of its section with a similar name, or else one of the same name in another."""
-    section, _, key = field.rpartition(".")
-    known = set(_known(Job))
-    siblings = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section]
-    similar = difflib.get_close_matches(key, siblings, n=1)
-    if similar:
-        return f"; did you mean {similar[0]}?"
-    elsewhere = sorted(name for name in known if name.rpartition(".")[2] == key)
-    return f"; did you mean {elsewhere[0]}?" if elsewhere else ""
-
-
-def _known(model: type[Section], prefix: str = "") -> Iterator[str]:
-    """All fields of a section and of those in it, as dotted names."""
-    for name, field in model.model_fields.items():
-        yield prefix + name
-        for section in _sections(field.annotation):
-            yield from _known(section, f"{prefix}{name}.")
-
-
-def _sections(annotation: Any) -> Iterator[type[Section]]:
-    """The sections in a type: itself, or the members of a union."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        yield annotation
-    for member in get_args(annotation):
-        yield from _sections(member)
-
-
-def _keys(location: Sequence[str | int]) -> list[str]:
-    """The path of an invalid field in the file, without the union members that pydantic inserts after their field."""
-    keys: list[str] = []
-    is_union = False
-    for part in location:
-        if is_union:
-            is_union = False
-            continue
-        keys.append(str(part))
-        is_union = part in ("optimizer", "schedule")
-    return keys

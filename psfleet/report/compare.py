@@ -55,7 +55,9 @@ class ComparedRun:
         try:
             job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise UsageError(f"{folder}: no job.json can be read ({error}), expected the folder of a run") from error
+            cause = getattr(error, "strerror", None) or error
+            expected = "expected the folder of a run, or its name in runs/"
+            raise UsageError(f"{folder}: no job.json can be read ({cause}), {expected}") from error
         if not isinstance(job, dict):
             raise BadJobError(f"{folder / 'job.json'}: expected a resolved job as JSON")
         curve = History(folder / History.FILE_NAME).curve()

@@ -23,6 +23,8 @@ FEW_WEIGHTS = 8
 """The summary lists all parameters of a model that has at most this many."""
 SHOWN_ATTEMPTS = 5
 """The summary lists so many of the newest attempts."""
+LABEL_CHARS = 16
+"""Width of the summary's first column, unless a metric or weight has a longer name."""
 LINE_SECS = 5.0
 """Minimum time between two progress lines where the console is no terminal."""
 QUIET_EVENTS = frozenset({"progress", "fleet", "checkpoint", "failed", "verified"})
@@ -131,9 +133,10 @@ def summary(console: Console, report: Report, out: Path) -> None:
         "best": f"{best.metric} {best.value:.4g}, {_relative(best.path)}" if best else None,
         "report": str(out / "report.html"),
     }
-    for name, value in rows.items():
-        if value is not None:
-            console.print(f"{name + ':':<16} {value}", markup=False, highlight=False)
+    shown = {f"{name}:": value for name, value in rows.items() if value is not None}
+    width = max(LABEL_CHARS, *map(len, shown))
+    for name, value in shown.items():
+        console.print(f"{name:<{width}} {value}", markup=False, highlight=False)
 
 
 def _is_terminal(stream: IO[str] | None) -> bool:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from psfleet.launch.logs import is_table
-from psfleet.launch.runs import RUNNING, chief_entries, is_running
+from psfleet.launch.runs import NO_REPORT, RUNNING, chief_entries, is_running, runs_in
 from psfleet.launch.status import TaskStatus
-from psfleet.run_folder import owner
+from psfleet.run_folder import LOCAL, owner
 
 STARTING = "starting"
 
@@ -28,6 +28,20 @@ def local_statuses(folder: Path, name: str | None) -> list[TaskStatus]:
         if found is not None and name in (None, found.name) and is_running(path, found):
             rows += _rows(path, found.name)
     return rows
+
+
+def ended_run(folder: Path, name: str | None) -> str:
+    """How the newest local run of a job has ended, for a message; empty if there is none.
+
+    Args:
+        folder: Holds run folders; may be missing.
+        name: The job's name; None: of no job.
+    """
+    entries = runs_in(folder) if name is not None and folder.is_dir() else []
+    found = next((each for each in entries if each.job == name and each.platform in ("", LOCAL)), None)
+    if found is None or found.status in (RUNNING, NO_REPORT):
+        return ""
+    return f"{found.run} is {found.status} at step {found.step} of {found.target_step}"
 
 
 def _rows(path: Path, name: str) -> list[TaskStatus]:

@@ -73,7 +73,9 @@ def test_unknown_options_of_mlflow_are_refused() -> None:
 
 
 def test_an_address_of_no_mlflow_server_is_refused() -> None:
-    with pytest.raises(BadJobError, match=r"callbacks: mlflow: .*gopher"):
+    with pytest.raises(
+        BadJobError, match=r"mlflow: expected the address of an MLflow server in .*tracking_uri.*gopher"
+    ):
         load_callbacks(job({"use": "mlflow", "options": {"tracking_uri": "gopher://a"}}))
 
 

@@ -71,7 +71,10 @@ def test_runs_are_compared_by_settings_and_figures(psfleet: Psfleet) -> None:
     ("arguments", "expected"),
     [
         (("a",), "expected two runs or more"),
-        (("a", "nowhere"), "nowhere: no job.json can be read"),
+        (
+            ("a", "nowhere"),
+            "nowhere: no job.json can be read (No such file or directory), expected the folder of a run, or its",
+        ),
         (("a", "b", "--html", "no/such.html"), "--html no/such.html: No such file or directory"),
     ],
 )

@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import keras
 import pytest
 
 from psfleet.errors import UsageError
@@ -113,6 +114,34 @@ print(*reference(linked_program.build))
     )
     assert done.stdout.split() == ["linked_program:build", str(tmp_path)]
     assert imported("linked_program:build", tmp_path) == "6"
+
+
+def test_a_class_of_a_script_stays_registered_with_keras(tmp_path: Path) -> None:
+    """An exported model names its classes as they are registered, and is loaded where they are."""
+    script = tmp_path / "script.py"
+    script.write_text("""
+import pathlib, sys, threading, keras
+from psfleet.job import function_program
+
+LOCK = threading.Lock()
+
+@keras.saving.register_keras_serializable("own")
+class Twice(keras.layers.Layer):
+    def call(self, x):
+        return 2 * x
+
+@keras.saving.register_keras_serializable("own")
+def unused(x):
+    return LOCK
+
+def build(number):
+    return Twice()
+
+function_program.store(build, pathlib.Path(sys.argv[1]))
+""")
+    subprocess.run([sys.executable, str(script), str(tmp_path / "program")], timeout=60, check=True)
+    layer = function_program.load((tmp_path / "program" / "stored_program.pkl").read_bytes())(2)
+    assert keras.saving.get_registered_name(type(layer)) == "own>Twice"
 
 
 def test_a_changed_function_has_another_digest(tmp_path: Path) -> None:

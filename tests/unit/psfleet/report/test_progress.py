@@ -87,6 +87,15 @@ def test_the_summary_lists_the_attempts_if_there_was_more_than_one() -> None:
     assert "steps:           1900 of 1900" in second
 
 
+def test_the_values_of_a_summary_are_below_each_other_whatever_the_metrics_are_called() -> None:
+    text = io.StringIO()
+    report = DONE.model_copy(update={"eval": {"weighted_accuracy": 0.5}})
+    summary(Console(file=text, width=200, color_system=None), report, Path("out"))
+    lines = text.getvalue().splitlines()
+    assert "test weighted_accuracy: 0.5" in lines
+    assert {line[:24].rstrip()[-1:] for line in lines} == {":"}, lines
+
+
 @pytest.mark.parametrize("manifest", [None, "{}", "no json"])
 def test_the_summary_of_a_run_with_a_damaged_checkpoint_ends(tmp_path: Path, manifest: str | None) -> None:
     """The report says what is wrong, and the command exits with the report's code."""
