@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from psfleet.addresses import DATA_PORT, Address, parse_tf_config
+from psfleet.addresses import DATA_PORT, Address, TfConfig, parse_tf_config
 from psfleet.errors import BadJobError, UsageError
 from psfleet.job.job import Job, job_from_json
 
@@ -30,6 +30,8 @@ RECORDS = "PSFLEET_RECORDS"
 ON_SIGTERM = "PSFLEET_ON_SIGTERM"
 START = "PSFLEET_START"
 LAUNCHED = "PSFLEET_LAUNCHED_MS"
+TF_CONFIG = "TF_CONFIG"
+"""Set by launchers of TensorFlow jobs."""
 FORK_SERVER = "PSFLEET_FORK_SERVER"
 NO_FORK_SERVER = "none"
 """Value of FORK_SERVER: each process starts in a new interpreter."""
@@ -126,19 +128,19 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         BadJobError: A setting is missing or invalid; names the variable.
     """
     env = os.environ if environ is None else environ
-    ps: list[Address] = []
-    tf_config_index = None
-    if env.get("TF_CONFIG"):
-        ps, tf_config_index = parse_tf_config(env["TF_CONFIG"])
-    if env.get(PS):
-        ps = [_address(PS, text) for text in env[PS].split(",")]
+    config = tf_config(env)
+    if config is None:
+        config = TfConfig(())
+    elif not config.ps and not env.get(PS):
+        raise BadJobError(f"{TF_CONFIG} has no cluster.ps, expected it or {PS}")
+    own_address = config.address.data if config.address else f"{os.uname().nodename}:{DATA_PORT}"
     return Settings(
         job=_job(env[JOB]) if env.get(JOB) else None,
         program_folder=Path(env.get(PROGRAM_FOLDER) or "."),
         run=_run(env.get(RUN, "")),
-        index=_index(env, tf_config_index),
-        ps=tuple(ps),
-        address=_address(ADDRESS, env.get(ADDRESS) or f"{os.uname().nodename}:{DATA_PORT}"),
+        index=_index(env, config.index),
+        ps=tuple(_address(PS, text) for text in env[PS].split(",")) if env.get(PS) else config.ps,
+        address=_address(ADDRESS, env.get(ADDRESS) or own_address),
         out=Path(env.get(OUT) or "."),
         parent_pid=_integer(PARENT, env.get(PARENT) or "0"),
         cause=env.get(CAUSE, ""),
@@ -149,6 +151,16 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         start=env.get(START) or (os.uname().nodename if env.get(RECORDS) else ""),
         launched=_integer(LAUNCHED, env.get(LAUNCHED) or "0") / 1000,
     )
+
+
+def tf_config(environ: Mapping[str, str] | None = None) -> TfConfig | None:
+    """TF_CONFIG of this process; None if it is not set.
+
+    Raises:
+        BadJobError: It is not valid.
+    """
+    text = (os.environ if environ is None else environ).get(TF_CONFIG)
+    return parse_tf_config(text) if text else None
 
 
 def for_child(variables: Mapping[str, str]) -> dict[str, str]:
@@ -235,7 +247,7 @@ def _index(env: Mapping[str, str], tf_config_index: int | None) -> int:
     for name in (INDEX, COMPLETION_INDEX):
         if env.get(name):
             return _integer(name, env[name])
-    return _integer("TF_CONFIG", str(-1 if tf_config_index is None else tf_config_index))
+    return -1 if tf_config_index is None else tf_config_index
 
 
 def _leaves(text: str) -> bool:
