@@ -21,8 +21,8 @@ from psfleet.errors import BadJobError, PsfleetError, StoppedError
 from psfleet.job.program_files import digest, job_files
 from psfleet.service.children import end_group_with_this_process
 from psfleet.service.exit_records import ExitRecord
-from psfleet.service.logs import log_json
-from psfleet.service.settings import Settings, read
+from psfleet.service.logs import log_service
+from psfleet.service.settings import Settings, logs_text, read
 from psfleet.service.signals import SignalListener
 
 logger = logging.getLogger("psfleet")
@@ -82,14 +82,14 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
         load: Imports the service, and thereby TensorFlow; called after signals are handled and the exit record is read.
     """
     faulthandler.enable()
-    log_json(role=role)
+    log_service(logs_text(), role=role)
     stop = Stop()
     code, message = errors.BUG, ""
     record = ExitRecord(None)
     try:
         settings = read()
         stop.leaves_on_sigterm = settings.leaves_on_sigterm
-        log_json(run=settings.run, role=role, index=settings.index)
+        log_service(settings.logs_text, run=settings.run, role=role, index=settings.index)
         die_with(settings.parent_pid)
         if settings.parent_pid:
             end_group_with_this_process()

@@ -30,6 +30,9 @@ RECORDS = "PSFLEET_RECORDS"
 ON_SIGTERM = "PSFLEET_ON_SIGTERM"
 START = "PSFLEET_START"
 LAUNCHED = "PSFLEET_LAUNCHED_MS"
+LOG = "PSFLEET_LOG"
+TEXT = "text"
+"""Value of LOG: log lines for readers instead of JSON."""
 TF_CONFIG = "TF_CONFIG"
 """Set by launchers of TensorFlow jobs."""
 FORK_SERVER = "PSFLEET_FORK_SERVER"
@@ -102,6 +105,7 @@ class Settings:
         start: Identifier of this attempt of the run, which replacements of a process share: of the launcher or the
             Kubernetes Job, or the host name of a container that is restarted; empty: none.
         launched: When a local launcher started the attempt, in seconds since 1970; 0: there is none.
+        logs_text: Whether the log is text for readers instead of JSON lines.
     """
 
     job: Job | None
@@ -119,6 +123,7 @@ class Settings:
     leaves_on_sigterm: bool = False
     start: str = ""
     launched: float = 0.0
+    logs_text: bool = False
 
 
 def read(environ: Mapping[str, str] | None = None) -> Settings:
@@ -150,6 +155,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         leaves_on_sigterm=_leaves(env.get(ON_SIGTERM, "")),
         start=env.get(START) or (os.uname().nodename if env.get(RECORDS) else ""),
         launched=_integer(LAUNCHED, env.get(LAUNCHED) or "0") / 1000,
+        logs_text=logs_text(env),
     )
 
 
@@ -161,6 +167,11 @@ def tf_config(environ: Mapping[str, str] | None = None) -> TfConfig | None:
     """
     text = (os.environ if environ is None else environ).get(TF_CONFIG)
     return parse_tf_config(text) if text else None
+
+
+def logs_text(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether this process logs text for readers; known before other settings are, whose errors are logged."""
+    return (os.environ if environ is None else environ).get(LOG) == TEXT
 
 
 def for_child(variables: Mapping[str, str]) -> dict[str, str]:
