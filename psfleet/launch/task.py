@@ -126,6 +126,12 @@ def _ps(job: Job, wanted: Wanted, known: TfConfig) -> tuple[Address, ...]:
     if len(ps) != job.fleet.ps:
         raise BadJobError(f"the fleet has {len(ps)} ps addresses, expected fleet.ps = {job.fleet.ps}")
     _require_distance(job, [(f"ps {index}", address) for index, address in enumerate(ps)])
+    hosts = [address.host for address in ps]
+    shared = next((host for host in hosts if hosts.count(host) > 1), None)
+    if job.tls and shared is not None:
+        raise UsageError(
+            f"{shared} has several ps, expected one on each host with tls: true: their tunnels share ports"
+        )
     return ps
 
 

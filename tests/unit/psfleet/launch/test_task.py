@@ -112,11 +112,17 @@ def test_what_does_not_describe_a_process_of_the_fleet_is_refused(
 
 @pytest.mark.parametrize(("tls", "distance"), [(False, 2), (True, 4)])
 def test_with_tls_a_process_has_four_ports(tls: bool, distance: int) -> None:
-    two = job(fleet={"ps": 2, "workers": 1}, tls=tls)
-    apart = f"a:2222,a:{2222 + distance}"
-    assert task_of(two, Wanted("ps", 0, apart), None).index == 0
+    fleet = job(tls=tls)
+    assert task_of(fleet, Wanted("worker", 0, "a:2222", f"a:{2222 + distance}"), None).index == 0
     with pytest.raises(UsageError, match=f"expected ports at least {distance} apart"):
-        task_of(two, Wanted("ps", 0, f"a:2222,a:{2222 + distance - 1}"), None)
+        task_of(fleet, Wanted("worker", 0, "a:2222", f"a:{2222 + distance - 1}"), None)
+
+
+def test_with_tls_each_ps_has_a_host_of_its_own() -> None:
+    one_host = Wanted("ps", 0, "a:2222,a:3333")
+    assert task_of(FLEET, one_host, None).index == 0
+    with pytest.raises(UsageError, match=r"^a has several ps, expected one on each host with tls: true"):
+        task_of(FLEET.model_copy(update={"tls": True}), one_host, None)
 
 
 @pytest.mark.parametrize("is_text", [False, True])
