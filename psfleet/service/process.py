@@ -30,6 +30,8 @@ logger = logging.getLogger("psfleet")
 TERMINATION_LOG = Path("/dev/termination-log")
 """Default `terminationMessagePath` of a Kubernetes container; the file does not exist elsewhere."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+PARENT_SECS = 0.5
+"""Interval in which a process looks for its parent where the kernel does not announce its death."""
 PR_SET_PDEATHSIG = 1
 """prctl(2): sets the signal that this process receives when its parent dies."""
 
@@ -140,7 +142,7 @@ def _write_termination_message(message: str) -> None:
 
 
 def die_with(parent_pid: int) -> None:
-    """Makes the kernel kill this process when its parent dies.
+    """Makes the kernel kill this process when its parent dies; without Linux, a thread notices it within a second.
 
     Args:
         parent_pid: Process id of the launcher or of its fork server; 0: this process has no such parent.
@@ -148,8 +150,22 @@ def die_with(parent_pid: int) -> None:
     Raises:
         BadJobError: The parent is already dead.
     """
-    if not parent_pid or not sys.platform.startswith("linux"):
+    if not parent_pid:
         return
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    is_linux = sys.platform.startswith("linux")
+    if is_linux:
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         raise BadJobError(f"the launcher with process id {parent_pid} is gone")
+    if not is_linux:
+        threading.Thread(target=_kill_without, args=(parent_pid,), name="parent", daemon=True).start()
+
+
+def _kill_without(parent_pid: int) -> None:
+    """Waits for the end of the parent, and then kills this process, with its process group if it leads one."""
+    pause = threading.Event()
+    while os.getppid() == parent_pid:
+        pause.wait(PARENT_SECS)
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
