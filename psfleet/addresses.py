@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,9 @@ LOOPBACK = "127.0.0.1"
 LOCAL_PORTS = {"ps": range(20000, 21000), "worker": range(21000, 32768)}
 """With TLS: the loopback ports of each ps and worker by index, the same in all containers. They lie below 32768, where
 Linux's ports for outgoing connections begin."""
+
+CHIEFS = ("chief", "master")
+"""Types of a task in TF_CONFIG that psfleet calls worker 0; the workers beside it are counted from 1."""
 
 
 @dataclass(frozen=True)
@@ -126,21 +130,53 @@ def tf_config(job: Job, task: str | None) -> dict[str, Any]:
     return {"cluster": cluster, "task": {"type": role, "index": int(index)}}
 
 
-def parse_tf_config(text: str) -> tuple[list[Address], int | None]:
-    """Parses a TF_CONFIG; the workers' addresses in it are ignored.
+@dataclass(frozen=True)
+class TfConfig:
+    """A TF_CONFIG, with the task as psfleet counts: TensorFlow's `chief`, or `master`, is worker 0.
 
-    Returns:
-        The ps addresses, and the index of this task, None if it is missing.
+    Attributes:
+        ps: Addresses of the ps; none in the TF_CONFIG of a tool that has no ps.
+        role: ps or worker; empty if the type of the task is missing.
+        index: Index of this task; None if it is missing.
+        address: Address of this task; None if the cluster does not name it.
+    """
+
+    ps: tuple[Address, ...]
+    role: str = ""
+    index: int | None = None
+    address: Address | None = None
+
+
+def parse_tf_config(text: str) -> TfConfig:
+    """Parses a TF_CONFIG. Of the workers' addresses only that of this task is read.
 
     Raises:
-        BadJobError: The text is not a TF_CONFIG with `cluster.ps`.
+        BadJobError: The text is not a TF_CONFIG, or names a task that psfleet does not have.
     """
     try:
         content = json.loads(text)
-        ps: Sequence[str] = content["cluster"]["ps"]
-        task = content.get("task", {})
-        return [Address.parse(at) for at in ps], task.get("index")
+        cluster: Mapping[str, Any] = content["cluster"]
+        task: Mapping[str, Any] = content.get("task", {})
+        kind, number = task.get("type", ""), task.get("index")
+        if "ps" not in cluster:
+            return TfConfig(())
+        ps = tuple(Address.parse(at) for at in cluster["ps"])
+        index = None if number is None else _task_index(number)
+        members = cluster.get(kind, ())
+        has_address = index is not None and 0 <= index < len(members)
+        address = Address.parse(members[index]) if has_address else None
     except BadJobError as error:
         raise BadJobError(f"TF_CONFIG: {error}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadJobError("TF_CONFIG is not JSON with cluster.ps and task") from error
+    if kind not in ("", "ps", "worker", *CHIEFS):
+        raise BadJobError(f"TF_CONFIG: task type is {kind!r}, expected ps, worker or chief")
+    if kind == "worker" and index is not None and any(name in cluster for name in CHIEFS):
+        index += 1
+    return TfConfig(ps, "worker" if kind in CHIEFS else kind, index, address)
+
+
+def _task_index(value: object) -> int:
+    if not re.fullmatch(r"-?\d+", str(value)):
+        raise BadJobError(f"task index is {value!r}, expected a whole number")
+    return int(str(value))

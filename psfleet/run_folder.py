@@ -23,6 +23,8 @@ from psfleet.report.training_metrics import TrainingMetricsLog
 
 LOCAL = "local"
 """The platform of `psfleet train`."""
+HOSTS = "hosts"
+"""The platform of `psfleet task`: processes that no launcher has started."""
 LOCK = ".lock"
 """File that a run locks exclusively while it uses the folder."""
 LOCK_SECS = 0.2
@@ -175,7 +177,7 @@ def check_owner(path: Path, job: Job, fresh: bool, platform: str) -> None:
             "delete that run"
         )
     if found.platform not in ("", platform) and (path / CHECKPOINTS).is_dir():
-        command = "train" if found.platform == LOCAL else f"up --on {found.platform}"
+        command = {LOCAL: "train", HOSTS: "task"}.get(found.platform, f"up --on {found.platform}")
         raise UsageError(
             f"--out {path}: has a run on platform {found.platform}, which `psfleet {command}` continues; expected "
             "another folder, or --fresh to delete that run"

@@ -21,7 +21,7 @@ from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram, load_program
 from psfleet.job.program_files import digest, job_files
 from psfleet.report import html
-from psfleet.service.logs import log_json
+from psfleet.service.logs import log_service
 from psfleet.service.metrics_server import exposing
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
@@ -97,7 +97,7 @@ def serve(settings: Settings, stop: Stop) -> int:
         files = job_files(job, settings.program_folder)
         membership = join(fleet, settings, job, stop, files)
         index, incarnation = membership.member.index, membership.member.incarnation
-        log_json(run=settings.run, role="worker", index=index)
+        log_service(settings.logs_text, run=settings.run, role="worker", index=index)
         logger.info("joined as worker %d", index, extra={"incarnation": incarnation})
         heartbeat = Heartbeat(fleet, index, settings.address, stop, progress, membership.joins, digest(files))
         metrics.add_heartbeat(heartbeat)

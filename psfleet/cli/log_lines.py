@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from psfleet.errors import LostPeerError, UsageError
 from psfleet.launch.local.logs import run_folder_of
 from psfleet.launch.logs import UnknownTaskError
-from psfleet.service.logs import EntriesAfter, parse_line
+from psfleet.service.logs import EntriesAfter, as_text, parse_line
 
 Lines = Iterator[tuple[str, str]]
 """Pairs of a task and a line."""
@@ -53,7 +52,4 @@ def readable(task: str, line: str) -> str:
     entry = parse_line(line)
     if entry is None or "message" not in entry:
         return f"{task} | {line}"
-    when = time.strftime("%H:%M:%S", time.localtime(entry["time"]))
-    text = f"{when} {entry['level'].upper():<7} {task:<9} {entry['message']}"
-    more = entry.get("traceback") or entry.get("details")
-    return f"{text}\n{str(more).rstrip()}" if more else text
+    return as_text(task, entry)

@@ -14,7 +14,7 @@ import typer
 from psfleet import __version__, errors, launch
 from psfleet.addresses import Address, tf_config
 from psfleet.checkpoint import export
-from psfleet.cli import certificates, fleets, runs
+from psfleet.cli import certificates, fleets, runs, tasks
 from psfleet.cli.arguments import Fresh, JobFile, Out, Overrides
 from psfleet.cli.output import guarded, progress_console
 from psfleet.control.client import PsClient
@@ -40,6 +40,7 @@ app = typer.Typer(
 app.add_typer(fleets.app)
 app.add_typer(runs.app)
 app.command()(certificates.certs)
+app.command()(tasks.task)
 
 
 def _print_version(is_wanted: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from psfleet.errors import BadJobError
-from psfleet.service.settings import RECONNECT
+from psfleet.service.channel_options import RECONNECT
 
 if TYPE_CHECKING:
     # Not imported without TLS: it takes 80 ms.

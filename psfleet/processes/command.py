@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 
 class Process(Protocol):
@@ -44,10 +45,22 @@ class Command:
 
     def start_alone(self) -> subprocess.Popen[bytes]:
         """Starts the process in a new Python interpreter."""
-        # -P: the user's current folder must not shadow Python's own modules.
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", self.module],
+                _arguments(self.module),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, env=self.environment,
                 start_new_session=True,
             )  # fmt: skip
+
+
+def become(module: str, environment: Mapping[str, str]) -> NoReturn:
+    """Replaces this process by `python -P -m module`: its process id, files, signals and exit code are the module's."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    arguments = _arguments(module)
+    os.execve(arguments[0], arguments, dict(environment))
+
+
+def _arguments(module: str) -> list[str]:
+    # -P: the user's current folder must not shadow Python's own modules.
+    return [sys.executable, "-P", "-m", module]

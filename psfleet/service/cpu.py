@@ -27,9 +27,14 @@ def cpu_limit(cgroup: Path = CGROUP) -> float:
     return math.inf
 
 
+def num_usable_cpus() -> int:
+    """Number of CPUs on which this process may run; of all where it cannot be restricted (macOS)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def num_cores(cgroup: Path = CGROUP) -> float:
     """Number of cores available to this process; with a limit it can be a fraction."""
-    return min(cpu_limit(cgroup), len(os.sched_getaffinity(0)))
+    return min(cpu_limit(cgroup), num_usable_cpus())
 
 
 def num_threads(cgroup: Path = CGROUP) -> int:
@@ -39,7 +44,7 @@ def num_threads(cgroup: Path = CGROUP) -> int:
     container's CPU time early in each period, and are then throttled until its end.
     """
     limit = cpu_limit(cgroup)
-    return math.ceil(limit) if limit < len(os.sched_getaffinity(0)) else 0
+    return math.ceil(limit) if limit < num_usable_cpus() else 0
 
 
 def share_cores(job: Job, num_cores: float, num_processes: int) -> Job:

@@ -1,4 +1,4 @@
-"""Log formats: JSON lines in services, with run, role, index and step; plain lines on the command line."""
+"""Log formats: JSON lines in services, or text for readers; plain lines on the command line."""
 
 from __future__ import annotations
 
@@ -24,12 +24,39 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """See logging.Formatter; values that JSON cannot represent are converted to text."""
+        return json.dumps(self.entry(record), default=str)
+
+    def entry(self, record: logging.LogRecord) -> dict[str, Any]:
+        """The object that the line represents."""
         line: dict[str, Any] = {"time": round(record.created, 3), "level": record.levelname.lower(), **self._fields}
         line["message"] = record.getMessage()
         line.update({key: value for key, value in vars(record).items() if key not in _STANDARD})
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+        return line
+
+
+class TextLines(JsonLines):
+    """Formats a record as text, as `psfleet logs` does: time, level, task, message, and the lines of a traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See logging.Formatter."""
+        entry = self.entry(record)
+        index = entry.get("index", -1)
+        return as_text(f"{entry['role']}-{index}" if index >= 0 else entry["role"], entry)
+
+
+def as_text(task: str, entry: Mapping[str, Any]) -> str:
+    """An entry for readers, with the local time.
+
+    Args:
+        task: Name of the process: `worker-1`.
+        entry: With `time`, `level` and `message`.
+    """
+    when = time.strftime("%H:%M:%S", time.localtime(entry["time"]))
+    text = f"{when} {entry['level'].upper():<7} {task:<9} {entry['message']}"
+    more = entry.get("traceback") or entry.get("details")
+    return f"{text}\n{str(more).rstrip()}" if more else text
 
 
 def parse_line(line: str | bytes) -> dict[str, Any] | None:
@@ -106,9 +133,15 @@ class RunLogger(logging.LoggerAdapter[logging.Logger]):
         return msg, {**kwargs, "extra": {"run": self._run, **(kwargs.get("extra") or {})}}
 
 
-def log_json(**fields: Any) -> None:
-    """Logs to standard output as JSON lines, each with the given fields."""
-    _install(JsonLines(**fields), logging.StreamHandler(sys.stdout))
+def log_service(is_text: bool, **fields: Any) -> None:
+    """Logs to standard output as JSON lines, each with the given fields, or as text.
+
+    Args:
+        is_text: Whether the lines are for readers.
+        fields: The `role`, and run and index once they are known.
+    """
+    formatter = TextLines(**fields) if is_text else JsonLines(**fields)
+    _install(formatter, logging.StreamHandler(sys.stdout))
 
 
 def log_plain() -> None:

@@ -21,8 +21,8 @@ from psfleet.errors import BadJobError, PsfleetError, StoppedError
 from psfleet.job.program_files import digest, job_files
 from psfleet.service.children import end_group_with_this_process
 from psfleet.service.exit_records import ExitRecord
-from psfleet.service.logs import log_json
-from psfleet.service.settings import Settings, read
+from psfleet.service.logs import log_service
+from psfleet.service.settings import Settings, logs_text, read
 from psfleet.service.signals import SignalListener
 
 logger = logging.getLogger("psfleet")
@@ -30,6 +30,8 @@ logger = logging.getLogger("psfleet")
 TERMINATION_LOG = Path("/dev/termination-log")
 """Default `terminationMessagePath` of a Kubernetes container; the file does not exist elsewhere."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+PARENT_SECS = 0.5
+"""Interval in which a process looks for its parent where the kernel does not announce its death."""
 PR_SET_PDEATHSIG = 1
 """prctl(2): sets the signal that this process receives when its parent dies."""
 
@@ -82,14 +84,14 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
         load: Imports the service, and thereby TensorFlow; called after signals are handled and the exit record is read.
     """
     faulthandler.enable()
-    log_json(role=role)
+    log_service(logs_text(), role=role)
     stop = Stop()
     code, message = errors.BUG, ""
     record = ExitRecord(None)
     try:
         settings = read()
         stop.leaves_on_sigterm = settings.leaves_on_sigterm
-        log_json(run=settings.run, role=role, index=settings.index)
+        log_service(settings.logs_text, run=settings.run, role=role, index=settings.index)
         die_with(settings.parent_pid)
         if settings.parent_pid:
             end_group_with_this_process()
@@ -140,7 +142,7 @@ def _write_termination_message(message: str) -> None:
 
 
 def die_with(parent_pid: int) -> None:
-    """Makes the kernel kill this process when its parent dies.
+    """Makes the kernel kill this process when its parent dies; without Linux, a thread notices it within a second.
 
     Args:
         parent_pid: Process id of the launcher or of its fork server; 0: this process has no such parent.
@@ -148,8 +150,22 @@ def die_with(parent_pid: int) -> None:
     Raises:
         BadJobError: The parent is already dead.
     """
-    if not parent_pid or not sys.platform.startswith("linux"):
+    if not parent_pid:
         return
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    is_linux = sys.platform.startswith("linux")
+    if is_linux:
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         raise BadJobError(f"the launcher with process id {parent_pid} is gone")
+    if not is_linux:
+        threading.Thread(target=_kill_without, args=(parent_pid,), name="parent", daemon=True).start()
+
+
+def _kill_without(parent_pid: int) -> None:
+    """Waits for the end of the parent, and then kills this process, with its process group if it leads one."""
+    pause = threading.Event()
+    while os.getppid() == parent_pid:
+        pause.wait(PARENT_SECS)
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)

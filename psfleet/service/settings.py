@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from psfleet.addresses import DATA_PORT, Address, parse_tf_config
+from psfleet.addresses import DATA_PORT, Address, TfConfig, parse_tf_config
 from psfleet.errors import BadJobError, UsageError
 from psfleet.job.job import Job, job_from_json
+from psfleet.service.channel_options import TENSORFLOW
 
 JOB = "PSFLEET_JOB"
 PROGRAM_FOLDER = "PSFLEET_PROGRAM_FOLDER"
@@ -30,41 +31,16 @@ RECORDS = "PSFLEET_RECORDS"
 ON_SIGTERM = "PSFLEET_ON_SIGTERM"
 START = "PSFLEET_START"
 LAUNCHED = "PSFLEET_LAUNCHED_MS"
+LOG = "PSFLEET_LOG"
+TEXT = "text"
+"""Value of LOG: log lines for readers instead of JSON."""
+TF_CONFIG = "TF_CONFIG"
+"""Set by launchers of TensorFlow jobs."""
 FORK_SERVER = "PSFLEET_FORK_SERVER"
 NO_FORK_SERVER = "none"
 """Value of FORK_SERVER: each process starts in a new interpreter."""
 LEAVE = "leave"
 """Value of ON_SIGTERM: see `Settings.leaves_on_sigterm`."""
-
-RECONNECT = (
-    ("grpc.min_reconnect_backoff_ms", 5000),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.dns_min_time_between_resolutions_ms", 500),
-)
-"""Options of all gRPC channels: a restarted peer, also at another address, is found within two seconds.
-
-By default gRPC waits 20 s for a connection, which is what `min_reconnect_backoff_ms` sets, and resolves a name again
-after 30 s at the earliest.
-"""
-
-_CHANNEL_OPTIONS = ",".join(
-    (
-        "grpc.keepalive_time_ms=10000",
-        "grpc.keepalive_timeout_ms=5000",
-        "grpc.http2.ping_timeout_ms=5000",
-        "grpc.http2.bdp_probe=0",
-        "grpc.http2.lookahead_bytes=8388608",
-        "grpc.http2.max_frame_size=1048576",
-        "grpc.enable_http_proxy=0",
-        *(f"{name}={value}" for name, value in RECONNECT),
-    )
-)
-"""Options of the channels between TensorFlow's servers.
-
-Keepalive detects an unresponsive peer. HTTP/2's default window of 64 KiB, which does not grow without the bandwidth
-probe, and its frames of 16 KiB took 15 % of a step with 118 thousand parameters and 5 % of one with 1.9 million.
-gRPC's default is to connect through `http_proxy`, loopback included; the program's own connections still use it.
-"""
 
 MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": str(32 * 1024 * 1024),
@@ -100,6 +76,7 @@ class Settings:
         start: Identifier of this attempt of the run, which replacements of a process share: of the launcher or the
             Kubernetes Job, or the host name of a container that is restarted; empty: none.
         launched: When a local launcher started the attempt, in seconds since 1970; 0: there is none.
+        logs_text: Whether the log is text for readers instead of JSON lines.
     """
 
     job: Job | None
@@ -117,6 +94,7 @@ class Settings:
     leaves_on_sigterm: bool = False
     start: str = ""
     launched: float = 0.0
+    logs_text: bool = False
 
 
 def read(environ: Mapping[str, str] | None = None) -> Settings:
@@ -126,19 +104,19 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         BadJobError: A setting is missing or invalid; names the variable.
     """
     env = os.environ if environ is None else environ
-    ps: list[Address] = []
-    tf_config_index = None
-    if env.get("TF_CONFIG"):
-        ps, tf_config_index = parse_tf_config(env["TF_CONFIG"])
-    if env.get(PS):
-        ps = [_address(PS, text) for text in env[PS].split(",")]
+    config = tf_config(env)
+    if config is None:
+        config = TfConfig(())
+    elif not config.ps and not env.get(PS):
+        raise BadJobError(f"{TF_CONFIG} has no cluster.ps, expected it or {PS}")
+    own_address = config.address.data if config.address else f"{os.uname().nodename}:{DATA_PORT}"
     return Settings(
         job=_job(env[JOB]) if env.get(JOB) else None,
         program_folder=Path(env.get(PROGRAM_FOLDER) or "."),
         run=_run(env.get(RUN, "")),
-        index=_index(env, tf_config_index),
-        ps=tuple(ps),
-        address=_address(ADDRESS, env.get(ADDRESS) or f"{os.uname().nodename}:{DATA_PORT}"),
+        index=_index(env, config.index),
+        ps=tuple(_address(PS, text) for text in env[PS].split(",")) if env.get(PS) else config.ps,
+        address=_address(ADDRESS, env.get(ADDRESS) or own_address),
         out=Path(env.get(OUT) or "."),
         parent_pid=_integer(PARENT, env.get(PARENT) or "0"),
         cause=env.get(CAUSE, ""),
@@ -148,7 +126,23 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         leaves_on_sigterm=_leaves(env.get(ON_SIGTERM, "")),
         start=env.get(START) or (os.uname().nodename if env.get(RECORDS) else ""),
         launched=_integer(LAUNCHED, env.get(LAUNCHED) or "0") / 1000,
+        logs_text=logs_text(env),
     )
+
+
+def tf_config(environ: Mapping[str, str] | None = None) -> TfConfig | None:
+    """TF_CONFIG of this process; None if it is not set.
+
+    Raises:
+        BadJobError: It is not valid.
+    """
+    text = (os.environ if environ is None else environ).get(TF_CONFIG)
+    return parse_tf_config(text) if text else None
+
+
+def logs_text(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether this process logs text for readers; known before other settings are, whose errors are logged."""
+    return (os.environ if environ is None else environ).get(LOG) == TEXT
 
 
 def for_child(variables: Mapping[str, str]) -> dict[str, str]:
@@ -200,7 +194,7 @@ def prepare_tensorflow(environ: MutableMapping[str, str] | None = None) -> None:
     require_tensorflow()
     env = os.environ if environ is None else environ
     env.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    env.setdefault("TF_GRPC_DEFAULT_OPTIONS", _CHANNEL_OPTIONS)
+    env.setdefault("TF_GRPC_DEFAULT_OPTIONS", TENSORFLOW)
     env.setdefault("KERAS_BACKEND", "tensorflow")
 
 
@@ -235,7 +229,7 @@ def _index(env: Mapping[str, str], tf_config_index: int | None) -> int:
     for name in (INDEX, COMPLETION_INDEX):
         if env.get(name):
             return _integer(name, env[name])
-    return _integer("TF_CONFIG", str(-1 if tf_config_index is None else tf_config_index))
+    return -1 if tf_config_index is None else tf_config_index
 
 
 def _leaves(text: str) -> bool:

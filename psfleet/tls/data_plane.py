@@ -67,19 +67,21 @@ class Direct:
 class Tunnelled:
     """With TLS: TensorFlow uses only loopback, where each task has a fixed port, the same in all containers.
 
-    In the task's own container TensorFlow listens on it, in the others a tunnel to that task.
+    In the task's own container TensorFlow listens on it, in the others a tunnel to that task. On a host without
+    containers, a ps and a worker share loopback: each reaches the other's TensorFlow without a tunnel.
     """
 
     def __init__(self, settings: Settings, role: str, index: int, tunnels: Tunnels) -> None:
         self.own = local_address(role, index)
         self.ps = tuple(local_address("ps", shard) for shard in range(len(settings.ps)))
         self._tunnels = tunnels
+        self._host = settings.address.host
         any_host = "::" if Path("/proc/self/net/if_inet6").exists() else "0.0.0.0"
         accept = Address(any_host, settings.address.port).tunnel
         self._open(accept, self.own.data, "worker" if role == "ps" else "ps", dials=False)
         if role == "worker":
             for local, address in zip(self.ps, settings.ps, strict=True):
-                self._open(local.data, address.tunnel, "ps", dials=True)
+                self._dial(local, address, "ps")
 
     def check(self) -> None:
         """See DataPlane."""
@@ -91,7 +93,12 @@ class Tunnelled:
 
     def meet(self, worker: int, address: str) -> None:
         """See DataPlane."""
-        self._open(local_address("worker", worker).data, Address.parse(address).tunnel, "worker", dials=True)
+        self._dial(local_address("worker", worker), Address.parse(address), "worker")
+
+    def _dial(self, local: Address, address: Address, peer: str) -> None:
+        """Opens the tunnel to a peer, unless it is on this host."""
+        if address.host != self._host:
+            self._open(local.data, address.tunnel, peer, dials=True)
 
     def _open(self, accept: str, connect: str, peer: str, *, dials: bool) -> None:
         from psfleet.tls.tunnel import Route

@@ -21,7 +21,7 @@ from psfleet.layout import Layout
 from psfleet.report import html
 from psfleet.report.schema import EvaluationLog, Report
 from psfleet.run_folder import CHECKPOINTS
-from psfleet.service.logs import log_json
+from psfleet.service.logs import log_service
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
 from worker_service.build_deadline import building
@@ -85,7 +85,7 @@ def conclude(settings: Settings, fleet: FleetClient, stop: Stop, checkpoint: Che
     """
     job = settings.job
     assert job is not None, "saved_final_step() found its checkpoint"
-    log_json(run=settings.run, role="worker", index=0)
+    log_service(settings.logs_text, run=settings.run, role="worker", index=0)
     message = f"step {checkpoint.step} is saved and verified"
     logger.info("%s: the report remains", message, extra={"event": "verified", "step": checkpoint.step})
     disk = Disk()

@@ -142,6 +142,8 @@ class Local:
             settings.METRICS_PORT: "0",
             # The launcher's own environment may be that of a pod, but its processes are not pods.
             settings.ON_SIGTERM: "",
+            # The launcher reads the logs.
+            settings.LOG: "",
             settings.START: self.run,
             settings.LAUNCHED: str(int(time.time() * 1000)),
         }

@@ -7,7 +7,7 @@ import json
 import pytest
 from support.tiny_job import job
 
-from psfleet.addresses import Address, container_addresses, parse_tf_config, tf_config
+from psfleet.addresses import Address, TfConfig, container_addresses, parse_tf_config, tf_config
 from psfleet.errors import BadJobError, UsageError
 
 
@@ -45,17 +45,37 @@ def test_parameter_servers_that_run_already_are_where_the_job_says() -> None:
 )
 def test_the_tf_config_of_a_task_reads_back_as_that_task(task: str, role: str, index: int) -> None:
     fleet = job(fleet={"ps": 2, "workers": 2, "spares": 1})
-    ps, _ = container_addresses(fleet)
+    ps, workers = container_addresses(fleet)
     config = tf_config(fleet, task)
     assert config["task"] == {"type": role, "index": index}
-    assert parse_tf_config(json.dumps(config)) == (ps, index)
+    address = (ps if role == "ps" else workers)[index]
+    assert parse_tf_config(json.dumps(config)) == TfConfig(tuple(ps), role, index, address)
 
 
 def test_the_tf_config_of_no_task_has_the_cluster_alone() -> None:
     fleet = job()
     config = tf_config(fleet, None)
     assert config == {"cluster": {"ps": ["ps-0:2222"], "worker": ["worker-0:2222"]}}
-    assert parse_tf_config(json.dumps(config)) == ([Address("ps-0", 2222)], None)
+    assert parse_tf_config(json.dumps(config)) == TfConfig((Address("ps-0", 2222),))
+
+
+@pytest.mark.parametrize(("kind", "index", "host"), [("chief", 0, "c"), ("worker", 1, "a"), ("worker", 2, "b")])
+def test_a_chief_in_tf_config_is_worker_0_and_the_workers_follow(kind: str, index: int, host: str) -> None:
+    """`tf.estimator` and Kubeflow's TFJob count workers beside the chief from 0."""
+    cluster = {"chief": ["c:1"], "ps": ["p:1"], "worker": ["a:1", "b:1"]}
+    task = {"type": kind, "index": index - (kind == "worker")}
+    found = parse_tf_config(json.dumps({"cluster": cluster, "task": task}))
+    assert found == TfConfig((Address("p", 1),), "worker", index, Address(host, 1))
+
+
+def test_an_index_may_be_a_text_and_its_address_may_be_missing() -> None:
+    config = {"cluster": {"ps": ["p:1"]}, "task": {"type": "worker", "index": "3"}}
+    assert parse_tf_config(json.dumps(config)) == TfConfig((Address("p", 1),), "worker", 3)
+
+
+def test_the_tf_config_of_a_tool_without_ps_has_none() -> None:
+    config = {"cluster": {"worker": ["a"]}, "task": {"type": "evaluator", "index": 0}}
+    assert parse_tf_config(json.dumps(config)) == TfConfig(())
 
 
 @pytest.mark.parametrize("task", ["", "ps", "ps:", "ps:1", "ps:-1", "ps:x", "worker:3", "chief:0", "worker:0:0", ":0"])
@@ -72,8 +92,7 @@ def test_a_task_that_does_not_exist_is_refused_with_those_that_do(task: str) -> 
         "[]",
         "3",
         "{}",
-        '{"cluster": []}',
-        '{"cluster": {"worker": []}}',
+        '{"cluster": null}',
         '{"cluster": {"ps": null}}',
         '{"cluster": {"ps": [3]}}',
         '{"cluster": {"ps": ["a:1"]}, "task": null}',

@@ -29,6 +29,13 @@ def _eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
 
 
+def test_without_an_affinity_all_cpus_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """macOS has no sched_getaffinity."""
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    assert (num_cores(tmp_path), num_threads(tmp_path)) == (5, 0)
+
+
 @pytest.mark.parametrize(
     ("files", "limit"),
     [

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from psfleet.service.logs import EntriesAfter, JsonLines, last_failure, parse_line
+from psfleet.service.logs import EntriesAfter, JsonLines, TextLines, last_failure, parse_line
 
 OWN = {"time": 1.5, "level": "info"}
 
@@ -47,6 +47,20 @@ def test_a_service_reads_what_it_writes() -> None:
     entry = parse_line(JsonLines(role="ps").format(record))
     assert entry is not None
     assert (entry["level"], entry["role"], entry["message"], entry["event"]) == ("info", "ps", "ready", "started")
+
+
+@pytest.mark.parametrize(
+    ("fields", "task"), [({}, "worker   "), ({"index": -1}, "worker   "), ({"index": 12}, "worker-12")]
+)
+def test_a_service_on_a_terminal_writes_time_level_task_message_and_traceback(
+    fields: dict[str, int], task: str
+) -> None:
+    record = logging.makeLogRecord(
+        {"msg": "step %d", "args": (3,), "levelname": "ERROR", "event": "failed", "details": "Traceback …\n"}
+    )
+    first, second = TextLines(role="worker", run="tiny", **fields).format(record).splitlines()
+    assert first[8:] == f" ERROR   {task} step 3"
+    assert second == "Traceback …"
 
 
 def test_the_failure_of_a_process_is_its_own_and_not_a_programs_event_failed() -> None:

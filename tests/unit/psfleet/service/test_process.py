@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -91,3 +92,31 @@ run_service("ps", load)
     with FULL.open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=full, env=buffered, timeout=60, check=False)
     assert done.returncode == 75
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin"])
+def test_a_process_ends_with_its_launcher(tmp_path: Path, platform: str) -> None:
+    """A chain: the launcher starts the service and is killed; the pipe closes when the last of both has ended."""
+    service = f"""
+import os, sys, threading
+from psfleet.service import process
+sys.platform = {platform!r}
+process.die_with(os.getppid())
+print("ready", flush=True)
+threading.Event().wait()
+"""
+    (tmp_path / "service.py").write_text(service)
+    launcher = "import subprocess, sys; subprocess.run([sys.executable, sys.argv[1]])"
+    with subprocess.Popen(
+        [sys.executable, "-c", launcher, str(tmp_path / "service.py")],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    ) as started:  # fmt: skip
+        assert started.stdout is not None
+        assert started.stdout.readline() == "ready\n"
+        started.kill()
+        lines: list[str] = []
+        reader = threading.Thread(target=lambda: lines.extend(started.stdout or ()))
+        reader.start()
+        reader.join(LISTEN_SECS)
+        assert not reader.is_alive(), "the service outlives its launcher"
+    assert lines == []

@@ -92,6 +92,22 @@ def test_the_projects_own_variables_come_before_those_of_the_platform(job: Job) 
     assert (read.index, read.ps) == (0, (Address("a", 1),))
 
 
+def test_a_tf_config_of_another_tool_says_nothing_to_a_process_with_ps_addresses() -> None:
+    """MultiWorkerMirroredStrategy has a cluster without ps, in which another process may have index 0."""
+    config = json.dumps({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}})
+    read = settings.read({"TF_CONFIG": config, "PSFLEET_PS": "ps-0:2222"})
+    assert (read.ps, read.index, read.address.host) == ((Address("ps-0", 2222),), -1, os.uname().nodename)
+    with pytest.raises(BadJobError, match=r"^TF_CONFIG has no cluster\.ps, expected it or PSFLEET_PS$"):
+        settings.read({"TF_CONFIG": config})
+
+
+def test_a_process_is_at_the_address_that_tf_config_names(job: Job) -> None:
+    config = json.dumps(tf_config(job, "worker:1"))
+    assert settings.read({"TF_CONFIG": config}).address == Address("worker-1", 2222)
+    own = settings.read({"TF_CONFIG": config, "PSFLEET_ADDRESS": "10.0.0.1:3000"})
+    assert own.address == Address("10.0.0.1", 3000)
+
+
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
     [
@@ -106,6 +122,11 @@ def test_the_projects_own_variables_come_before_those_of_the_platform(job: Job) 
         ("PSFLEET_ADDRESS", "ps-0", "'ps-0': expected host:port"),
         ("TF_CONFIG", "{", "not JSON with cluster.ps and task"),
         ("TF_CONFIG", '{"cluster": {"ps": ["ps-0"]}}', "'ps-0': expected host:port"),
+        (
+            "TF_CONFIG",
+            '{"cluster": {"ps": ["ps-0:1"]}, "task": {"type": "evaluator", "index": 0}}',
+            "task type is 'evaluator', expected ps, worker or chief",
+        ),
         ("PSFLEET_ON_SIGTERM", "stay", "'stay', expected leave or nothing"),
         ("PSFLEET_RUN", "my_run", "'my_run'"),
     ],
