@@ -19,6 +19,7 @@ from psfleet.launch.kubernetes.pods import Pod, members_of, pods_of, scaled_away
 from psfleet.launch.platform import Member, Request
 from psfleet.manifests import container
 from psfleet.manifests.kubernetes.names import JOB_KEY, PS, RESULTS, WORKER, component_name
+from psfleet.manifests.kubernetes.pod_settings import apply_placement
 from psfleet.manifests.kubernetes.pod_template import reader
 from psfleet.manifests.kubernetes.render import manifests_text, render, tls_secrets
 from psfleet.polling import wait_until
@@ -174,7 +175,7 @@ class Kubernetes:
     def _reader(self, job: Job) -> Iterator[str]:
         """Context manager for a pod that mounts the fleet's volume; returns its name, and deletes it at the end."""
         name = f"{job.name}-{RESULTS}-{secrets.token_hex(3)}"
-        self._cluster.apply([reader(job, name)])
+        self._cluster.apply([apply_placement(job, reader(job, name))])
 
         def state() -> str:
             with translate_errors(f"read pod {name}"):

@@ -19,6 +19,7 @@ from psfleet.manifests.kubernetes.names import (
     selector,
     tls_secret,
 )
+from psfleet.manifests.kubernetes.pod_settings import apply_settings, service_account
 from psfleet.manifests.kubernetes.pod_template import Object, ports, template
 from psfleet.manifests.kubernetes.program_configmap import Files
 from psfleet.manifests.yaml_text import dump, job_text
@@ -50,7 +51,11 @@ def render(job: Job, job_file: Path) -> list[Object]:
     """All objects of a fleet; see `manifests_text`."""
     files = Files.of(job_file.resolve().parent) if job.container.program == "mount" else None
     roles = [PS, WORKER] if num_own_ps(job) else [WORKER]
-    objects = [_object("v1", "ServiceAccount", job, role, automountServiceAccountToken=False) for role in roles]
+    objects = [
+        _object("v1", "ServiceAccount", job, role, automountServiceAccountToken=False)
+        for role in roles
+        if service_account(job, role) is None
+    ]
     objects += [_config(job), _claim(job), _service(job), _policy(job)]
     if PS in roles:
         objects += [_disruption_budget(job), _ps(job)]
@@ -88,7 +93,7 @@ def _service(job: Job) -> Object:
 
 
 def _policy(job: Job) -> Object:
-    """Allows traffic between ps and workers, and to the cluster's DNS and to ps outside the fleet; nothing else."""
+    """Allows traffic between ps and workers, to DNS, to ps outside the fleet, and what the job adds; nothing else."""
     fleet = {"matchLabels": selector(job.name)}
     peers = {**fleet, "matchExpressions": [{"key": COMPONENT, "operator": "In", "values": [PS, WORKER]}]}
     open_ports = [{"protocol": "TCP", "port": port} for port in ports(job).values()]
@@ -105,6 +110,7 @@ def _policy(job: Job) -> Object:
     }
     if job.fleet.ps_addresses is not None:
         spec["egress"].append({"ports": [{"protocol": "TCP", "port": port} for port in _ports_elsewhere(job)]})
+    spec["egress"] += job.kubernetes.egress
     return _object("networking.k8s.io/v1", "NetworkPolicy", job, spec=spec)
 
 
@@ -125,8 +131,8 @@ def _disruption_budget(job: Job) -> Object:
 
 
 def _ps(job: Job) -> Object:
-    spec = {**_job_spec(job, job.fleet.ps), "maxFailedIndexes": 0, "template": template(job, PS, None)}
-    return _object("batch/v1", "Job", job, PS, spec=spec)
+    pods = apply_settings(job, PS, template(job, PS, None))
+    return _job_object(job, PS, {**_job_spec(job, job.fleet.ps), "maxFailedIndexes": 0, "template": pods})
 
 
 def _workers(job: Job, files: Files | None) -> Object:
@@ -140,9 +146,17 @@ def _workers(job: Job, files: Files | None) -> Object:
         **_job_spec(job, replicas),
         "maxFailedIndexes": min(replicas - least, least),
         "successPolicy": {"rules": [{"succeededIndexes": "0"}]},
-        "template": template(job, WORKER, files),
+        "template": apply_settings(job, WORKER, template(job, WORKER, files)),
     }
-    return _object("batch/v1", "Job", job, WORKER, spec=spec)
+    return _job_object(job, WORKER, spec)
+
+
+def _job_object(job: Job, role: str, spec: Object) -> Object:
+    content = _object("batch/v1", "Job", job, role, spec=spec)
+    content["metadata"]["labels"] = {**job.kubernetes.job_labels, **content["metadata"]["labels"]}
+    if job.kubernetes.job_annotations:
+        content["metadata"]["annotations"] = dict(job.kubernetes.job_annotations)
+    return content
 
 
 def tls_secrets(job: Job) -> list[dict[str, Any]]:
