@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -53,3 +54,15 @@ def readable(task: str, line: str) -> str:
     text = f"{when} {entry['level'].upper():<7} {task:<9} {entry['message']}"
     more = entry.get("traceback") or entry.get("details")
     return f"{text}\n{str(more).rstrip()}" if more else text
+
+
+def seconds(text: str) -> float:
+    """Parses a duration: 30s, 5m, 2h, 1d, or a number of seconds.
+
+    Raises:
+        UsageError: The text is none of these.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
+    if found is None:
+        raise UsageError(f"--since {text!r}: expected a number of seconds, or a number with s, m, h or d")
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]

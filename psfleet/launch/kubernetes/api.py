@@ -8,16 +8,16 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
-from kubernetes import client, config
+from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 from kubernetes.client.rest import RESTClientObject
-from kubernetes.config.config_exception import ConfigException
 from kubernetes.dynamic import DynamicClient
 from kubernetes.dynamic.exceptions import ResourceNotFoundError
 from urllib3.exceptions import HTTPError
 from websocket import WebSocketException
 
 from psfleet.errors import LostPeerError, UsageError, innermost
+from psfleet.launch.kubernetes.configuration import WITHOUT, configuration
 from psfleet.launch.platform import lines_of
 from psfleet.manifests.kubernetes.names import MANAGED_BY, selector, selector_text
 
@@ -27,7 +27,6 @@ FOLLOW_SECS = 300
 """How long a log that is followed may have no new line before it is opened again: its connection may be dead."""
 MANAGER = "psfleet"
 """Owner of the fields that `psfleet up` applies."""
-WITHOUT = "`psfleet train JOB` needs no cluster"
 NOT_FOUND = 404
 TEMPORARY = (408, 429)
 SERVER_ERROR = 500
@@ -76,29 +75,28 @@ class _Transport(RESTClientObject):
 
 
 class Cluster:
-    """The current context of the kubeconfig file: its cluster, its namespace, its user.
+    """A cluster as one user sees it, by a context of the kubeconfig file or, in a pod without one, by its own account.
 
     Attributes:
         namespace: Where fleets run.
         core, batch: Clients of these groups of the API.
-
-    Raises (from the constructor):
-        UsageError: No cluster is configured, or it cannot be reached or is too old.
     """
 
-    def __init__(self) -> None:
-        try:
-            config.load_kube_config()
-            _, context = config.list_kube_config_contexts()
-        except (ConfigException, OSError, TypeError) as error:
-            raise UsageError(
-                f"no Kubernetes cluster is configured ({innermost(error)}): set KUBECONFIG; {WITHOUT}"
-            ) from error
-        settings = client.Configuration.get_default_copy()
+    def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
+        """Connects to a cluster.
+
+        Args:
+            context: Of the kubeconfig file; None: the current one.
+            namespace: None: that of the context.
+
+        Raises:
+            UsageError: No cluster is configured, or it cannot be reached or is too old.
+        """
+        settings, configured = configuration(context)
         settings.retries = False
         self.api = client.ApiClient(settings)
         self.api.rest_client = _Transport(settings)
-        self.namespace: str = context["context"].get("namespace", "default")
+        self.namespace = namespace or configured
         self.core = client.CoreV1Api(self.api)
         self.batch = client.BatchV1Api(self.api)
         self._require_version()

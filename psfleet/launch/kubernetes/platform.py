@@ -57,7 +57,8 @@ class Kubernetes:
     settle_secs = 0.0
     restarts_stopped = True
 
-    def __init__(self) -> None:
+    def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
+        self._context, self._namespace = context, namespace
         self._has_listed = False
 
     @property
@@ -169,7 +170,7 @@ class Kubernetes:
 
     @cached_property
     def _cluster(self) -> Cluster:
-        return Cluster()
+        return Cluster(self._context, self._namespace)
 
     @contextmanager
     def _reader(self, job: Job) -> Iterator[str]:
