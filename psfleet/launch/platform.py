@@ -53,6 +53,7 @@ class Member:
         health: healthy, unhealthy, starting, or empty.
         problem: Why its process does not start, in one line; empty: there is nothing to say.
         needs_user: Whether the problem persists until a user acts.
+        is_held: Whether a queue or a user holds it back, for as long as they want.
         note: What happened to it before, in one line.
         host: Host name of a worker in the chief's table of the fleet, which has the index that the worker leased.
         url: At which its pages are reached from this machine; empty: it has none.
@@ -73,6 +74,7 @@ class Member:
     health: str = ""
     problem: str = ""
     needs_user: bool = False
+    is_held: bool = False
     note: str = ""
     host: str = ""
     url: str = ""

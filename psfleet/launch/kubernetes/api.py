@@ -126,6 +126,12 @@ class Cluster:
         """V1PersistentVolumeClaims that a fleet made."""
         return self._listed(self.core.list_namespaced_persistent_volume_claim, name)
 
+    def events(self, uid: str) -> list[Any]:
+        """CoreV1Events of the object with a uid; the API keeps them for an hour."""
+        with translate_errors("list events"):
+            selected = f"involvedObject.uid={uid}"
+            return list(self.core.list_namespaced_event(self.namespace, field_selector=selected).items)
+
     def _listed(self, listing: Callable[..., Any], name: str | None) -> list[Any]:
         with translate_errors("list the parts of fleets"):
             return list(listing(self.namespace, label_selector=_label_selector(name)).items)

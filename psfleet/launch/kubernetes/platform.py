@@ -14,6 +14,7 @@ from typing import Any
 from psfleet.errors import LostPeerError, UsageError
 from psfleet.job.job import Job, job_from_json
 from psfleet.launch.kubernetes.api import Cluster, translate_errors
+from psfleet.launch.kubernetes.events import WaitReasons
 from psfleet.launch.kubernetes.exec import execute
 from psfleet.launch.kubernetes.pods import Pod, members_of, pods_of, scaled_away
 from psfleet.launch.platform import Member, Request
@@ -93,7 +94,8 @@ class Kubernetes:
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
         """See `Platform`. After a first success, a refusal may be temporary: an expired token, a restarting server."""
         try:
-            members = members_of(self._cluster.jobs(name), pods_of(self._cluster.pods(name)))
+            jobs, pods = self._cluster.jobs(name), pods_of(self._cluster.pods(name))
+            members = members_of(jobs, pods, self._reasons.of(jobs, pods))
         except UsageError as error:
             if self._has_listed:
                 raise LostPeerError(str(error)) from error
@@ -172,6 +174,10 @@ class Kubernetes:
     def _cluster(self) -> Cluster:
         return Cluster(self._context, self._namespace)
 
+    @cached_property
+    def _reasons(self) -> WaitReasons:
+        return WaitReasons(self._cluster)
+
     @contextmanager
     def _reader(self, job: Job) -> Iterator[str]:
         """Context manager for a pod that mounts the fleet's volume; returns its name, and deletes it at the end."""
@@ -181,7 +187,7 @@ class Kubernetes:
         def state() -> str:
             with translate_errors(f"read pod {name}"):
                 pod = Pod(self._cluster.core.read_namespaced_pod(name, self._cluster.namespace))
-            return pod.problem() or pod.state()
+            return pod.problem() or self._reasons.of([], [pod]).get(pod.uid) or pod.state()
 
         try:
             what = f"pod {name}, which copies the results"

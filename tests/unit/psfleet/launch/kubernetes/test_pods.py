@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from psfleet.launch.kubernetes.pods import Pod, failed_indexes, members_of, pods_of, verdict
+from psfleet.launch.kubernetes.jobs import failed_indexes, verdict
+from psfleet.launch.kubernetes.pods import Pod, members_of, pods_of
 from psfleet.launch.platform import Member
 
 LABELS = {
