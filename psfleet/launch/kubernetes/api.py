@@ -175,8 +175,8 @@ class Cluster:
         with translate_errors(f"delete pod {name}"), suppress_missing():
             self.core.delete_namespaced_pod(name, self.namespace)
 
-    def log(self, pod: str, tail: int | None = None, follow: bool = False) -> Iterator[str]:
-        """The lines of a pod's log; none if the pod or its log is missing, or once the connection breaks.
+    def log(self, pod: str, container: str, tail: int | None = None, follow: bool = False) -> Iterator[str]:
+        """The lines of the log of a container; none if its pod or its log is missing, or once the connection breaks.
 
         Args:
             tail: Only this many of the last lines; None: all.
@@ -186,7 +186,13 @@ class Cluster:
         limits = (ANSWER_SECS, FOLLOW_SECS if follow else ANSWER_SECS)
         with suppress(*API_ERRORS):
             reply = self.core.read_namespaced_pod_log(
-                pod, self.namespace, follow=follow, _preload_content=False, _request_timeout=limits, **options
+                pod,
+                self.namespace,
+                container=container,
+                follow=follow,
+                _preload_content=False,
+                _request_timeout=limits,
+                **options,
             )
             yield from lines_of(reply.stream(decode_content=False))
 

@@ -116,7 +116,7 @@ class Kubernetes:
 
     def stop(self, chief: Member, timeout_secs: float) -> None:
         """See `Platform`. The pod is not deleted: that sends SIGTERM, at which a chief ends without ending the run."""
-        for _ in execute(self._cluster, chief.name, INTERRUPT):
+        for _ in execute(self._cluster, chief.name, WORKER, INTERRUPT):
             continue
         limit = math.ceil(timeout_secs) + REMOVAL_SECS
 
@@ -129,7 +129,7 @@ class Kubernetes:
     def log(self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """See `Platform`. Each pod has its own log; without `follow` and `tail`, the logs of all pods of the index."""
         if follow or tail is not None:
-            return self._cluster.log(member.name, tail, follow)
+            return self._cluster.log(member.name, PS if member.role == PS else WORKER, tail, follow)
         return self._log_of_index(member)
 
     def has_results(self, name: str) -> bool:
@@ -140,7 +140,7 @@ class Kubernetes:
     def tar(self, job: Job, names: Sequence[str]) -> Iterator[Iterator[Iterator[bytes]]]:
         """See `Platform`. A pod that only reads the volume packs it into a stream of the API."""
         with self._reader(job) as pod:
-            yield iter([execute(self._cluster, pod, PACK)])
+            yield iter([execute(self._cluster, pod, RESULTS, PACK)])
 
     def scale(self, job: Job, workers: int) -> None:
         """See `Platform`."""
@@ -168,7 +168,7 @@ class Kubernetes:
         place = PS if member.role == PS else WORKER, member.index
         for pod in pods_of(self._cluster.pods(member.fleet)):
             if (pod.component, pod.index) == place:
-                yield from self._cluster.log(pod.name)
+                yield from self._cluster.log(pod.name, pod.component)
 
     @cached_property
     def _cluster(self) -> Cluster:

@@ -41,13 +41,13 @@ class Pod:
 
     @property
     def is_over(self) -> bool:
-        """Whether its process has ended."""
-        return self.content.status.phase in ("Succeeded", "Failed")
+        """Whether its process has ended; containers that the cluster added may still run."""
+        return self._ended is not None or self.content.status.phase in ("Succeeded", "Failed")
 
     @property
     def has_failed(self) -> bool:
         """Whether its process has ended, and not well."""
-        return bool(self.content.status.phase == "Failed")
+        return self.exit_code not in (None, DONE) or self.content.status.phase == "Failed"
 
     @property
     def has_node(self) -> bool:

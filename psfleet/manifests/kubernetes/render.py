@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,10 @@ HEADER = """\
 #   {command}
 # Change the job file and render again.
 """
-DNS_PORT = 53
+DNS_PORTS = (53, 5353)
+"""Ports of the cluster's resolver, wherever it runs: a policy sees the port of its pod, which is 5353 on OpenShift."""
+FETCH_SECS = 300
+"""How long ended Jobs are kept at least, so that `psfleet up` sees their end and copies the results."""
 
 
 def manifests_text(job: Job, job_file: Path, command: str) -> str:
@@ -97,16 +101,12 @@ def _policy(job: Job) -> Object:
     fleet = {"matchLabels": selector(job.name)}
     peers = {**fleet, "matchExpressions": [{"key": COMPONENT, "operator": "In", "values": [PS, WORKER]}]}
     open_ports = [{"protocol": "TCP", "port": port} for port in ports(job).values()]
-    dns = {
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
-        "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
-    }
-    dns_ports = [{"protocol": protocol, "port": DNS_PORT} for protocol in ("UDP", "TCP")]
+    dns_ports = [{"protocol": protocol, "port": port} for port in DNS_PORTS for protocol in ("UDP", "TCP")]
     spec: Object = {
         "podSelector": fleet,
         "policyTypes": ["Ingress", "Egress"],
         "ingress": [{"from": [{"podSelector": peers}], "ports": open_ports}],
-        "egress": [{"to": [{"podSelector": peers}], "ports": open_ports}, {"to": [dns], "ports": dns_ports}],
+        "egress": [{"to": [{"podSelector": peers}], "ports": open_ports}, {"ports": dns_ports}],
     }
     if job.fleet.ps_addresses is not None:
         spec["egress"].append({"ports": [{"protocol": "TCP", "port": port} for port in _ports_elsewhere(job)]})
@@ -132,7 +132,7 @@ def _disruption_budget(job: Job) -> Object:
 
 def _ps(job: Job) -> Object:
     pods = apply_settings(job, PS, template(job, PS, None))
-    return _job_object(job, PS, {**_job_spec(job, job.fleet.ps), "maxFailedIndexes": 0, "template": pods})
+    return _job_object(job, PS, {**_job_spec(job, PS, job.fleet.ps), "maxFailedIndexes": 0, "template": pods})
 
 
 def _workers(job: Job, files: Files | None) -> Object:
@@ -143,7 +143,7 @@ def _workers(job: Job, files: Files | None) -> Object:
     """
     replicas, least = job.fleet.replicas, job.least_workers
     spec = {
-        **_job_spec(job, replicas),
+        **_job_spec(job, WORKER, replicas),
         "maxFailedIndexes": min(replicas - least, least),
         "successPolicy": {"rules": [{"succeededIndexes": "0"}]},
         "template": apply_settings(job, WORKER, template(job, WORKER, files)),
@@ -182,17 +182,22 @@ def tls_secrets(job: Job) -> list[dict[str, Any]]:
     return secrets
 
 
-def _job_spec(job: Job, pods: int) -> Object:
+def _job_spec(job: Job, role: str, pods: int) -> Object:
     """The settings that both Jobs share. `suspend` is left to a queue of jobs (Kueue).
 
     A pod is replaced only after it has ended, so there are never two of one index. The Job restarts, not the kubelet,
     because only a Job distinguishes exit codes. Permanent ones end it. Ends that have a cause outside the pod are not
     counted against the limit of restarts: `psfleet down`, and pods that are deleted, evicted or suspended.
     """
+
+    def of_codes(codes: Iterable[int]) -> Object:
+        # Not those of a container that the cluster adds to the pod.
+        return {"containerName": role, "operator": "In", "values": sorted(codes)}
+
     rules = [
-        {"action": "FailJob", "onExitCodes": {"operator": "In", "values": sorted(PERMANENT_CODES)}},
+        {"action": "FailJob", "onExitCodes": of_codes(PERMANENT_CODES)},
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        {"action": "Ignore", "onExitCodes": {"operator": "In", "values": sorted(STOPPED)}},
+        {"action": "Ignore", "onExitCodes": of_codes(STOPPED)},
     ]
     return {
         "completionMode": "Indexed",
@@ -202,5 +207,5 @@ def _job_spec(job: Job, pods: int) -> Object:
         "podFailurePolicy": {"rules": rules},
         "podReplacementPolicy": "Failed",
         "activeDeadlineSeconds": job.container.active_secs,
-        "ttlSecondsAfterFinished": job.container.keep_secs,
+        "ttlSecondsAfterFinished": max(job.container.keep_secs, FETCH_SECS),
     }

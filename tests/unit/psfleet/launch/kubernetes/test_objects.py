@@ -130,10 +130,10 @@ def test_pods_that_do_not_go_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_chief_gets_sigint_and_its_pod_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[tuple[str, tuple[str, ...]]] = []
+    said: list[tuple[str, str, tuple[str, ...]]] = []
 
-    def execute(cluster: Recording, pod: str, command: tuple[str, ...]) -> Iterator[bytes]:
-        said.append((pod, command))
+    def execute(cluster: Recording, pod: str, container: str, command: tuple[str, ...]) -> Iterator[bytes]:
+        said.append((pod, container, command))
         yield b""
 
     monkeypatch.setattr(module, "execute", execute)
@@ -142,5 +142,5 @@ def test_a_chief_gets_sigint_and_its_pod_is_waited_for(monkeypatch: pytest.Monke
     states = iter([False, True])
     monkeypatch.setattr(cluster, "pods", lambda name: [SimpleNamespace(name="chief-x", is_over=next(states))])
     platform(cluster).stop(Member("small", "chief", 0, "chief-x", "running"), 1.0)
-    assert said == [("chief-x", ("sh", "-c", "kill -INT 1"))]
+    assert said == [("chief-x", "worker", ("sh", "-c", "kill -INT 1"))]
     assert next(states, None) is None, "until it has ended"

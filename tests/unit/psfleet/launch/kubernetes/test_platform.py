@@ -63,8 +63,9 @@ class ScriptedCluster:
         content = {"metadata": {"name": "small", "uid": "claim"}, "status": {"phase": "Bound"}}
         return [read(content, "V1PersistentVolumeClaim")] if name == "small" else []
 
-    def log(self, pod: str, tail: int | None = None, follow: bool = False) -> Iterator[str]:
+    def log(self, pod: str, container: str, tail: int | None = None, follow: bool = False) -> Iterator[str]:
         """See `Cluster`."""
+        assert container == "worker"
         lines = [f"{pod} 1", f"{pod} 2"]
         return iter(lines if tail is None else lines[-tail:])
 
