@@ -28,6 +28,7 @@ from psfleet.launch.platform import COMPOSE, Platform, Request, platform
 from psfleet.launch.results import collect, fetch
 from psfleet.launch.status import TaskStatus, statuses
 from psfleet.launch.up import down as take_down
+from psfleet.launch.up import remove as remove_fleet
 from psfleet.launch.up import scale as scale_fleet
 from psfleet.launch.up import start
 from psfleet.launch.watcher import FleetWatcher
@@ -71,7 +72,7 @@ def up(
             FleetWatcher(place, loaded, listener).run()
         report = collect(place, loaded.name, folder, on)
         summary(console, report, folder)
-        take_down(place, loaded.name, results=False)
+        remove_fleet(place, loaded.name)
     except KeyboardInterrupt:
         where = ["--on", on, *_words({"--context": context, "--namespace": namespace})]
         again = shlex.join(["psfleet", "up", str(job), *where, *_options(overrides, out)])

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cached_property
 from typing import Any
 
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 from kubernetes.client.rest import RESTClientObject
-from kubernetes.dynamic import DynamicClient
-from kubernetes.dynamic.exceptions import ResourceNotFoundError
 from urllib3.exceptions import HTTPError
 from websocket import WebSocketException
 
@@ -25,8 +22,6 @@ OLDEST_VERSION = (1, 33)
 ANSWER_SECS = 30
 FOLLOW_SECS = 300
 """How long a log that is followed may have no new line before it is opened again: its connection may be dead."""
-MANAGER = "psfleet"
-"""Owner of the fields that `psfleet up` applies."""
 NOT_FOUND = 404
 TEMPORARY = (408, 429)
 SERVER_ERROR = 500
@@ -141,34 +136,6 @@ class Cluster:
         with translate_errors(f"read ConfigMap {name}"), suppress_missing():
             return self.core.read_namespaced_config_map(name, self.namespace).data or {}
         return {}
-
-    def apply(self, objects: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """Server-side apply; returns the objects as the API has stored them."""
-        applied = []
-        for content in objects:
-            with translate_errors(f"apply {content['kind']} {content['metadata']['name']}"):
-                resource = self._dynamic.resources.get(api_version=content["apiVersion"], kind=content["kind"])
-                applied.append(
-                    resource.server_side_apply(
-                        body=dict(content), namespace=self.namespace, field_manager=MANAGER, force_conflicts=True
-                    )
-                )
-        return applied
-
-    def remove_all(self, name: str, kinds: Sequence[tuple[str, str]]) -> None:
-        """Deletes a fleet's objects of the given kinds (API version and kind), and the objects that they own."""
-        where = {"namespace": self.namespace}
-        for version, kind in kinds:
-            with translate_errors(f"delete {kind} of fleet {name}"), suppress(ResourceNotFoundError):
-                resource = self._dynamic.resources.get(api_version=version, kind=kind)
-                for item in resource.get(**where, label_selector=_label_selector(name)).items:
-                    with suppress_missing():
-                        resource.delete(name=item.metadata.name, **where, body={"propagationPolicy": "Background"})
-
-    @cached_property
-    def _dynamic(self) -> DynamicClient:
-        """A client for objects of any kind; it asks the API which kinds there are."""
-        return DynamicClient(self.api)
 
     def delete_pod(self, name: str) -> None:
         """Asks a pod to end, if it is there."""

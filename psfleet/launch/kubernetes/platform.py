@@ -16,6 +16,7 @@ from psfleet.job.job import Job, job_from_json
 from psfleet.launch.kubernetes.api import Cluster, translate_errors
 from psfleet.launch.kubernetes.events import WaitReasons
 from psfleet.launch.kubernetes.exec import execute
+from psfleet.launch.kubernetes.objects import FleetObjects
 from psfleet.launch.kubernetes.pods import Pod, members_of, pods_of, scaled_away
 from psfleet.launch.platform import Member, Request
 from psfleet.manifests import container
@@ -75,14 +76,15 @@ class Kubernetes:
         """See `Platform`."""
         job = request.job
         objects = render(job, request.job_file) + tls_secrets(job)
+        self._objects.require_own(job.name, objects)
         self.remove(job.name, results=request.fresh)
         last = ("Job", component_name(job.name, WORKER))
         workers = next(each for each in objects if (each["kind"], each["metadata"]["name"]) == last)
         # The workers' Job is created last, because its pods need the other objects.
         others = [each for each in objects if each is not workers]
-        self._cluster.apply(others)
-        (owner,) = self._cluster.apply([workers])
-        self._cluster.apply([_owned(each, owner) for each in others if each["kind"] != VOLUME[1]])
+        self._objects.apply(job.name, others)
+        (owner,) = self._objects.apply(job.name, [workers])
+        self._objects.set_owner([each for each in others if each["kind"] != VOLUME[1]], owner)
 
     def job(self, name: str) -> Job:
         """See `Platform`."""
@@ -154,12 +156,12 @@ class Kubernetes:
         jobs, claims = self._cluster.jobs(name), self._cluster.claims(name) if results else []
         if jobs:
             pods = self._cluster.pods(name)
-            self._cluster.remove_all(name, KINDS)
+            self._objects.remove_all(name, KINDS)
             grace = max([pod.spec.termination_grace_period_seconds or 0 for pod in pods], default=0)
             what = f"the pods of fleet {name} to end"
             _wait_until_gone(name, [self._cluster.jobs, self._cluster.pods], grace + REMOVAL_SECS, what)
         if claims:
-            self._cluster.remove_all(name, [VOLUME])
+            self._objects.remove_all(name, [VOLUME])
             _wait_until_gone(name, [self._cluster.claims], REMOVAL_SECS, f"the volume of fleet {name} to go")
         return bool(jobs or claims)
 
@@ -175,6 +177,10 @@ class Kubernetes:
         return Cluster(self._context, self._namespace)
 
     @cached_property
+    def _objects(self) -> FleetObjects:
+        return FleetObjects(self._cluster)
+
+    @cached_property
     def _reasons(self) -> WaitReasons:
         return WaitReasons(self._cluster)
 
@@ -182,7 +188,7 @@ class Kubernetes:
     def _reader(self, job: Job) -> Iterator[str]:
         """Context manager for a pod that mounts the fleet's volume; returns its name, and deletes it at the end."""
         name = f"{job.name}-{RESULTS}-{secrets.token_hex(3)}"
-        self._cluster.apply([apply_placement(job, reader(job, name))])
+        self._objects.apply(job.name, [apply_placement(job, reader(job, name))])
 
         def state() -> str:
             with translate_errors(f"read pod {name}"):
@@ -195,12 +201,6 @@ class Kubernetes:
             yield name
         finally:
             self._cluster.delete_pod(name)
-
-
-def _owned(content: dict[str, Any], owner: Any) -> dict[str, Any]:
-    """An object with an owner: Kubernetes deletes it with that object."""
-    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": owner.metadata.name, "uid": owner.metadata.uid}
-    return {**content, "metadata": {**content["metadata"], "ownerReferences": [reference]}}
 
 
 def _wait_until_gone(name: str, listings: Sequence[Callable[[str], list[Any]]], timeout_secs: float, what: str) -> None:

@@ -22,6 +22,7 @@ from psfleet.launch.kubernetes import api
 from psfleet.launch.kubernetes import exec as pod_exec
 from psfleet.launch.kubernetes.api import Cluster
 from psfleet.launch.kubernetes.exec import execute
+from psfleet.launch.kubernetes.objects import FleetObjects
 
 LOG = "/api/v1/namespaces/here/pods/pod-1/log"
 
@@ -82,12 +83,14 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("call", ["list", "read", "apply", "delete", "remove", "run"])
 def test_a_call_that_the_api_does_not_answer_has_a_deadline(cluster: Cluster, call: str) -> None:
+    objects = FleetObjects(cluster)
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "small"}}
     calls = {
         "list": lambda: cluster.pods("small"),
         "read": lambda: cluster.config_map("small"),
-        "apply": lambda: cluster.apply([{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "small"}}]),
+        "apply": lambda: objects.apply("small", [secret]),
         "delete": lambda: cluster.delete_pod("small"),
-        "remove": lambda: cluster.remove_all("small", [("v1", "Secret")]),
+        "remove": lambda: objects.remove_all("small", [("v1", "Secret")]),
         "run": lambda: list(execute(cluster, "pod-1", "ps", ["tar"])),
     }
     with pytest.raises(LostPeerError, match="Kubernetes does not answer"):
