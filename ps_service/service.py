@@ -46,7 +46,7 @@ def _serve(settings: Settings, stop: Stop, plane: DataPlane, identity: Identity 
     servicer = ControlServicer(target, settings.run, settings.cause, plane)
     metrics = PsMetrics(max(settings.index, 0))
     with (
-        serving(settings.address, servicer, identity, stop.event),
+        serving(settings.address, servicer, identity, stop.event, stop.probes.note_answer),
         exposing(settings, lambda: metrics.read(servicer.runs())),
     ):
         logger.info("ps is ready at %s", settings.address.data)

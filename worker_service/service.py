@@ -85,7 +85,7 @@ def serve(settings: Settings, stop: Stop) -> int:
     identity = read_identity(settings.tls, "worker")
     with (
         FleetClient(settings.ps, settings.run, identity) as fleet,
-        serving(settings.address, identity=identity, stopping=stop.event),
+        serving(settings.address, identity=identity, stopping=stop.event, answered=stop.probes.note_answer),
         exposing(settings, metrics.read),
     ):
         if settings.index == 0:

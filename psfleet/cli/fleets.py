@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import shlex
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from threading import Event
 from typing import Annotated
@@ -17,11 +17,11 @@ from rich.console import Console
 
 from psfleet import errors
 from psfleet.cli import log_lines
-from psfleet.cli.arguments import Fresh, JobFile, Out, Overrides
+from psfleet.cli.arguments import Context, Fleet, Fresh, JobFile, Namespace, On, OnOrHere, Out, Overrides, name_of
 from psfleet.cli.output import progress_console
 from psfleet.cli.status_table import table_of
 from psfleet.errors import LostPeerError, UsageError
-from psfleet.job.job import NAME_PATTERN, load_job
+from psfleet.job.job import load_job
 from psfleet.launch.local.logs import local_logs
 from psfleet.launch.local.status import ended_run, local_statuses
 from psfleet.launch.logs import fleet_logs
@@ -29,6 +29,7 @@ from psfleet.launch.platform import COMPOSE, Platform, Request, platform
 from psfleet.launch.results import collect, fetch
 from psfleet.launch.status import TaskStatus, statuses
 from psfleet.launch.up import down as take_down
+from psfleet.launch.up import remove as remove_fleet
 from psfleet.launch.up import scale as scale_fleet
 from psfleet.launch.up import start
 from psfleet.launch.watcher import FleetWatcher
@@ -42,20 +43,21 @@ WATCH_SECS = 2.0
 
 app = typer.Typer()
 
-On = Annotated[str, typer.Option("--on", metavar="PLATFORM", help="compose or kubernetes.")]
-OnOrHere = Annotated[
-    str | None,
-    typer.Option("--on", metavar="PLATFORM", help="compose or kubernetes; by default runs on this machine, too."),
-]
-Fleet = Annotated[str, typer.Argument(metavar="JOB", help="The job file, or the job's name.", show_default=False)]
-
 
 @app.command()
-def up(job: JobFile, on: On = COMPOSE, overrides: Overrides = None, out: Out = None, fresh: Fresh = False) -> None:
+def up(
+    job: JobFile,
+    on: On = COMPOSE,
+    overrides: Overrides = None,
+    out: Out = None,
+    fresh: Fresh = False,
+    context: Context = None,
+    namespace: Namespace = None,
+) -> None:
     """Train a job in containers; attach to it if it runs, resume from its newest checkpoint if it does not."""
     loaded = load_job(job, overrides or ())
     folder = out if out is not None else default_folder(loaded.name, on)
-    place = platform(on)
+    place = platform(on, context, namespace)
     console = progress_console()
     check_owner(folder, loaded, fresh, on)
     try:
@@ -71,12 +73,13 @@ def up(job: JobFile, on: On = COMPOSE, overrides: Overrides = None, out: Out = N
             FleetWatcher(place, loaded, listener).run()
         report = collect(place, loaded.name, folder, on)
         summary(console, report, folder)
-        take_down(place, loaded.name, results=False)
+        remove_fleet(place, loaded.name)
     except KeyboardInterrupt:
-        words = ["psfleet", "up", str(job), "--on", on, *_options(overrides, out)]
+        where = ["--on", on, *_words({"--context": context, "--namespace": namespace})]
+        again = shlex.join(["psfleet", "up", str(job), *where, *_options(overrides, out)])
         text = (
-            f"detached; the run continues. `{shlex.join(words)}` reattaches to it, "
-            f"`{shlex.join(['psfleet', 'down', loaded.name, '--on', on])}` saves and ends it."
+            f"detached; the run continues. `{again}` reattaches to it, "
+            f"`{shlex.join(['psfleet', 'down', loaded.name, *where])}` saves and ends it."
         )
         console.print(text, markup=False, highlight=False)
         raise typer.Exit(INTERRUPTED) from None
@@ -84,12 +87,14 @@ def up(job: JobFile, on: On = COMPOSE, overrides: Overrides = None, out: Out = N
 
 
 @app.command()
-def results(job: Fleet, on: On = COMPOSE, out: Out = None) -> None:
+def results(
+    job: Fleet, on: On = COMPOSE, out: Out = None, context: Context = None, namespace: Namespace = None
+) -> None:
     """Copy what a run has on its platform to the run folder, also after `psfleet down`."""
-    name = _name(job)
+    name = name_of(job)
     loaded = load_job(Path(job)) if Path(job).is_file() else None
     folder = out if out is not None else default_folder(name, on)
-    found = fetch(platform(on), name, loaded, folder, on)
+    found = fetch(platform(on, context, namespace), name, loaded, folder, on)
     typer.echo(f"{name}: copied to {folder}" + ("; the fleet runs" if found.is_running else ""))
     if found.report is None:
         typer.echo("no report yet: no attempt of the run has ended")
@@ -105,10 +110,12 @@ def status(
     on: OnOrHere = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of containers and processes.")] = False,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show the table again every 2 seconds.")] = False,
+    context: Context = None,
+    namespace: Namespace = None,
 ) -> None:
     """Show every container, and every process of a local run: role, index, step, rate, restarts, last event."""
-    name = None if job is None else _name(job)
-    place, console = platform(on or COMPOSE), Console()
+    name = None if job is None else name_of(job)
+    place, console = platform(on or COMPOSE, context, namespace), Console()
     has_local = False
 
     def show() -> None:
@@ -156,13 +163,15 @@ def logs(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the lines as they were logged.")] = False,
     on: OnOrHere = None,
+    context: Context = None,
+    namespace: Namespace = None,
 ) -> None:
     """Print log lines of a fleet, or of a run on this machine: time, level, task, message."""
-    start_time = time.time() - _seconds(since) if since is not None else None
+    start_time = time.time() - log_lines.seconds(since) if since is not None else None
     try:
-        name = _name(job)
+        name = name_of(job)
         lines = log_lines.local_or_else(
-            lambda: fleet_logs(platform(on or COMPOSE), name, task, follow, tail),
+            lambda: fleet_logs(platform(on or COMPOSE, context, namespace), name, task, follow, tail),
             lambda folder: local_logs(folder, task, follow, tail),
             None if on is not None else name,
         )
@@ -180,10 +189,12 @@ def scale(
     job: Fleet,
     workers: Annotated[int, typer.Option(min=1, help="Workers and spares together, with the chief.")],
     on: On = COMPOSE,
+    context: Context = None,
+    namespace: Namespace = None,
 ) -> None:
     """Change the number of workers of a fleet that trains."""
-    name = _name(job)
-    scale_fleet(platform(on), name, workers)
+    name = name_of(job)
+    scale_fleet(platform(on, context, namespace), name, workers)
     typer.echo(f"{name}: {workers} workers")
 
 
@@ -192,10 +203,12 @@ def down(
     job: Fleet,
     results: Annotated[bool, typer.Option("--results", help="Remove checkpoints and reports there, too.")] = False,
     on: On = COMPOSE,
+    context: Context = None,
+    namespace: Namespace = None,
 ) -> None:
     """End a fleet after it has saved what it trained, and remove its containers."""
-    name = _name(job)
-    take_down(platform(on), name, results)
+    name = name_of(job)
+    take_down(platform(on, context, namespace), name, results)
     typer.echo(f"{name}: down" + ("" if results else "; `psfleet up` resumes from its newest checkpoint"))
 
 
@@ -219,29 +232,12 @@ def render(
         raise UsageError(f"--out {out}: {error.strerror or error}, expected a file that can be written") from error
 
 
-def _name(text: str) -> str:
-    """The name of a fleet, given as such or as a job file."""
-    path = Path(text)
-    if path.is_file():
-        return load_job(path).name
-    if re.fullmatch(NAME_PATTERN, text):
-        return text
-    raise UsageError(f"{text!r}: expected a job file that exists, or the name of a job")
-
-
 def _options(overrides: list[str] | None, out: Path | None) -> list[str]:
     """The words of `--set` and `--out`, for a command line that is shown to the user."""
     words = [word for text in overrides or () for word in ("--set", text)]
-    return words if out is None else [*words, "--out", str(out)]
+    return [*words, *_words({"--out": out})]
 
 
-def _seconds(text: str) -> float:
-    """Parses a duration: 30s, 5m, 2h, 1d, or a number of seconds.
-
-    Raises:
-        UsageError: The text is none of these.
-    """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
-    if found is None:
-        raise UsageError(f"--since {text!r}: expected a number of seconds, or a number with s, m, h or d")
-    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]
+def _words(options: Mapping[str, object]) -> list[str]:
+    """The words of those options that have a value."""
+    return [word for name, value in options.items() if value is not None for word in (name, str(value))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -53,3 +54,15 @@ def readable(task: str, line: str) -> str:
     if entry is None or "message" not in entry:
         return f"{task} | {line}"
     return as_text(task, entry)
+
+
+def seconds(text: str) -> float:
+    """Parses a duration: 30s, 5m, 2h, 1d, or a number of seconds.
+
+    Raises:
+        UsageError: The text is none of these.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
+    if found is None:
+        raise UsageError(f"--since {text!r}: expected a number of seconds, or a number with s, m, h or d")
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -29,10 +29,14 @@ def serving(
     servicer: control_pb2_grpc.ShardControlServicer | None = None,
     identity: Identity | None = None,
     stopping: threading.Event | None = None,
+    answered: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
     """Serves on the control port of `address` until the context is left; with an identity, with mutual TLS.
 
     Health is SERVING at once, whatever the state of the peers, until `stopping` is set or the context is left.
+
+    Args:
+        answered: Called after each health check to which this process answers that it is SERVING.
 
     Raises:
         LostPeerError: The port is in use.
@@ -40,7 +44,7 @@ def serving(
     options = (*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0))
     guards = () if identity is None else (RoleGuard(),)
     server = grpc.server(futures.ThreadPoolExecutor(THREADS, "control"), interceptors=guards, options=options)
-    checks = health.HealthServicer()
+    checks = _Health(answered)
     checks.set("", health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     if servicer is not None:
@@ -60,6 +64,21 @@ def serving(
     finally:
         checks.enter_graceful_shutdown()
         server.stop(grace=1.0).wait(2.0)
+
+
+class _Health(health.HealthServicer):
+    """The standard health service; counts an answer only while its client still waits for it."""
+
+    def __init__(self, answered: Callable[[], None]) -> None:
+        super().__init__()
+        self._answered = answered
+
+    def Check(self, request: health_pb2.HealthCheckRequest, context: grpc.ServicerContext) -> Any:
+        """See `grpc.health.v1`."""
+        reply = super().Check(request, context)
+        if context.is_active() and reply.status == health_pb2.HealthCheckResponse.SERVING:
+            self._answered()
+        return reply
 
 
 def _end_health(checks: health.HealthServicer, stopping: threading.Event) -> None:

@@ -74,7 +74,8 @@ class Container(Section):
     )
     keep_secs: NonNegativeInt = Field(
         24 * 3600,
-        description="Seconds after a run's end until its pods are deleted (Kubernetes: `ttlSecondsAfterFinished`).",
+        description="Seconds after a run's end until its pods are deleted (Kubernetes: `ttlSecondsAfterFinished`), at "
+        "least 300, in which `psfleet up` copies the results.",
     )
 
     @field_validator("mounts")

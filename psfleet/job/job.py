@@ -18,6 +18,7 @@ from psfleet.errors import BadJobError, UsageError
 from psfleet.job.callback import CallbackEntry
 from psfleet.job.container import Container
 from psfleet.job.fields import Options, Section
+from psfleet.job.kubernetes import Kubernetes
 from psfleet.job.monitored import require_schedule
 from psfleet.job.optimizer import Optimizer
 from psfleet.job.problems import problem
@@ -55,6 +56,7 @@ class Job(Section):
         default_factory=list, description="What receives the progress of the run; see [callbacks.md](callbacks.md)."
     )
     container: Container = Field(default_factory=Container, description="Images, mounts and limits in containers.")
+    kubernetes: Kubernetes = Field(default_factory=Kubernetes, description="What a cluster requires of pods and Jobs.")
     tls: bool = Field(
         False,
         description="Whether containers use mutual TLS for all traffic between them; ignored by `psfleet train`, whose "

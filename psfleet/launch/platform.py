@@ -53,6 +53,7 @@ class Member:
         health: healthy, unhealthy, starting, or empty.
         problem: Why its process does not start, in one line; empty: there is nothing to say.
         needs_user: Whether the problem persists until a user acts.
+        is_held: Whether a queue or a user holds it back, for as long as they want.
         note: What happened to it before, in one line.
         host: Host name of a worker in the chief's table of the fleet, which has the index that the worker leased.
         url: At which its pages are reached from this machine; empty: it has none.
@@ -73,6 +74,7 @@ class Member:
     health: str = ""
     problem: str = ""
     needs_user: bool = False
+    is_held: bool = False
     note: str = ""
     host: str = ""
     url: str = ""
@@ -173,20 +175,27 @@ class Platform(WatchedPlatform, Protocol):
         """Removes a fleet, and with `results` its checkpoints and reports; whether there was anything to remove."""
 
 
-def platform(name: str) -> Platform:
+def platform(name: str, context: str | None = None, namespace: str | None = None) -> Platform:
     """The platform of a name; its module is imported on demand.
 
+    Args:
+        context: Of the kubeconfig file, on Kubernetes; None: the current one.
+        namespace: On Kubernetes; None: that of the context.
+
     Raises:
-        UsageError: There is none of this name.
+        UsageError: There is none of this name, or a context or namespace is given elsewhere than on Kubernetes.
     """
     if name == COMPOSE:
+        for option, value in (("--context", context), ("--namespace", namespace)):
+            if value is not None:
+                raise UsageError(f"{option} {value}: expected only with --on {KUBERNETES}")
         from psfleet.launch.compose.platform import Compose
 
         return Compose()
     if name == KUBERNETES:
         from psfleet.launch.kubernetes.platform import Kubernetes
 
-        return Kubernetes()
+        return Kubernetes(context, namespace)
     raise UsageError(f"platform {name!r}: expected one of {COMPOSE}, {KUBERNETES}")
 
 

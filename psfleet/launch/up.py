@@ -63,11 +63,16 @@ def down(platform: Platform, name: str, results: bool) -> None:
     Raises:
         UsageError: There is no such fleet, nor results of one if `results` is true.
     """
+    if not remove(platform, name, results):
+        require(platform, name)
+
+
+def remove(platform: Platform, name: str, results: bool = False) -> bool:
+    """As `down`; returns whether there was anything: the platform removes a fleet some time after its end."""
     chief = chief_of(platform.members(name))
     if chief is not None and chief.state == "running":
         platform.stop(chief, _stop_secs(platform, name))
-    if not platform.remove(name, results):
-        require(platform, name)
+    return platform.remove(name, results)
 
 
 def _stop_secs(platform: Platform, name: str) -> float:

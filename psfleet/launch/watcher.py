@@ -7,7 +7,7 @@ import operator
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from psfleet.errors import BUG, PERMANENT_CODES, SIGNAL_BASE, STOPPED, DeadlineError, LostPeerError, StoppedError
@@ -73,7 +73,7 @@ class FleetWatcher:
         Raises:
             UsageError: There is no such fleet.
             TakenDownError: It was removed meanwhile.
-            DeadlineError: A member waits too long for a user to act.
+            DeadlineError: A member does not start for too long.
             LostPeerError: The platform does not answer for too long.
         """
         require(self._platform, self._job.name)
@@ -150,7 +150,7 @@ class FleetWatcher:
         """Reports once why members fail or do not start.
 
         Raises:
-            DeadlineError: A member has waited for a user to act for `deadlines.start_secs`.
+            DeadlineError: A member without which there is no step has not started for `deadlines.start_secs`.
         """
         for member in members:
             who = f"{self._platform.noun} {member.name}"
@@ -160,9 +160,9 @@ class FleetWatcher:
                 # One message for all: after a permanent failure the other processes end with the same code.
                 key = "permanent" if member.ends_run else (member.name, member.started)
                 self._report_once(key, "member_failed", f"{who}: {member.cause}")
-        waiting = next((m for m in members if m.needs_user and not m.is_over), None)
+        waiting = _delaying(members, self._job)
         start_secs = self._job.deadlines.start_secs
-        if self._has_lasted("needs_user", waiting is not None, start_secs) and waiting is not None:
+        if self._has_lasted("waiting", waiting is not None, start_secs) and waiting is not None:
             what = f"every {self._platform.noun} to start"
             raise DeadlineError(what, start_secs, f"{self._platform.noun} {waiting.name}: {waiting.problem}")
 
@@ -226,6 +226,18 @@ class FleetWatcher:
         members = self._platform.members(self._job.name)
         running = [member for member in members if member.role in TRAINING and not member.is_over]
         return ", ".join(f"{member.name} ({member.state})" for member in running)
+
+
+def _delaying(members: Sequence[Member], job: Job) -> Member | None:
+    """The member that does not start and for which the run waits; None if there is none.
+
+    It waits for every ps and the chief, for workers that a step needs, and for what only a user can mend. A queue may
+    hold members back for as long as it wants.
+    """
+    blocked = [m for m in members if m.role in TRAINING and m.problem and not m.is_over and not m.is_held]
+    workers = [m for m in members if m.role in ("chief", "worker")]
+    is_short = sum(m not in blocked for m in workers) < job.least_workers
+    return next((m for m in blocked if m.needs_user or m.role != "worker" or is_short), None)
 
 
 def _wait(probe: Callable[[], object], what: str, done: Callable[[object], bool] = bool) -> None:

@@ -6,6 +6,7 @@ import ctypes
 import faulthandler
 import gc
 import logging
+import math
 import os
 import signal
 import sys
@@ -17,11 +18,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from psfleet import errors
-from psfleet.errors import BadJobError, PsfleetError, StoppedError
+from psfleet.errors import BadJobError, LostPeerError, PsfleetError, StoppedError
 from psfleet.job.program_files import digest, job_files
 from psfleet.service.children import end_group_with_this_process
 from psfleet.service.exit_records import ExitRecord
 from psfleet.service.logs import log_service
+from psfleet.service.probes import ProbeRecord
 from psfleet.service.settings import Settings, logs_text, read
 from psfleet.service.signals import SignalListener
 
@@ -43,12 +45,17 @@ class Stop:
         event: Set once a signal was received.
         signal_number: Number of that signal; 0: none.
         leaves_on_sigterm: As in `Settings`.
+        start_secs: Timeout of the startup probe.
+        probes: Answers to health probes until that signal.
     """
 
     def __init__(self) -> None:
         self.event = threading.Event()
         self.signal_number = 0
         self.leaves_on_sigterm = False
+        self.start_secs = math.inf
+        self.probes = ProbeRecord()
+        self._failed_secs = 0.0
         self.listener = SignalListener(STOP_SIGNALS, self._receive)
 
     def must_leave(self, index: int) -> bool:
@@ -64,9 +71,21 @@ class Stop:
         """The error for a process that received a signal."""
         return StoppedError(self.signal_number)
 
+    def cause_of(self, error: PsfleetError) -> PsfleetError:
+        """Returns the error with which a process ends: SIGTERM is a failure if the platform sent it to a stuck process.
+
+        The exit code of a process that was stopped is not counted as a restart (see `manifests.kubernetes.render`).
+        """
+        if not isinstance(error, StoppedError) or not self._failed_secs:
+            return error
+        secs = f"{self._failed_secs:.0f} s"
+        return LostPeerError(f"{error}, after {secs} in which no health probe was answered: its probes failed")
+
     def _receive(self, number: int) -> None:
         if number in STOP_SIGNALS and not self.event.is_set():
             self.signal_number = number
+            if self.leaves_on_sigterm and number == signal.SIGTERM:
+                self._failed_secs = self.probes.failed_secs(self.start_secs)
             self.event.set()
 
 
@@ -91,6 +110,8 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
     try:
         settings = read()
         stop.leaves_on_sigterm = settings.leaves_on_sigterm
+        if settings.job is not None:
+            stop.start_secs = settings.job.deadlines.start_secs
         log_service(settings.logs_text, run=settings.run, role=role, index=settings.index)
         die_with(settings.parent_pid)
         if settings.parent_pid:
@@ -98,7 +119,8 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
         record = ExitRecord(settings.records, program=program_digest(settings))
         settings = replace(settings, cause=record.begin() or settings.cause)
         code = _loaded(load)(settings, stop)
-    except PsfleetError as error:
+    except PsfleetError as raised:
+        error = stop.cause_of(raised)
         code, message = error.exit_code, str(error)
         extra = {"event": "failed", "exit_code": code, "details": error.details}
         logger.log(logging.INFO if isinstance(error, StoppedError) else logging.ERROR, "%s", error, extra=extra)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cached_property
 from typing import Any
 
-from kubernetes import client, config
+from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 from kubernetes.client.rest import RESTClientObject
-from kubernetes.config.config_exception import ConfigException
-from kubernetes.dynamic import DynamicClient
-from kubernetes.dynamic.exceptions import ResourceNotFoundError
 from urllib3.exceptions import HTTPError
 from websocket import WebSocketException
 
 from psfleet.errors import LostPeerError, UsageError, innermost
+from psfleet.launch.kubernetes.configuration import WITHOUT, configuration
 from psfleet.launch.platform import lines_of
 from psfleet.manifests.kubernetes.names import MANAGED_BY, selector, selector_text
 
@@ -25,9 +22,6 @@ OLDEST_VERSION = (1, 33)
 ANSWER_SECS = 30
 FOLLOW_SECS = 300
 """How long a log that is followed may have no new line before it is opened again: its connection may be dead."""
-MANAGER = "psfleet"
-"""Owner of the fields that `psfleet up` applies."""
-WITHOUT = "`psfleet train JOB` needs no cluster"
 NOT_FOUND = 404
 TEMPORARY = (408, 429)
 SERVER_ERROR = 500
@@ -76,29 +70,28 @@ class _Transport(RESTClientObject):
 
 
 class Cluster:
-    """The current context of the kubeconfig file: its cluster, its namespace, its user.
+    """A cluster as one user sees it, by a context of the kubeconfig file or, in a pod without one, by its own account.
 
     Attributes:
         namespace: Where fleets run.
         core, batch: Clients of these groups of the API.
-
-    Raises (from the constructor):
-        UsageError: No cluster is configured, or it cannot be reached or is too old.
     """
 
-    def __init__(self) -> None:
-        try:
-            config.load_kube_config()
-            _, context = config.list_kube_config_contexts()
-        except (ConfigException, OSError, TypeError) as error:
-            raise UsageError(
-                f"no Kubernetes cluster is configured ({innermost(error)}): set KUBECONFIG; {WITHOUT}"
-            ) from error
-        settings = client.Configuration.get_default_copy()
+    def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
+        """Connects to a cluster.
+
+        Args:
+            context: Of the kubeconfig file; None: the current one.
+            namespace: None: that of the context.
+
+        Raises:
+            UsageError: No cluster is configured, or it cannot be reached or is too old.
+        """
+        settings, configured = configuration(context)
         settings.retries = False
         self.api = client.ApiClient(settings)
         self.api.rest_client = _Transport(settings)
-        self.namespace: str = context["context"].get("namespace", "default")
+        self.namespace = namespace or configured
         self.core = client.CoreV1Api(self.api)
         self.batch = client.BatchV1Api(self.api)
         self._require_version()
@@ -128,6 +121,12 @@ class Cluster:
         """V1PersistentVolumeClaims that a fleet made."""
         return self._listed(self.core.list_namespaced_persistent_volume_claim, name)
 
+    def events(self, uid: str) -> list[Any]:
+        """CoreV1Events of the object with a uid; the API keeps them for an hour."""
+        with translate_errors("list events"):
+            selected = f"involvedObject.uid={uid}"
+            return list(self.core.list_namespaced_event(self.namespace, field_selector=selected).items)
+
     def _listed(self, listing: Callable[..., Any], name: str | None) -> list[Any]:
         with translate_errors("list the parts of fleets"):
             return list(listing(self.namespace, label_selector=_label_selector(name)).items)
@@ -138,41 +137,13 @@ class Cluster:
             return self.core.read_namespaced_config_map(name, self.namespace).data or {}
         return {}
 
-    def apply(self, objects: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """Server-side apply; returns the objects as the API has stored them."""
-        applied = []
-        for content in objects:
-            with translate_errors(f"apply {content['kind']} {content['metadata']['name']}"):
-                resource = self._dynamic.resources.get(api_version=content["apiVersion"], kind=content["kind"])
-                applied.append(
-                    resource.server_side_apply(
-                        body=dict(content), namespace=self.namespace, field_manager=MANAGER, force_conflicts=True
-                    )
-                )
-        return applied
-
-    def remove_all(self, name: str, kinds: Sequence[tuple[str, str]]) -> None:
-        """Deletes a fleet's objects of the given kinds (API version and kind), and the objects that they own."""
-        where = {"namespace": self.namespace}
-        for version, kind in kinds:
-            with translate_errors(f"delete {kind} of fleet {name}"), suppress(ResourceNotFoundError):
-                resource = self._dynamic.resources.get(api_version=version, kind=kind)
-                for item in resource.get(**where, label_selector=_label_selector(name)).items:
-                    with suppress_missing():
-                        resource.delete(name=item.metadata.name, **where, body={"propagationPolicy": "Background"})
-
-    @cached_property
-    def _dynamic(self) -> DynamicClient:
-        """A client for objects of any kind; it asks the API which kinds there are."""
-        return DynamicClient(self.api)
-
     def delete_pod(self, name: str) -> None:
         """Asks a pod to end, if it is there."""
         with translate_errors(f"delete pod {name}"), suppress_missing():
             self.core.delete_namespaced_pod(name, self.namespace)
 
-    def log(self, pod: str, tail: int | None = None, follow: bool = False) -> Iterator[str]:
-        """The lines of a pod's log; none if the pod or its log is missing, or once the connection breaks.
+    def log(self, pod: str, container: str, tail: int | None = None, follow: bool = False) -> Iterator[str]:
+        """The lines of the log of a container; none if its pod or its log is missing, or once the connection breaks.
 
         Args:
             tail: Only this many of the last lines; None: all.
@@ -182,7 +153,13 @@ class Cluster:
         limits = (ANSWER_SECS, FOLLOW_SECS if follow else ANSWER_SECS)
         with suppress(*API_ERRORS):
             reply = self.core.read_namespaced_pod_log(
-                pod, self.namespace, follow=follow, _preload_content=False, _request_timeout=limits, **options
+                pod,
+                self.namespace,
+                container=container,
+                follow=follow,
+                _preload_content=False,
+                _request_timeout=limits,
+                **options,
             )
             yield from lines_of(reply.stream(decode_content=False))
 

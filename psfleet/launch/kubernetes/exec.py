@@ -20,8 +20,8 @@ SILENT_SECS = 120.0
 """How long a command may print nothing."""
 
 
-def execute(cluster: Cluster, pod: str, command: Sequence[str]) -> Iterator[bytes]:
-    """Runs a command in a pod to its end, and yields its standard output in chunks as they arrive.
+def execute(cluster: Cluster, pod: str, container: str, command: Sequence[str]) -> Iterator[bytes]:
+    """Runs a command in a container of a pod to its end, and yields its standard output in chunks as they arrive.
 
     Raises:
         UsageError: The API refuses it.
@@ -30,7 +30,8 @@ def execute(cluster: Cluster, pod: str, command: Sequence[str]) -> Iterator[byte
     # A separate client: `stream` replaces a method of the client until the connection is open.
     core = client.CoreV1Api(client.ApiClient(cluster.api.configuration))
     opening = partial(
-        stream, core.connect_get_namespaced_pod_exec, pod, cluster.namespace, command=list(command),
+        stream, core.connect_get_namespaced_pod_exec, pod, cluster.namespace, container=container,
+        command=list(command),
         stdout=True, stderr=True, stdin=False, tty=False, _preload_content=False, binary=True,
     )  # fmt: skip
     printed_errors = b""

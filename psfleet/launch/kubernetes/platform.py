@@ -14,11 +14,14 @@ from typing import Any
 from psfleet.errors import LostPeerError, UsageError
 from psfleet.job.job import Job, job_from_json
 from psfleet.launch.kubernetes.api import Cluster, translate_errors
+from psfleet.launch.kubernetes.events import WaitReasons
 from psfleet.launch.kubernetes.exec import execute
+from psfleet.launch.kubernetes.objects import FleetObjects
 from psfleet.launch.kubernetes.pods import Pod, members_of, pods_of, scaled_away
 from psfleet.launch.platform import Member, Request
 from psfleet.manifests import container
 from psfleet.manifests.kubernetes.names import JOB_KEY, PS, RESULTS, WORKER, component_name
+from psfleet.manifests.kubernetes.pod_settings import apply_placement
 from psfleet.manifests.kubernetes.pod_template import reader
 from psfleet.manifests.kubernetes.render import manifests_text, render, tls_secrets
 from psfleet.polling import wait_until
@@ -56,7 +59,8 @@ class Kubernetes:
     settle_secs = 0.0
     restarts_stopped = True
 
-    def __init__(self) -> None:
+    def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
+        self._context, self._namespace = context, namespace
         self._has_listed = False
 
     @property
@@ -72,14 +76,15 @@ class Kubernetes:
         """See `Platform`."""
         job = request.job
         objects = render(job, request.job_file) + tls_secrets(job)
+        self._objects.require_own(job.name, objects)
         self.remove(job.name, results=request.fresh)
         last = ("Job", component_name(job.name, WORKER))
         workers = next(each for each in objects if (each["kind"], each["metadata"]["name"]) == last)
         # The workers' Job is created last, because its pods need the other objects.
         others = [each for each in objects if each is not workers]
-        self._cluster.apply(others)
-        (owner,) = self._cluster.apply([workers])
-        self._cluster.apply([_owned(each, owner) for each in others if each["kind"] != VOLUME[1]])
+        self._objects.apply(job.name, others)
+        (owner,) = self._objects.apply(job.name, [workers])
+        self._objects.set_owner([each for each in others if each["kind"] != VOLUME[1]], owner)
 
     def job(self, name: str) -> Job:
         """See `Platform`."""
@@ -91,7 +96,8 @@ class Kubernetes:
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
         """See `Platform`. After a first success, a refusal may be temporary: an expired token, a restarting server."""
         try:
-            members = members_of(self._cluster.jobs(name), pods_of(self._cluster.pods(name)))
+            jobs, pods = self._cluster.jobs(name), pods_of(self._cluster.pods(name))
+            members = members_of(jobs, pods, self._reasons.of(jobs, pods))
         except UsageError as error:
             if self._has_listed:
                 raise LostPeerError(str(error)) from error
@@ -112,7 +118,7 @@ class Kubernetes:
 
     def stop(self, chief: Member, timeout_secs: float) -> None:
         """See `Platform`. The pod is not deleted: that sends SIGTERM, at which a chief ends without ending the run."""
-        for _ in execute(self._cluster, chief.name, INTERRUPT):
+        for _ in execute(self._cluster, chief.name, WORKER, INTERRUPT):
             continue
         limit = math.ceil(timeout_secs) + REMOVAL_SECS
 
@@ -125,7 +131,7 @@ class Kubernetes:
     def log(self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """See `Platform`. Each pod has its own log; without `follow` and `tail`, the logs of all pods of the index."""
         if follow or tail is not None:
-            return self._cluster.log(member.name, tail, follow)
+            return self._cluster.log(member.name, PS if member.role == PS else WORKER, tail, follow)
         return self._log_of_index(member)
 
     def has_results(self, name: str) -> bool:
@@ -136,7 +142,7 @@ class Kubernetes:
     def tar(self, job: Job, names: Sequence[str]) -> Iterator[Iterator[Iterator[bytes]]]:
         """See `Platform`. A pod that only reads the volume packs it into a stream of the API."""
         with self._reader(job) as pod:
-            yield iter([execute(self._cluster, pod, PACK)])
+            yield iter([execute(self._cluster, pod, RESULTS, PACK)])
 
     def scale(self, job: Job, workers: int) -> None:
         """See `Platform`."""
@@ -150,12 +156,12 @@ class Kubernetes:
         jobs, claims = self._cluster.jobs(name), self._cluster.claims(name) if results else []
         if jobs:
             pods = self._cluster.pods(name)
-            self._cluster.remove_all(name, KINDS)
+            self._objects.remove_all(name, KINDS)
             grace = max([pod.spec.termination_grace_period_seconds or 0 for pod in pods], default=0)
             what = f"the pods of fleet {name} to end"
             _wait_until_gone(name, [self._cluster.jobs, self._cluster.pods], grace + REMOVAL_SECS, what)
         if claims:
-            self._cluster.remove_all(name, [VOLUME])
+            self._objects.remove_all(name, [VOLUME])
             _wait_until_gone(name, [self._cluster.claims], REMOVAL_SECS, f"the volume of fleet {name} to go")
         return bool(jobs or claims)
 
@@ -164,22 +170,30 @@ class Kubernetes:
         place = PS if member.role == PS else WORKER, member.index
         for pod in pods_of(self._cluster.pods(member.fleet)):
             if (pod.component, pod.index) == place:
-                yield from self._cluster.log(pod.name)
+                yield from self._cluster.log(pod.name, pod.component)
 
     @cached_property
     def _cluster(self) -> Cluster:
-        return Cluster()
+        return Cluster(self._context, self._namespace)
+
+    @cached_property
+    def _objects(self) -> FleetObjects:
+        return FleetObjects(self._cluster)
+
+    @cached_property
+    def _reasons(self) -> WaitReasons:
+        return WaitReasons(self._cluster)
 
     @contextmanager
     def _reader(self, job: Job) -> Iterator[str]:
         """Context manager for a pod that mounts the fleet's volume; returns its name, and deletes it at the end."""
         name = f"{job.name}-{RESULTS}-{secrets.token_hex(3)}"
-        self._cluster.apply([reader(job, name)])
+        self._objects.apply(job.name, [apply_placement(job, reader(job, name))])
 
         def state() -> str:
             with translate_errors(f"read pod {name}"):
                 pod = Pod(self._cluster.core.read_namespaced_pod(name, self._cluster.namespace))
-            return pod.problem() or pod.state()
+            return pod.problem() or self._reasons.of([], [pod]).get(pod.uid) or pod.state()
 
         try:
             what = f"pod {name}, which copies the results"
@@ -187,12 +201,6 @@ class Kubernetes:
             yield name
         finally:
             self._cluster.delete_pod(name)
-
-
-def _owned(content: dict[str, Any], owner: Any) -> dict[str, Any]:
-    """An object with an owner: Kubernetes deletes it with that object."""
-    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": owner.metadata.name, "uid": owner.metadata.uid}
-    return {**content, "metadata": {**content["metadata"], "ownerReferences": [reference]}}
 
 
 def _wait_until_gone(name: str, listings: Sequence[Callable[[str], list[Any]]], timeout_secs: float, what: str) -> None:

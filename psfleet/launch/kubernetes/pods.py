@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from psfleet.errors import DONE, LOST_PEERS, PERMANENT_CODES, cause_of_end
+from psfleet.launch.kubernetes.jobs import SUSPENDED, failed_indexes, is_suspended, place_of, verdict
 from psfleet.launch.platform import Member, out_of_memory
 from psfleet.manifests.kubernetes.names import COMPLETION_INDEX, COMPONENT, INSTANCE, PS, WORKER, component_name
 from psfleet.service.logs import parse_line
@@ -15,8 +16,9 @@ FAILURE_COUNTS = ("batch.kubernetes.io/job-index-failure-count", "batch.kubernet
 """Annotations of a pod; together they say how many pods of its index failed before it."""
 NEEDS_USER = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError"}
 """Reasons of a container that waits until a user acts."""
+GATED = "SchedulingGated"
+"""Reason of a pod that a queue holds back."""
 OUT_OF_MEMORY = "OOMKilled"
-SUSPENDED = "the Job is suspended: it waits until a user resumes it"
 
 
 class Pod:
@@ -25,21 +27,43 @@ class Pod:
     def __init__(self, content: Any) -> None:
         self.content = content
         self.name: str = content.metadata.name
+        self.uid: str = content.metadata.uid or content.metadata.name
         self.created = float(content.metadata.creation_timestamp.timestamp())
         labels = content.metadata.labels or {}
         self.fleet: str = labels.get(INSTANCE, "")
         self.component: str = labels.get(COMPONENT, "")
         self.index = int(labels.get(COMPLETION_INDEX, -1))
-        statuses = content.status.container_statuses
-        self._status: Any = statuses[0] if statuses else None
+        # Others may have been added to the pod, for example by a service mesh.
+        self._status: Any = named(content.status.container_statuses, self.component)
         state = self._status.state if self._status is not None else None
         self._ended: Any = state.terminated if state is not None else None
         self._running: Any = state.running if state is not None else None
 
     @property
     def is_over(self) -> bool:
-        """Whether its process has ended."""
-        return self.content.status.phase in ("Succeeded", "Failed")
+        """Whether its process has ended; containers that the cluster added may still run."""
+        return self._ended is not None or self.content.status.phase in ("Succeeded", "Failed")
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its process has ended, and not well."""
+        return self.exit_code not in (None, DONE) or self.content.status.phase == "Failed"
+
+    @property
+    def has_node(self) -> bool:
+        """Whether a node was chosen for it."""
+        return bool(self.content.spec.node_name)
+
+    @property
+    def awaits_container(self) -> bool:
+        """Whether its container is not there yet, and its own state does not say why."""
+        is_pending = self.content.status.phase == "Pending" and self.content.metadata.deletion_timestamp is None
+        return is_pending and self._running is None and not self.problem()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a queue of pods holds it back."""
+        return self.problem().startswith(f"{GATED}:")
 
     @property
     def started(self) -> float:
@@ -87,18 +111,18 @@ class Pod:
         """Why its process does not start, in one line; empty if nothing is known to prevent it."""
         waiting = self._status.state.waiting if self._status is not None else None
         if waiting is not None and waiting.reason in NEEDS_USER:
-            return f"{waiting.reason}: {_one_line(waiting.message or self._status.image)}"
+            return f"{waiting.reason}: {one_line(waiting.message or self._status.image)}"
         for condition in self.content.status.conditions or ():
             if condition.type == "PodScheduled" and condition.status == "False":
-                return f"{condition.reason}: {_one_line(condition.message or '')}"
+                return f"{condition.reason}: {one_line(condition.message or '')}"
         return ""
 
     def cause(self) -> str:
         """Why it failed, in one line; empty if it did not."""
         if self._ended is None or self._ended.exit_code == DONE:
-            return _one_line(self.content.status.message or "") if self.content.status.phase == "Failed" else ""
+            return one_line(self.content.status.message or "") if self.content.status.phase == "Failed" else ""
         if self.is_out_of_memory:
-            return out_of_memory(self.content.spec.containers[0].resources.limits["memory"])
+            return out_of_memory(named(self.content.spec.containers, self.component).resources.limits["memory"])
         return _last_message(self._ended.message or "") or cause_of_end(int(self._ended.exit_code))
 
 
@@ -108,33 +132,35 @@ def pods_of(contents: Iterable[Any]) -> list[Pod]:
     return sorted(pods, key=lambda pod: (pod.fleet, pod.component, pod.index, pod.created, pod.name))
 
 
-def members_of(jobs: Iterable[Any], pods: Sequence[Pod]) -> list[Member]:
-    """The members of fleets: one for each index of each V1Job, with the newest of its pods if there is one."""
-    return [_member(job, index, pods) for job in sorted(jobs, key=_place) for index in range(job.spec.completions)]
+def members_of(jobs: Iterable[Any], pods: Sequence[Pod], reasons: Mapping[str, str] | None = None) -> list[Member]:
+    """The members of fleets: one for each index of each V1Job, with the newest of its pods if there is one.
+
+    Args:
+        reasons: Why pods are missing or wait, by the uid of the V1Job or of the pod.
+    """
+    places = [(job, index) for job in sorted(jobs, key=place_of) for index in range(job.spec.completions)]
+    return [_member(job, index, pods, reasons or {}) for job, index in places]
 
 
 def scaled_away(jobs: Iterable[Any], pods: Sequence[Pod]) -> list[Member]:
     """One member for each index with a pod that is no longer among the completions of its V1Job."""
     return [
-        _member(job, index, pods)
+        _member(job, index, pods, {})
         for job in jobs
-        for index in sorted({pod.index for pod in pods if (pod.fleet, pod.component) == _place(job)})
+        for index in sorted({pod.index for pod in pods if (pod.fleet, pod.component) == place_of(job)})
         if index >= job.spec.completions
     ]
 
 
-def _place(job: Any) -> tuple[str, str]:
-    """The fleet and the component that a V1Job runs."""
-    return job.metadata.labels[INSTANCE], job.metadata.labels[COMPONENT]
-
-
-def _member(job: Any, index: int, all_pods: Sequence[Pod]) -> Member:
+def _member(job: Any, index: int, all_pods: Sequence[Pod], reasons: Mapping[str, str]) -> Member:
     """The member of one index of a V1Job, from the Job and, if there is one, from the newest pod of that index."""
-    pods = [pod for pod in all_pods if (pod.fleet, pod.component, pod.index) == (*_place(job), index)]
+    pods = [pod for pod in all_pods if (pod.fleet, pod.component, pod.index) == (*place_of(job), index)]
     member = _of_job(job, index)
     if pods:
-        member = _of_pods(member, job, pods)
-    if job.spec.suspend and (not pods or pods[-1].is_over):
+        member = _of_pods(member, job, pods, reasons)
+    elif not member.problem:
+        member = replace(member, problem=reasons.get(job.metadata.uid, ""))
+    if is_suspended(job) and (not pods or pods[-1].is_over):
         member = replace(member, state="suspended")
     ended = verdict(job)
     if member.role == "chief" and ended is None:
@@ -146,7 +172,7 @@ def _member(job: Any, index: int, all_pods: Sequence[Pod]) -> Member:
 
 def _of_job(job: Any, index: int) -> Member:
     """The member of an index as its V1Job describes it, without a pod."""
-    name, component = _place(job)
+    name, component = place_of(job)
     has_ended = verdict(job) is not None
     return Member(
         fleet=name,
@@ -157,11 +183,12 @@ def _of_job(job: Any, index: int) -> Member:
         state="removed" if has_ended else "waiting",
         created=float(job.metadata.creation_timestamp.timestamp()),
         is_over=has_ended or index in failed_indexes(job),
-        problem=SUSPENDED if job.spec.suspend else "",
+        problem=SUSPENDED if is_suspended(job) else "",
+        is_held=is_suspended(job),
     )
 
 
-def _of_pods(member: Member, job: Any, pods: Sequence[Pod]) -> Member:
+def _of_pods(member: Member, job: Any, pods: Sequence[Pod], reasons: Mapping[str, str]) -> Member:
     """A member of a V1Job, completed from the pods of its index, older ones first."""
     pod = pods[-1]
     return replace(
@@ -175,11 +202,19 @@ def _of_pods(member: Member, job: Any, pods: Sequence[Pod]) -> Member:
         restarts=pod.failures_before,
         is_over=member.is_over or pod.exit_code == DONE or pod.exit_code in PERMANENT_CODES,
         health=pod.health(),
-        problem=member.problem or ("" if pod.is_over else pod.problem()),
-        needs_user=not job.spec.suspend and pod.problem().partition(":")[0] in NEEDS_USER,
+        problem=member.problem or _problem(job, pod, reasons),
+        is_held=member.is_held or pod.is_held,
+        needs_user=not is_suspended(job) and pod.problem().partition(":")[0] in NEEDS_USER,
         # The newest of the earlier pods that are still there.
         note=next((each.cause() for each in reversed(pods[:-1]) if each.is_out_of_memory), ""),
     )
+
+
+def _problem(job: Any, pod: Pod, reasons: Mapping[str, str]) -> str:
+    """Why the newest pod of an index does not start or, if it has failed, why it is not replaced."""
+    if not pod.is_over:
+        return pod.problem() or reasons.get(pod.uid, "")
+    return reasons.get(job.metadata.uid, "") if pod.has_failed and pod.index not in failed_indexes(job) else ""
 
 
 def _with_verdict(member: Member, ended: Any) -> Member:
@@ -190,26 +225,20 @@ def _with_verdict(member: Member, ended: Any) -> Member:
         return member if member.exit_code is not None else replace(member, exit_code=DONE)
     if member.has_failed:
         return member
-    return replace(member, exit_code=LOST_PEERS, cause=f"Job failed: {ended.reason}: {_one_line(ended.message or '')}")
-
-
-def failed_indexes(job: Any) -> set[int]:
-    """The indexes of a V1Job whose restarts are used up; the API writes them as "1,3-5"."""
-    parts = (part.partition("-") for part in (job.status.failed_indexes or "").split(",") if part)
-    return {index for first, _, last in parts for index in range(int(first), int(last or first) + 1)}
-
-
-def verdict(job: Any) -> Any:
-    """The condition that ended a V1Job: Complete or Failed; None while it runs."""
-    conditions = job.status.conditions or ()
-    return next((each for each in conditions if each.type in ("Complete", "Failed") and each.status == "True"), None)
+    return replace(member, exit_code=LOST_PEERS, cause=f"Job failed: {ended.reason}: {one_line(ended.message or '')}")
 
 
 def _last_message(text: str) -> str:
     """A termination message in one line; if it is the end of the process's log, only the message of the last entry."""
     entries = [entry for entry in map(parse_line, text.splitlines()) if entry is not None and "message" in entry]
-    return _one_line(str(entries[-1]["message"]) if entries else text)
+    return one_line(str(entries[-1]["message"]) if entries else text)
 
 
-def _one_line(text: str) -> str:
+def named(entries: Iterable[Any] | None, name: str) -> Any:
+    """The container, or status of one, with a name; None if it is not there."""
+    return next((each for each in entries or () if each.name == name), None)
+
+
+def one_line(text: str) -> str:
+    """A text without line breaks."""
     return " ".join(text.split())

@@ -43,8 +43,8 @@ def component_name(name: str, component: str) -> str:
 
 
 def program_map(name: str) -> str:
-    """Name of the ConfigMap with the training program's files."""
-    return f"{name}-program"
+    """Name of the ConfigMap with the training program's files: with a dot, which names of jobs do not have."""
+    return f"{name}.program"
 
 
 def tls_secret(name: str, component: str) -> str:

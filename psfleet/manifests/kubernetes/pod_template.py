@@ -25,16 +25,10 @@ from psfleet.manifests.kubernetes.names import (
 )
 from psfleet.manifests.kubernetes.program_configmap import Files
 from psfleet.service import settings
+from psfleet.service.probes import PROBE_FAILURES, PROBE_LIMIT_SECS, PROBE_SECS, START_PROBE_SECS
 
 Object = dict[str, Any]
 
-PROBE_SECS = 20
-"""Interval of the liveness probe; with TLS each probe starts a Python process, which takes 0.2 s of one core."""
-START_PROBE_SECS = 5
-"""Interval of the startup probe."""
-PROBE_LIMIT_SECS = 15
-"""Timeout of each probe."""
-PROBE_FAILURES = 3
 TMP = "/tmp"
 READER_SECS = 3600
 """Lifetime of a reader pod: it ends even if psfleet was killed before it deleted the pod."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from psfleet.manifests.kubernetes.names import (
     selector,
     tls_secret,
 )
+from psfleet.manifests.kubernetes.pod_settings import apply_settings, service_account
 from psfleet.manifests.kubernetes.pod_template import Object, ports, template
 from psfleet.manifests.kubernetes.program_configmap import Files
 from psfleet.manifests.yaml_text import dump, job_text
@@ -30,7 +32,10 @@ HEADER = """\
 #   {command}
 # Change the job file and render again.
 """
-DNS_PORT = 53
+DNS_PORTS = (53, 5353)
+"""Ports of the cluster's resolver, wherever it runs: a policy sees the port of its pod, which is 5353 on OpenShift."""
+FETCH_SECS = 300
+"""How long ended Jobs are kept at least, so that `psfleet up` sees their end and copies the results."""
 
 
 def manifests_text(job: Job, job_file: Path, command: str) -> str:
@@ -50,7 +55,11 @@ def render(job: Job, job_file: Path) -> list[Object]:
     """All objects of a fleet; see `manifests_text`."""
     files = Files.of(job_file.resolve().parent) if job.container.program == "mount" else None
     roles = [PS, WORKER] if num_own_ps(job) else [WORKER]
-    objects = [_object("v1", "ServiceAccount", job, role, automountServiceAccountToken=False) for role in roles]
+    objects = [
+        _object("v1", "ServiceAccount", job, role, automountServiceAccountToken=False)
+        for role in roles
+        if service_account(job, role) is None
+    ]
     objects += [_config(job), _claim(job), _service(job), _policy(job)]
     if PS in roles:
         objects += [_disruption_budget(job), _ps(job)]
@@ -88,23 +97,20 @@ def _service(job: Job) -> Object:
 
 
 def _policy(job: Job) -> Object:
-    """Allows traffic between ps and workers, and to the cluster's DNS and to ps outside the fleet; nothing else."""
+    """Allows traffic between ps and workers, to DNS, to ps outside the fleet, and what the job adds; nothing else."""
     fleet = {"matchLabels": selector(job.name)}
     peers = {**fleet, "matchExpressions": [{"key": COMPONENT, "operator": "In", "values": [PS, WORKER]}]}
     open_ports = [{"protocol": "TCP", "port": port} for port in ports(job).values()]
-    dns = {
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
-        "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
-    }
-    dns_ports = [{"protocol": protocol, "port": DNS_PORT} for protocol in ("UDP", "TCP")]
+    dns_ports = [{"protocol": protocol, "port": port} for port in DNS_PORTS for protocol in ("UDP", "TCP")]
     spec: Object = {
         "podSelector": fleet,
         "policyTypes": ["Ingress", "Egress"],
         "ingress": [{"from": [{"podSelector": peers}], "ports": open_ports}],
-        "egress": [{"to": [{"podSelector": peers}], "ports": open_ports}, {"to": [dns], "ports": dns_ports}],
+        "egress": [{"to": [{"podSelector": peers}], "ports": open_ports}, {"ports": dns_ports}],
     }
     if job.fleet.ps_addresses is not None:
         spec["egress"].append({"ports": [{"protocol": "TCP", "port": port} for port in _ports_elsewhere(job)]})
+    spec["egress"] += job.kubernetes.egress
     return _object("networking.k8s.io/v1", "NetworkPolicy", job, spec=spec)
 
 
@@ -125,8 +131,8 @@ def _disruption_budget(job: Job) -> Object:
 
 
 def _ps(job: Job) -> Object:
-    spec = {**_job_spec(job, job.fleet.ps), "maxFailedIndexes": 0, "template": template(job, PS, None)}
-    return _object("batch/v1", "Job", job, PS, spec=spec)
+    pods = apply_settings(job, PS, template(job, PS, None))
+    return _job_object(job, PS, {**_job_spec(job, PS, job.fleet.ps), "maxFailedIndexes": 0, "template": pods})
 
 
 def _workers(job: Job, files: Files | None) -> Object:
@@ -137,12 +143,20 @@ def _workers(job: Job, files: Files | None) -> Object:
     """
     replicas, least = job.fleet.replicas, job.least_workers
     spec = {
-        **_job_spec(job, replicas),
+        **_job_spec(job, WORKER, replicas),
         "maxFailedIndexes": min(replicas - least, least),
         "successPolicy": {"rules": [{"succeededIndexes": "0"}]},
-        "template": template(job, WORKER, files),
+        "template": apply_settings(job, WORKER, template(job, WORKER, files)),
     }
-    return _object("batch/v1", "Job", job, WORKER, spec=spec)
+    return _job_object(job, WORKER, spec)
+
+
+def _job_object(job: Job, role: str, spec: Object) -> Object:
+    content = _object("batch/v1", "Job", job, role, spec=spec)
+    content["metadata"]["labels"] = {**job.kubernetes.job_labels, **content["metadata"]["labels"]}
+    if job.kubernetes.job_annotations:
+        content["metadata"]["annotations"] = dict(job.kubernetes.job_annotations)
+    return content
 
 
 def tls_secrets(job: Job) -> list[dict[str, Any]]:
@@ -168,17 +182,22 @@ def tls_secrets(job: Job) -> list[dict[str, Any]]:
     return secrets
 
 
-def _job_spec(job: Job, pods: int) -> Object:
+def _job_spec(job: Job, role: str, pods: int) -> Object:
     """The settings that both Jobs share. `suspend` is left to a queue of jobs (Kueue).
 
     A pod is replaced only after it has ended, so there are never two of one index. The Job restarts, not the kubelet,
     because only a Job distinguishes exit codes. Permanent ones end it. Ends that have a cause outside the pod are not
     counted against the limit of restarts: `psfleet down`, and pods that are deleted, evicted or suspended.
     """
+
+    def of_codes(codes: Iterable[int]) -> Object:
+        # Not those of a container that the cluster adds to the pod.
+        return {"containerName": role, "operator": "In", "values": sorted(codes)}
+
     rules = [
-        {"action": "FailJob", "onExitCodes": {"operator": "In", "values": sorted(PERMANENT_CODES)}},
+        {"action": "FailJob", "onExitCodes": of_codes(PERMANENT_CODES)},
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        {"action": "Ignore", "onExitCodes": {"operator": "In", "values": sorted(STOPPED)}},
+        {"action": "Ignore", "onExitCodes": of_codes(STOPPED)},
     ]
     return {
         "completionMode": "Indexed",
@@ -188,5 +207,5 @@ def _job_spec(job: Job, pods: int) -> Object:
         "podFailurePolicy": {"rules": rules},
         "podReplacementPolicy": "Failed",
         "activeDeadlineSeconds": job.container.active_secs,
-        "ttlSecondsAfterFinished": job.container.keep_secs,
+        "ttlSecondsAfterFinished": max(job.container.keep_secs, FETCH_SECS),
     }

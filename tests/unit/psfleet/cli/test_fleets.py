@@ -14,7 +14,7 @@ from support.command_line import JOB, Psfleet, commands
 from support.report_samples import DONE
 from support.scripted_platform import ScriptedPlatform, log, member
 
-from psfleet.cli import fleets
+from psfleet.cli import fleets, log_lines
 from psfleet.errors import UsageError
 from psfleet.job.job import load_job
 from psfleet.launch.platform import Request
@@ -30,7 +30,7 @@ def psfleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     (tmp_path / "job.yaml").write_text(JOB)
     monkeypatch.chdir(tmp_path)
     platform = ScriptedPlatform([member("ps"), member("chief")], logs={"ps-0": [*log(ENTRY), "noise"]})
-    monkeypatch.setattr(fleets, "platform", lambda name: platform)
+    monkeypatch.setattr(fleets, "platform", lambda *where: platform)
     with commands(monkeypatch, capsys) as run:
         yield run
 
@@ -44,6 +44,32 @@ def test_the_hint_after_ctrl_c_repeats_the_whole_command(psfleet: Psfleet, monke
     assert said.code == 130
     assert "`psfleet up job.yaml --on kubernetes --set 'options.text=two words' --out 'a b'`" in said.out
     assert "`psfleet down tiny --on kubernetes`" in said.out
+    said = psfleet("up", "job.yaml", "--on", "kubernetes", "--context", "far", "--namespace", "team")
+    assert "`psfleet up job.yaml --on kubernetes --context far --namespace team`" in said.out
+    assert "`psfleet down tiny --on kubernetes --context far --namespace team`" in said.out
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("up", "job.yaml"), ("results", "tiny"), ("status", "tiny"), ("logs", "tiny"), ("scale", "tiny", "--workers", "2"),
+     ("down", "tiny")],
+    ids=lambda command: command[0],
+)  # fmt: skip
+def test_every_command_takes_a_context_and_a_namespace(
+    psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    def platform(*where: str) -> None:
+        raise UsageError(f"asked for {where}")
+
+    monkeypatch.setattr(fleets, "platform", platform)
+    said = psfleet(*command, "--on", "kubernetes", "--context", "far", "-n", "team")
+    assert "asked for ('kubernetes', 'far', 'team')" in said.err
+    monkeypatch.undo()
+
+
+def test_a_namespace_is_refused_where_there_is_none() -> None:
+    with pytest.raises(UsageError, match="--namespace team: expected only with --on kubernetes"):
+        fleets.platform("compose", None, "team")
 
 
 def test_the_address_of_tensorboard_is_printed_before_training(
@@ -51,7 +77,7 @@ def test_the_address_of_tensorboard_is_printed_before_training(
 ) -> None:
     board = dataclasses.replace(member("ps"), role="tensorboard", url="http://127.0.0.1:6007")
     platform = ScriptedPlatform([member("ps"), member("chief"), board])
-    monkeypatch.setattr(fleets, "platform", lambda name: platform)
+    monkeypatch.setattr(fleets, "platform", lambda *where: platform)
 
     def interrupt(self: Any) -> None:
         raise KeyboardInterrupt
@@ -96,7 +122,7 @@ def test_logs_are_cut_to_their_last_lines_or_newest_entries(psfleet: Psfleet) ->
 
 @pytest.mark.parametrize(("text", "secs"), [("90", 90), ("1.5", 1.5), ("30s", 30), ("5m", 300), ("2h", 7200)])
 def test_a_time_has_a_unit_or_is_in_seconds(text: str, secs: float) -> None:
-    assert fleets._seconds(text) == secs
+    assert log_lines.seconds(text) == secs
 
 
 def test_status_is_a_table_or_json(psfleet: Psfleet) -> None:
@@ -176,7 +202,7 @@ def test_the_logs_of_a_local_run_are_printed_if_it_trains_or_no_fleet_has_its_na
         folder.log("worker", 0).write_text("\n".join([*log({**ENTRY, "message": "a local chief"})]) + "\n")
         assert "a local chief" in psfleet("logs", "job.yaml").out
     assert "ps is ready" in psfleet("logs", "tiny").out
-    monkeypatch.setattr(fleets, "platform", lambda name: ScriptedPlatform([]))
+    monkeypatch.setattr(fleets, "platform", lambda *where: ScriptedPlatform([]))
     assert "a local chief" in psfleet("logs", "tiny", "chief").out
     assert psfleet("logs", "tiny", "--on", "compose").code == 64
 

@@ -9,7 +9,7 @@ from support.scripted_platform import ScriptedPlatform, ended, job, member
 
 from psfleet.errors import BadJobError, UsageError
 from psfleet.launch.platform import Member, Request
-from psfleet.launch.up import down, scale, start
+from psfleet.launch.up import down, remove, scale, start
 
 REQUEST = Request(job(), Path("job.yaml"))
 FRESH = Request(job(), Path("job.yaml"), fresh=True)
@@ -79,3 +79,7 @@ def test_a_fleet_whose_job_cannot_be_read_is_taken_down(error: Exception) -> Non
 def test_what_is_not_there_cannot_be_taken_down() -> None:
     with pytest.raises(UsageError, match="no fleet small"):
         down(ScriptedPlatform([]), "small", results=False)
+
+
+def test_a_fleet_that_the_platform_removed_while_its_results_were_copied_is_no_error() -> None:
+    assert remove(ScriptedPlatform([]), "small") is False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -231,6 +232,28 @@ def test_a_problem_that_needs_a_user_is_said_once_and_ends_the_start() -> None:
     with pytest.raises(DeadlineError, match="waiting for every container to start; last seen: container worker-1: Ima"):
         FleetWatcher(platform, job(deadlines={"start_secs": 0.1}), heard.append).run()
     assert messages(heard) == [f"container worker-1 does not start: {problem}"]
+
+
+@pytest.mark.parametrize(
+    "blocked",
+    [[member("ps")], [member("chief")], [member("worker", 1), member("worker", 2)]],
+    ids=["ps", "chief", "quorum"],
+)
+def test_a_fleet_that_lacks_what_a_step_needs_has_a_deadline(blocked: list[Member]) -> None:
+    problem = "Unschedulable: 0/3 nodes"
+    waiting = [replace(one, state="pending", started=0.0, problem=problem) for one in blocked]
+    with pytest.raises(DeadlineError, match=f"gave up after 0.1 s .* last seen: container .*: {problem}"):
+        follow(ScriptedPlatform(changed(*waiting)), deadlines={"start_secs": 0.1})
+
+
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_spare_without_a_node_and_a_fleet_in_a_queue_have_no_deadline(is_held: bool) -> None:
+    waiting = [replace(member("worker", 2), problem="Unschedulable: 0/3 nodes")]
+    if is_held:
+        waiting = [replace(one, problem="suspended", is_held=True) for one in ALL]
+    platform = ScriptedPlatform(*[changed(*waiting)] * 50, DONE)
+    platform.look_secs = 0.005
+    assert len(messages(follow(platform, deadlines={"start_secs": 0.1}))) == 1
 
 
 def test_a_chief_that_was_stopped_counts_once_it_stays_so() -> None:

@@ -22,6 +22,7 @@ from psfleet.launch.kubernetes import api
 from psfleet.launch.kubernetes import exec as pod_exec
 from psfleet.launch.kubernetes.api import Cluster
 from psfleet.launch.kubernetes.exec import execute
+from psfleet.launch.kubernetes.objects import FleetObjects
 
 LOG = "/api/v1/namespaces/here/pods/pod-1/log"
 
@@ -82,13 +83,15 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("call", ["list", "read", "apply", "delete", "remove", "run"])
 def test_a_call_that_the_api_does_not_answer_has_a_deadline(cluster: Cluster, call: str) -> None:
+    objects = FleetObjects(cluster)
+    secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "small"}}
     calls = {
         "list": lambda: cluster.pods("small"),
         "read": lambda: cluster.config_map("small"),
-        "apply": lambda: cluster.apply([{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "small"}}]),
+        "apply": lambda: objects.apply("small", [secret]),
         "delete": lambda: cluster.delete_pod("small"),
-        "remove": lambda: cluster.remove_all("small", [("v1", "Secret")]),
-        "run": lambda: list(execute(cluster, "pod-1", ["tar"])),
+        "remove": lambda: objects.remove_all("small", [("v1", "Secret")]),
+        "run": lambda: list(execute(cluster, "pod-1", "ps", ["tar"])),
     }
     with pytest.raises(LostPeerError, match="Kubernetes does not answer"):
         calls[call]()
@@ -98,7 +101,7 @@ def test_a_call_that_the_api_does_not_answer_has_a_deadline(cluster: Cluster, ca
 def test_a_command_that_is_not_opened_leaves_the_other_calls_as_they_are(cluster: Cluster) -> None:
     """The package replaces a method of its client until the connection is open, and its thread is abandoned."""
     with pytest.raises(LostPeerError):
-        list(execute(cluster, "pod-1", ["tar"]))
+        list(execute(cluster, "pod-1", "ps", ["tar"]))
     assert "call_api" not in vars(cluster.api)
     with pytest.raises(LostPeerError, match="delete pod small"):
         cluster.delete_pod("small")
@@ -107,7 +110,7 @@ def test_a_command_that_is_not_opened_leaves_the_other_calls_as_they_are(cluster
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("follow", [False, True])
 def test_a_log_whose_connection_is_dead_ends_with_what_came(cluster: Cluster, follow: bool) -> None:
-    assert list(cluster.log("pod-1", follow=follow)) == ["first"]
+    assert list(cluster.log("pod-1", "ps", follow=follow)) == ["first"]
 
 
 class Reply:
@@ -158,13 +161,18 @@ class Reply:
 def replied(monkeypatch: pytest.MonkeyPatch, *frames: tuple[int, bytes] | Exception) -> Iterator[Iterator[bytes]]:
     """The output of `tar -c` in pod-1 with this reply, which must be closed in the end."""
     reply = Reply(*frames)
-    monkeypatch.setattr(pod_exec, "stream", lambda *arguments, **options: reply)
+
+    def stream(*arguments: Any, container: str, **options: Any) -> Reply:
+        assert container == "results", "others may be in the pod"
+        return reply
+
+    monkeypatch.setattr(pod_exec, "stream", stream)
 
     class Pods:
         namespace = "here"
         api = SimpleNamespace(configuration=None)
 
-    yield execute(Pods(), "pod-1", ["tar", "-c"])  # type: ignore[arg-type]
+    yield execute(Pods(), "pod-1", "results", ["tar", "-c"])  # type: ignore[arg-type]
     assert reply.is_closed
 
 

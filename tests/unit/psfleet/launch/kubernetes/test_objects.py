@@ -22,14 +22,18 @@ class Recording:
     """The part of `Cluster` that objects need; what is deleted is gone at the second listing after that.
 
     Attributes:
-        applied: Kind and name of each object with its owners, in the order of the calls.
+        checked: Kind and name of objects that must not have another owner.
+        applied: Kind and name of each object, in the order of the calls.
+        owned: Those that got an owner.
         removed: Kinds.
     """
 
     namespace = "here"
 
     def __init__(self, jobs: int = 0, claims: int = 0) -> None:
-        self.applied: list[tuple[str, str, int]] = []
+        self.checked: list[tuple[str, str]] = []
+        self.applied: list[tuple[str, str]] = []
+        self.owned: list[tuple[str, str]] = []
         self.removed: list[str] = []
         self.is_stuck = False
         self._left = {"Job": [self._named("job")] * jobs, "Pod": [self._named("pod")] * jobs}
@@ -61,12 +65,20 @@ class Recording:
         """See `Cluster`."""
         return self._listed("PersistentVolumeClaim")
 
-    def apply(self, objects: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """See `Cluster`."""
-        for each in objects:
-            meta = each["metadata"]
-            self.applied.append((each["kind"], meta["name"], len(meta.get("ownerReferences", ()))))
+    def require_own(self, name: str, objects: Sequence[Mapping[str, Any]]) -> None:
+        """See `FleetObjects`."""
+        assert not self.removed, "before anything is changed"
+        self.checked += [(each["kind"], each["metadata"]["name"]) for each in objects]
+
+    def apply(self, name: str, objects: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """See `FleetObjects`."""
+        self.applied += [(each["kind"], each["metadata"]["name"]) for each in objects]
         return [self._named(each["metadata"]["name"]) for each in objects]
+
+    def set_owner(self, objects: Sequence[Mapping[str, Any]], owner: Any) -> None:
+        """See `FleetObjects`."""
+        assert owner.metadata.name == "linear-worker"
+        self.owned += [(each["kind"], each["metadata"]["name"]) for each in objects]
 
     def remove_all(self, name: str, kinds: Sequence[tuple[str, str]]) -> None:
         """See `Cluster`."""
@@ -85,20 +97,19 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 def platform(cluster: Recording) -> Kubernetes:
     """A platform over a cluster."""
     found = Kubernetes()
-    found.__dict__["_cluster"] = cluster
+    found.__dict__.update(_cluster=cluster, _objects=cluster)
     return found
 
 
 def test_the_job_of_the_workers_is_applied_when_all_that_its_pods_need_is_there_and_owns_it() -> None:
     cluster = Recording()
     platform(cluster).apply(Request(load_job(JOB), JOB))
-    names = [(kind, name) for kind, name, _ in cluster.applied]
-    at = names.index(("Job", "linear-worker"))
-    before, after = cluster.applied[:at], cluster.applied[at + 1 :]
-    assert ("Job", "linear-ps", 0) in before
-    volume = ("PersistentVolumeClaim", 0)
-    assert volume in [(kind, owners) for kind, _, owners in before]
-    assert after == [(kind, name, 1) for kind, name, _ in before if kind != volume[0]]
+    assert cluster.applied[-1] == ("Job", "linear-worker")
+    assert ("Job", "linear-ps") in cluster.applied
+    volume = ("PersistentVolumeClaim", "linear")
+    assert volume in cluster.applied
+    assert cluster.owned == [each for each in cluster.applied[:-1] if each != volume]
+    assert sorted(cluster.checked) == sorted(cluster.applied)
     assert cluster.removed == []
 
 
@@ -130,10 +141,10 @@ def test_pods_that_do_not_go_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_chief_gets_sigint_and_its_pod_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[tuple[str, tuple[str, ...]]] = []
+    said: list[tuple[str, str, tuple[str, ...]]] = []
 
-    def execute(cluster: Recording, pod: str, command: tuple[str, ...]) -> Iterator[bytes]:
-        said.append((pod, command))
+    def execute(cluster: Recording, pod: str, container: str, command: tuple[str, ...]) -> Iterator[bytes]:
+        said.append((pod, container, command))
         yield b""
 
     monkeypatch.setattr(module, "execute", execute)
@@ -142,5 +153,5 @@ def test_a_chief_gets_sigint_and_its_pod_is_waited_for(monkeypatch: pytest.Monke
     states = iter([False, True])
     monkeypatch.setattr(cluster, "pods", lambda name: [SimpleNamespace(name="chief-x", is_over=next(states))])
     platform(cluster).stop(Member("small", "chief", 0, "chief-x", "running"), 1.0)
-    assert said == [("chief-x", ("sh", "-c", "kill -INT 1"))]
+    assert said == [("chief-x", "worker", ("sh", "-c", "kill -INT 1"))]
     assert next(states, None) is None, "until it has ended"

@@ -29,6 +29,7 @@ class ScriptedCluster:
 
     Attributes:
         refusals: Statuses with which the next listings are refused; 0: the listing is answered.
+        happened: The events of every object.
     """
 
     namespace = "default"
@@ -36,6 +37,7 @@ class ScriptedCluster:
     def __init__(self, pods: list[Any]) -> None:
         self._pods = pods
         self.refusals: list[int] = []
+        self.happened: list[Any] = []
 
     def jobs(self, name: str | None) -> list[Any]:
         """See `Cluster`."""
@@ -44,7 +46,7 @@ class ScriptedCluster:
             if status:
                 raise ApiException(status=status, reason="Unauthorized")
         labels = {INSTANCE: "small", COMPONENT: "worker"}
-        meta = {"name": "small-worker", "creationTimestamp": "2026-01-01T00:00:00Z", "labels": labels}
+        meta = {"name": "small-worker", "uid": "workers", "creationTimestamp": "2026-01-01T00:00:00Z", "labels": labels}
         content = {"metadata": meta, "spec": {"completions": 2, "template": {"spec": {"containers": []}}}, "status": {}}
         return [read(content, "V1Job")]
 
@@ -52,12 +54,18 @@ class ScriptedCluster:
         """See `Cluster`."""
         return self._pods
 
-    def claims(self, name: str) -> list[str]:
-        """See `Cluster`. Fleet `small` has a volume."""
-        return ["small"] if name == "small" else []
-
-    def log(self, pod: str, tail: int | None = None, follow: bool = False) -> Iterator[str]:
+    def events(self, uid: str) -> list[Any]:
         """See `Cluster`."""
+        return self.happened
+
+    def claims(self, name: str) -> list[Any]:
+        """See `Cluster`. Fleet `small` has a volume."""
+        content = {"metadata": {"name": "small", "uid": "claim"}, "status": {"phase": "Bound"}}
+        return [read(content, "V1PersistentVolumeClaim")] if name == "small" else []
+
+    def log(self, pod: str, container: str, tail: int | None = None, follow: bool = False) -> Iterator[str]:
+        """See `Cluster`."""
+        assert container == "worker"
         lines = [f"{pod} 1", f"{pod} 2"]
         return iter(lines if tail is None else lines[-tail:])
 
@@ -87,6 +95,14 @@ def test_the_log_of_an_index_is_that_of_all_its_pods_older_ones_first() -> None:
     assert list(fleet.log(worker)) == ["c 1", "c 2", "b 1", "b 2"]
     assert list(fleet.log(worker, tail=1)) == ["b 2"], "of the newest pod"
     assert list(fleet.log(chief)) == ["a 1", "a 2"]
+
+
+def test_a_member_without_a_pod_says_why_by_the_events_of_its_job() -> None:
+    fleet, cluster = platform(pod("a", 0, 5))
+    when = {"metadata": {"name": "e"}, "lastTimestamp": "2026-01-01T00:00:09Z", "involvedObject": {}}
+    message = "Error creating: exceeded quota"
+    cluster.happened = [read({**when, "type": "Warning", "reason": "FailedCreate", "message": message}, "CoreV1Event")]
+    assert [member.problem for member in fleet.members("small")] == ["", "FailedCreate: exceeded quota"]
 
 
 def test_workers_that_were_scaled_away_are_no_members_but_keep_their_logs() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from kubernetes import client
 
-from psfleet.launch.kubernetes.pods import Pod, failed_indexes, members_of, pods_of, verdict
+from psfleet.launch.kubernetes.jobs import failed_indexes, verdict
+from psfleet.launch.kubernetes.pods import Pod, members_of, pods_of
 from psfleet.launch.platform import Member
 
 LABELS = {
@@ -75,6 +76,25 @@ def test_what_does_not_come_by_itself_is_told_apart(reason: str) -> None:
     found = pod({"waiting": {"reason": reason, "message": "no such\nthing"}}, "Pending")
     assert found.state() == reason
     assert found.problem() == f"{reason}: no such thing"
+
+
+def test_a_container_that_the_cluster_added_is_not_taken_for_the_process() -> None:
+    """A service mesh lists its own container first, and that may run on or end in another way."""
+
+    def status(name: str, state: dict[str, Any]) -> dict[str, Any]:
+        return {"name": name, "image": "i", "imageID": "", "ready": True, "restartCount": 0, "state": state}
+
+    def container(name: str, memory: str) -> dict[str, Any]:
+        return {"name": name, "resources": {"limits": {"memory": memory}}}
+
+    meta = {"name": "small-worker-1-x", "uid": "u", "creationTimestamp": CREATED, "labels": LABELS}
+    killed = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
+    statuses = [status("istio-proxy", {"running": {"startedAt": CREATED}}), status("worker", killed)]
+    spec = {"containers": [container("istio-proxy", "1Gi"), container("worker", "2Gi")]}
+    content = {"metadata": meta, "spec": spec, "status": {"phase": "Running", "containerStatuses": statuses}}
+    found = Pod(read(content, "V1Pod"))
+    assert (found.state(), found.exit_code, found.is_over, found.has_failed) == ("OOMKilled", 137, True, True)
+    assert found.cause() == "OOMKilled: out of memory, the limit is 2Gi"
 
 
 def test_a_pod_without_a_node_says_why() -> None:

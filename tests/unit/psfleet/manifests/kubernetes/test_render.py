@@ -130,8 +130,10 @@ def test_the_policy_opens_the_fleet_to_itself_and_dns_only(tmp_path: Path) -> No
     spec = only(rendered(tmp_path), "NetworkPolicy")["spec"]
     assert spec["policyTypes"] == ["Ingress", "Egress"]
     assert [[port["port"] for port in rule["ports"]] for rule in spec["ingress"]] == [[2222, 2223]]
-    assert [[port["port"] for port in rule["ports"]] for rule in spec["egress"]] == [[2222, 2223], [53, 53]]
-    assert all(rule.get("from") or rule.get("to") for rule in spec["ingress"] + spec["egress"])
+    assert [[port["port"] for port in rule["ports"]] for rule in spec["egress"]] == [[2222, 2223], [53, 53, 5353, 5353]]
+    own, dns = spec["egress"]
+    assert all(rule.get("from") or rule.get("to") for rule in [*spec["ingress"], own])
+    assert "to" not in dns, "the resolver may be on the node, or in any namespace"
 
 
 def test_with_tls_only_encrypted_ports_are_open(tmp_path: Path) -> None:
@@ -145,6 +147,8 @@ def test_permanent_exit_codes_end_the_jobs_and_disruptions_do_not_count(tmp_path
         rules = spec["podFailurePolicy"]["rules"]
         assert [rule["action"] for rule in rules] == ["FailJob", "Ignore", "Ignore"]
         assert rules[0]["onExitCodes"]["values"] == [64, 65, 70, 78]
+        own = name.removeprefix("small-")
+        assert [rule["onExitCodes"]["containerName"] for rule in (rules[0], rules[2])] == [own, own], "not a sidecar's"
         assert rules[1]["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
         assert spec["backoffLimitPerIndex"] == 10
         assert spec["template"]["spec"]["restartPolicy"] == "Never"
@@ -155,6 +159,20 @@ def test_the_chief_decides_and_a_fleet_below_its_quorum_is_over(tmp_path: Path) 
     spec = only(rendered(tmp_path), "Job", "small-worker")["spec"]
     assert spec["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
     assert (spec["completions"], spec["parallelism"], spec["maxFailedIndexes"]) == (3, 3, 1)
+
+
+def test_the_objects_of_two_jobs_have_different_names(tmp_path: Path) -> None:
+    names = ["small", "small-program", "small-ps", "small-worker", "small-worker-tls", "small-results"]
+    found = [
+        (each["kind"], each["metadata"]["name"]) for name in names for each in rendered(tmp_path, name=name, tls=True)
+    ]
+    assert len(set(found)) == len(found)
+
+
+def test_ended_jobs_are_kept_until_their_results_are_copied(tmp_path: Path) -> None:
+    for keep_secs, expected in ((0, 300), (3600, 3600)):
+        job = only(rendered(tmp_path, container={"keep_secs": keep_secs}), "Job", "small-worker")
+        assert job["spec"]["ttlSecondsAfterFinished"] == expected
 
 
 def test_one_ps_at_a_time_is_evicted(tmp_path: Path) -> None:

@@ -1,0 +1,151 @@
+"""The job file's `kubernetes` section: what a cluster requires of the fleet's pods and Jobs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, field_validator
+
+from psfleet.job.fields import Options, Section
+
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+SECRET_KEY = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?:[A-Za-z0-9._-]+")
+SECRET_FOLDER = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?:/[^:]+")
+OWN_ENV = "PSFLEET_"
+OWN_LABELS = ("app.kubernetes.io/", "batch.kubernetes.io/")
+"""Prefixes of labels by which psfleet and the Job controller find a fleet's objects."""
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$", max_length=253)]
+"""Name of a Kubernetes object."""
+Quantity = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$")]
+
+
+class Pods(Section):
+    """Settings of the pods of one role."""
+
+    labels: dict[str, str] = Field(default_factory=dict, description="Labels of the pods.")
+    annotations: dict[str, str] = Field(default_factory=dict, description="Annotations of the pods.")
+    env: dict[str, str] = Field(default_factory=dict, description="Environment variables.")
+    secret_env: dict[str, str] = Field(
+        default_factory=dict, description="Environment variables from Secrets: `SECRET:KEY` by the variable's name."
+    )
+    env_from_secrets: list[Name] = Field(
+        default_factory=list, description="Secrets of which each key becomes an environment variable."
+    )
+    secret_files: list[str] = Field(
+        default_factory=list,
+        description="`SECRET:FOLDER`: each key of the Secret becomes a read-only file in this folder of the container.",
+    )
+    resources: dict[str, int | Quantity] = Field(
+        default_factory=dict,
+        description="Further resources of each pod, for example `nvidia.com/gpu: 1`; memory and CPUs are set in "
+        "`container`.",
+    )
+    node_selector: dict[str, str] = Field(default_factory=dict, description="Labels that a node must have.")
+    tolerations: list[Options] = Field(default_factory=list, description="Tolerations, as Kubernetes defines them.")
+    affinity: Options | None = Field(
+        None, description="The pods' `affinity`, as Kubernetes defines it; psfleet adds its own terms."
+    )
+    priority_class: Name | None = Field(None, description="Name of a PriorityClass.")
+    service_account: Name | None = Field(
+        None, description="Name of an existing ServiceAccount; null: psfleet creates one. No token is mounted."
+    )
+
+    @field_validator("labels", "annotations")
+    @classmethod
+    def _check_labels(cls, labels: dict[str, str]) -> dict[str, str]:
+        return _checked_labels(labels)
+
+    @field_validator("env")
+    @classmethod
+    def _check_env(cls, env: dict[str, str]) -> dict[str, str]:
+        _check_names(env)
+        return env
+
+    @field_validator("secret_env")
+    @classmethod
+    def _check_secret_env(cls, env: dict[str, str]) -> dict[str, str]:
+        _check_names(env)
+        _require(SECRET_KEY, env.values(), "SECRET:KEY")
+        return env
+
+    @field_validator("secret_files")
+    @classmethod
+    def _check_secret_files(cls, files: list[str]) -> list[str]:
+        _require(SECRET_FOLDER, files, "SECRET:FOLDER with an absolute FOLDER")
+        return files
+
+    @field_validator("resources")
+    @classmethod
+    def _check_resources(cls, resources: dict[str, int | str]) -> dict[str, int | str]:
+        for name in ("memory", "cpu"):
+            if name in resources:
+                raise ValueError(f"{name} is in it, expected in container.ps and container.worker")
+        return resources
+
+
+class Kubernetes(Pods):
+    """Fleets on Kubernetes. Settings of pods apply to both roles; `ps` and `worker` add to them. Ignored elsewhere."""
+
+    ps: Pods = Field(
+        default_factory=Pods,
+        description="Of ps only: lists are appended to those above, mappings are merged, other values replace them.",
+    )
+    worker: Pods = Field(default_factory=Pods, description="Of workers and spares only; in the same way.")
+    job_labels: dict[str, str] = Field(
+        default_factory=dict, description="Labels of both Jobs, for example `kueue.x-k8s.io/queue-name`."
+    )
+    job_annotations: dict[str, str] = Field(default_factory=dict, description="Annotations of both Jobs.")
+    image_pull_secrets: list[Name] = Field(
+        default_factory=list, description="Secrets with the credentials of the images' registries."
+    )
+    image_pull_policy: Literal["Always", "IfNotPresent", "Never"] = Field(
+        "IfNotPresent", description="When the kubelet pulls the images."
+    )
+    egress: list[Options] = Field(
+        default_factory=list,
+        description="Further egress rules of the fleet's NetworkPolicy, as Kubernetes defines them, for example to an "
+        "object store.",
+    )
+
+    @field_validator("job_labels", "job_annotations")
+    @classmethod
+    def _check_job_labels(cls, labels: dict[str, str]) -> dict[str, str]:
+        return _checked_labels(labels)
+
+    def of_role(self, role: str) -> Pods:
+        """The settings of the pods of `ps` or `worker`, those of both roles included."""
+        own: Pods = getattr(self, role)
+        return Pods(**{name: _merged(getattr(self, name), getattr(own, name)) for name in Pods.model_fields})
+
+
+def _merged(shared: Any, own: Any) -> Any:
+    if isinstance(shared, list):
+        return [*shared, *own]
+    if isinstance(shared, dict) and isinstance(own, dict):
+        return {**shared, **own}
+    return shared if own is None else own
+
+
+def _checked_labels(labels: dict[str, str]) -> dict[str, str]:
+    for key in labels:
+        if not LABEL_KEY.fullmatch(key):
+            raise ValueError(f"{key!r} is in it, expected names of labels such as example.com/team")
+        if key.startswith(OWN_LABELS):
+            raise ValueError(f"{key!r} is in it, expected no label with the prefix {' or '.join(OWN_LABELS)}")
+    return labels
+
+
+def _check_names(env: Iterable[str]) -> None:
+    for name in env:
+        if not ENV_NAME.fullmatch(name) or name.startswith(OWN_ENV):
+            raise ValueError(f"{name!r} is in it, expected names of variables, none with the prefix {OWN_ENV}")
+
+
+def _require(pattern: re.Pattern[str], texts: Iterable[str], expected: str) -> None:
+    for text in texts:
+        if not pattern.fullmatch(text):
+            raise ValueError(f"{text!r} is in it, expected {expected}")
