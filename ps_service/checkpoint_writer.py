@@ -11,7 +11,8 @@ from pathlib import Path
 
 from ps_service.finite import first_not_finite
 from psfleet.checkpoint.manifest import checkpoint_folder
-from psfleet.checkpoint.parts import NOT_FINITE, PartRecord, ShardContent, write_part
+from psfleet.checkpoint.part_writing import write_part
+from psfleet.checkpoint.parts import NOT_FINITE, PartRecord, ShardContent
 from psfleet.errors import BUG, PROGRAM_FAILED
 from psfleet.layout import Layout
 from psfleet.service.logs import RunLogger

@@ -17,7 +17,8 @@ from support.checkpoint_samples import sample_layout
 
 from ps_service import checkpoint_writer
 from ps_service.checkpoint_writer import CheckpointWriter, SavedPart
-from psfleet.checkpoint.parts import PartRecord, ShardContent, write_part
+from psfleet.checkpoint.part_writing import write_part
+from psfleet.checkpoint.parts import PartRecord, ShardContent
 from psfleet.errors import BUG
 from psfleet.polling import run_within, wait_until
 
