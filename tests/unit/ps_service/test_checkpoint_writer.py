@@ -34,9 +34,7 @@ def finite_content() -> ShardContent:
         parameters=np.ones(size, np.float32),
         slots={"m": np.zeros(size, np.float32), "v": np.ones(size, np.float32)},
         scalars={"beta1_power": np.float32(0.5)},
-        state=LAYOUT.state.pack(
-            {spec.name: np.full(spec.shape, 1, spec.dtype) for spec in LAYOUT.state.specs},
-        ),
+        state=LAYOUT.state.pack({spec.name: np.full(spec.shape, 1, spec.dtype) for spec in LAYOUT.state.specs}),
         frozen=LAYOUT.frozen.pack({spec.name: np.full(spec.shape, np.inf) for spec in LAYOUT.frozen.specs}),
     )
 

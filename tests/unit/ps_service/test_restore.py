@@ -12,8 +12,8 @@ import pytest
 from support.checkpoint_samples import sample_layout, save
 from support.chief_samples import sample_job
 
+from ps_service.refusals import refusals
 from ps_service.restore import read_checkpoint
-from ps_service.servicer import _refusals
 from psfleet.errors import StorageError
 
 
@@ -36,9 +36,9 @@ def plan(start_secs: float) -> Any:
 
 def test_a_shard_is_read_from_a_checkpoint(tmp_path: Path) -> None:
     saved = save(tmp_path, 40)
-    checkpoint, content = read_checkpoint(saved.folder, plan(60))
-    assert checkpoint == saved
-    assert content.parameters.shape == (sample_layout().parameters.shard_size,)
+    restored = read_checkpoint(saved.folder, plan(60))
+    assert (restored.step, restored.optimizer) == (saved.step, saved.optimizer)
+    assert restored.content.parameters.shape == (sample_layout().parameters.shard_size,)
 
 
 def test_a_disk_that_never_answers_is_named_and_the_chief_may_try_again(tmp_path: Path) -> None:
@@ -51,6 +51,6 @@ def test_a_disk_that_never_answers_is_named_and_the_chief_may_try_again(tmp_path
     os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
     assert str(caught.value) == f"the disk has not answered for 0.18 s to a read of {saved.folder}"
     context: Any = Context()
-    with pytest.raises(AbortedError) as aborted, _refusals(context):
+    with pytest.raises(AbortedError) as aborted, refusals(context):
         raise caught.value
     assert aborted.value.args[0] == grpc.StatusCode.UNAVAILABLE, "another status would end the run with 78"
