@@ -8,7 +8,7 @@ import os
 import secrets
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,8 +146,11 @@ def write_chunks(
         with access():
             temporary.replace(path)
             sync_folder(folder)
-    finally:
-        temporary.unlink(missing_ok=True)
+    except BaseException:
+        # Its own error, for example that the folder is a file, must not hide the first one.
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
     return record
 
 
