@@ -58,7 +58,7 @@ class CheckpointCommitter:
         self._steps_per_sec = 0.0
         self._lock = threading.Lock()
         self._newest: Checkpoint | None = None
-        self._held = HeldParts(context, storage, PART)
+        self._held = HeldParts(context, storage, PART, lambda: self.update(context.fleet.describe()))
 
     @property
     def newest(self) -> Checkpoint | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import PsfleetError
+from psfleet.polling import wait_until
 from worker_service.chief.part_fetcher import PartFetcher
 from worker_service.chief.storage import Storage
 from worker_service.run_context import RunContext
@@ -15,17 +17,23 @@ from worker_service.run_context import RunContext
 logger = logging.getLogger("psfleet.chief")
 
 
+FOLLOW_SECS = 0.5
+"""After a fetch, how long the chief looks for the next checkpoint, more often than by heartbeats."""
+
+
 class HeldParts:
     """A ps holds one part at a time, and a step waits for its end if two more are due: none may be held for ever.
 
     Args of the constructor:
         what: The kind of file, for `storage`.
+        look: Commits what is complete with fresh states of the ps.
     """
 
-    def __init__(self, context: RunContext, storage: Storage, what: str) -> None:
+    def __init__(self, context: RunContext, storage: Storage, what: str, look: Callable[[], None]) -> None:
         self._context = context
         self._storage = storage
         self._what = what
+        self._look = look
         self._final_step = context.job.train.steps
         self._fetcher = PartFetcher(context.fleet.ps, context.checkpoints_root, storage.disk, self._ended)
         self._releases = ThreadPoolExecutor(1, "release-parts")
@@ -68,6 +76,18 @@ class HeldParts:
             self._storage.written(self._what)
         for shard in range(len(self._context.fleet.ps)):
             self._release(shard, generation, step, cause)
+        if error is None:
+            self._follow()
+
+    def _follow(self) -> None:
+        """Does not wait for the next heartbeat: another snapshot may have waited for this checkpoint on every ps."""
+
+        def look() -> bool:
+            self._look()
+            return self._fetcher.is_busy
+
+        with suppress(PsfleetError):
+            wait_until(look, FOLLOW_SECS, "the next checkpoint", poll_secs=FOLLOW_SECS / 10)
 
     def _release(self, shard: int, generation: int, step: int, error: str) -> None:
         """Calls a ps on another thread: heartbeats must not wait for one that does not answer."""

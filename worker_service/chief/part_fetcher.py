@@ -67,14 +67,19 @@ class PartFetcher:
         threading.Thread(target=self._run, args=arguments, name="part-fetcher", daemon=True).start()
         return False
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether it fetches a checkpoint now."""
+        with self._lock:
+            return self._is_busy
+
     def _run(self, generation: int, step: int, parts: dict[int, pb.SavedPart]) -> None:
-        fetched = None
+        fetched, refused = None, None
         try:
             self._fetch(generation, step, parts)
             fetched = generation, step
-            self._on_end(generation, step, None)
         except OSError as error:
-            self._on_end(generation, step, error)
+            refused = error
         except PsfleetError as error:
             self._log(step, error)
         finally:
@@ -82,6 +87,8 @@ class PartFetcher:
                 self._fetched = fetched or self._fetched
                 self._is_busy = False
                 self._retries_at = time.monotonic() + (0.0 if fetched else RETRY_SECS)
+        if fetched or refused:
+            self._on_end(generation, step, refused)
 
     def _log(self, step: int, error: PsfleetError) -> None:
         """Logs why a checkpoint did not arrive: once for each cause, however often it is tried again."""

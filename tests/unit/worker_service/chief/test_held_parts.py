@@ -255,3 +255,25 @@ def test_a_chief_that_replaces_one_which_died_before_its_commit_commits_what_tha
     ps[0].states[0].parts[0].held = False
     assert Chief(tmp_path, ps).committed().step == STEP
     assert [len(one.streams) for one in ps] == [0, 1]
+
+
+def test_a_checkpoint_that_waited_for_the_one_before_does_not_wait_for_a_heartbeat(tmp_path: Path) -> None:
+    """With short steps, each of them would take as long as the time between two heartbeats."""
+    ps = [HoldingPs(0), HoldingPs(1)]
+    for shard, one in enumerate(ps):
+        follower = HoldingPs(shard, STEP + 10)
+
+        def release(generation: int, step: int, error: str = "", one: Any = one, follower: Any = follower) -> None:
+            HoldingPs.release_part(one, generation, step, error)
+            if step == STEP:
+                one.step, one.part = follower.step, follower.part
+                one.states[0].parts.append(follower.states[0].parts[0])
+
+        one.release_part = release  # type: ignore[method-assign]
+    chief = Chief(tmp_path, ps)
+    chief.beat()
+
+    def newest() -> int:
+        return -1 if chief.committer.newest is None else chief.committer.newest.step
+
+    wait_until(newest, WAIT_SECS, "the second checkpoint", done=lambda step: step == STEP + 10, poll_secs=0.01)
