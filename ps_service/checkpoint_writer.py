@@ -1,4 +1,7 @@
-"""Reads snapshots and writes this ps's part of each checkpoint on a thread of its own, while training continues."""
+"""Reads snapshots and writes this ps's part of each checkpoint on a thread of its own, while training continues.
+
+Where the ps do not share the chief's folder, the part is held in memory instead, until the chief has written it.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ps_service.finite import first_not_finite
+from ps_service.part_holder import PartHolder
 from psfleet.checkpoint.manifest import checkpoint_folder
-from psfleet.checkpoint.parts import NOT_FINITE, PartRecord, ShardContent, write_part
+from psfleet.checkpoint.part_writing import encode_part, write_part
+from psfleet.checkpoint.parts import NOT_FINITE, PartRecord, ShardContent
 from psfleet.errors import BUG, PROGRAM_FAILED
 from psfleet.layout import Layout
 from psfleet.service.logs import RunLogger
@@ -28,16 +33,18 @@ RETRY_SECS = 1.0
 
 @dataclass(frozen=True)
 class SavedPart:
-    """A part that was written, or the error.
+    """A part that was written or is held for the chief, or the error.
 
     Attributes:
         is_retried: Whether the writer keeps the snapshot and tries again.
+        is_held: Whether it is in memory only.
     """
 
     step: int
     record: PartRecord | None
     error: str = ""
     is_retried: bool = False
+    is_held: bool = False
 
 
 class CheckpointWriter:
@@ -47,12 +54,21 @@ class CheckpointWriter:
     attempt. After the final step there is none, so its part is tried again until the writer is closed.
 
     Args of the constructor:
+        root: The folder of the run's checkpoints; None: parts are held for the chief.
+        is_followed: Returns whether there is a chief that fetches parts.
         on_failure: Called with a message and an exit code, on the writer's thread: a tensor is not finite, and is not
             written, or there is a bug.
     """
 
     def __init__(
-        self, root: Path, run: str, generation: int, shard: int, layout: Layout, on_failure: Callable[[str, int], None]
+        self,
+        root: Path | None,
+        run: str,
+        generation: int,
+        shard: int,
+        layout: Layout,
+        on_failure: Callable[[str, int], None],
+        is_followed: Callable[[], bool] = lambda: False,
     ) -> None:
         self._root = root
         self._run = run
@@ -68,6 +84,7 @@ class CheckpointWriter:
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._newest: Future[None] | None = None
+        self.held = PartHolder(is_followed, self._ended)
 
     def await_turn(self, timeout_secs: float | None = None) -> bool:
         """Waits until no snapshot waits to be read. A snapshot is read once the part before it is written.
@@ -104,6 +121,7 @@ class CheckpointWriter:
         Its part would belong to a generation that has ended, and would never be committed.
         """
         self._closing.set()
+        self.held.close()
         if self._newest is not None and self._newest.cancel():
             self._is_read.set()
 
@@ -113,13 +131,17 @@ class CheckpointWriter:
         ended = self._thread.submit(lambda: None)
         if wait([ended], CLOSE_SECS).not_done:
             text = "%s has not taken a checkpoint part of generation %d within %g s: its write is abandoned"
-            self._logger.warning(text, self._root, self._generation, CLOSE_SECS)
+            self._logger.warning(text, self._root or "the chief", self._generation, CLOSE_SECS)
         self._thread.shutdown(wait=False, cancel_futures=True)
+        self.held.close()
         self._is_read.set()
 
     def _save(self, step: int, read: Callable[[], ShardContent], is_final: Callable[[], bool]) -> None:
         try:
             try:
+                if self._root is None:
+                    # Before the snapshot is read: it would be a third copy of the shard.
+                    self.held.make_room(self._closing)
                 content = None if self._closing.is_set() else read()
             finally:
                 self._is_read.set()
@@ -151,6 +173,11 @@ class CheckpointWriter:
         return saved
 
     def _try_to_write(self, step: int, content: ShardContent, is_final: Callable[[], bool]) -> SavedPart:
+        if self._root is None:
+            part = encode_part(self._shard, self._layout, content, step, self._generation, self._run)
+            saved = SavedPart(step, part.record(), is_held=True)
+            self.held.hold(step, part)
+            return saved
         folder = checkpoint_folder(self._root, step, self._generation)
         try:
             record = write_part(folder, self._shard, self._layout, content, step, self._generation, self._run)
@@ -158,12 +185,24 @@ class CheckpointWriter:
             return SavedPart(step, None, f"{self._root}: {error.strerror or error}", is_retried=is_final())
         return SavedPart(step, record)
 
+    def _ended(self, step: int, error: str) -> None:
+        """Stores that a part is not held any more."""
+        with self._lock:
+            self._parts = [
+                replace(part, is_held=False, error=error, record=None if error else part.record)
+                if part.step == step
+                else part
+                for part in self._parts
+            ]
+        if error:
+            self._logger.info("the checkpoint part of step %d is dropped: %s", step, error, extra={"step": step})
+
     def _report(self, saved: SavedPart) -> None:
         """Stores the result of a part in place of that of an earlier attempt; logs an error when it is new."""
-        parts = self.parts()
-        if saved.error and saved not in parts:
+        with self._lock:
+            is_known = saved in self._parts
+            self._parts = [*[part for part in self._parts if part.step != saved.step], saved][-REMEMBERED:]
+        if saved.error and not is_known:
             text = "cannot write the checkpoint part at step %d: %s%s"
             then = "; trying again" if saved.is_retried else ""
             self._logger.error(text, saved.step, saved.error, then, extra={"step": saved.step})
-        with self._lock:
-            self._parts = [*[part for part in parts if part.step != saved.step], saved][-REMEMBERED:]

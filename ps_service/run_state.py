@@ -10,6 +10,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from ps_service.fleet_view import RELEARN_SECS, FleetView
+from ps_service.only_stream import OnlyStream
 from ps_service.shard import Shard
 from ps_service.worker_record import CHIEF, NEVER, Member
 from psfleet.control import control_pb2 as pb
@@ -25,7 +26,7 @@ class Run:
     """One run on this ps: the fleet's view under a lock, with a clock, and the shard.
 
     `lock` guards what changes, and is never held during a call of TensorFlow; `building` is held while a shard is built
-    or closed.
+    or closed. `restoring` is the stream of a chief that sends a shard's content.
 
     Args of the constructor:
         cause: Why this ps was restarted; empty if it was not.
@@ -47,6 +48,8 @@ class Run:
         self._shard: Shard | None = None
         self._digest = ""
         self._slow_step = -1
+        self._follower = 0
+        self.restoring = OnlyStream()
 
     @property
     def shard(self) -> Shard | None:
@@ -82,6 +85,22 @@ class Run:
         """See `FleetView.admit_chief`."""
         with self.lock:
             self.view.admit_chief(Member.of(caller), self._clock())
+
+    def followed_by(self, caller: pb.Member) -> None:
+        """Stores that this chief has called for a checkpoint's content: from now on parts wait for it."""
+        with self.lock:
+            self._follower = caller.incarnation
+
+    def is_followed(self) -> bool:
+        """Whether the chief is alive, and this process is the one that was last given to `followed_by`.
+
+        A chief that has just replaced another one loads the program first: meanwhile no step waits for it.
+        """
+        with self.lock:
+            chief = self.view.workers.get(CHIEF)
+            if chief is None or self.view.outcome is not None:
+                return False
+            return chief.owner.incarnation == self._follower and chief.is_alive(self._clock())
 
     def record_heartbeat(self, request: pb.HeartbeatRequest) -> None:
         """See `FleetView.heartbeat`."""
@@ -222,4 +241,5 @@ def _describe_shard(state: pb.ShardState, shard: Shard, now: float) -> None:
             file=record.file if record else "",
             num_bytes=record.num_bytes if record else 0,
             sha256=record.sha256 if record else "",
+            held=part.is_held,
         )

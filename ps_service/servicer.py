@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 import tensorflow as tf
 
 import psfleet
 from ps_service.refusals import refusals, refuse
-from ps_service.restore import read_checkpoint
+from ps_service.restore import read_checkpoint, receive
 from ps_service.run_state import Run
-from ps_service.shard import Shard
-from ps_service.shard_plan import ShardPlan
+from ps_service.shard_builder import ShardBuilder
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
-from psfleet.errors import LostPeerError, PsfleetError
-from psfleet.job.job import job_from_json
-from psfleet.layout import Layout
-from psfleet.tf.traced_update import TracedUpdate
+from psfleet.errors import LostPeerError
 from psfleet.tls.data_plane import DataPlane
+
+_T = TypeVar("_T")
 
 
 class ControlServicer(control_pb2_grpc.ShardControlServicer):
@@ -36,7 +36,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
     """
 
     def __init__(self, server: str, only_run: str, cause: str, plane: DataPlane) -> None:
-        self._server = server
+        self._builder = ShardBuilder(server, self._finish)
         self._plane = plane
         self._cause = cause
         self._only_run = only_run
@@ -76,12 +76,50 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
     def Configure(self, request: pb.ConfigureRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""
         run = self._run(request.caller, context)
-        with refusals(context), run.building:
-            if not self._is_current(run):
-                raise LostPeerError(f"run {run.name} was reset while its shard was configured")
-            run.admit_chief(request.caller.member)
-            self._configure(run, request)
+        with refusals(context), self._building(run):
+            plan = self._builder.make_way(run, request)
+            if plan is not None:
+                self._builder.build(run, plan, read_checkpoint(Path(request.checkpoint_folder), plan))
         return run.state(with_counters=True)
+
+    def Restore(self, request_iterator: Iterator[pb.RestoreRequest], context: grpc.ServicerContext) -> pb.ShardState:
+        """See control.proto."""
+        first = next(request_iterator, pb.RestoreRequest())
+        request, caller = first.configure, first.configure.caller
+        run = self._run(caller, context)
+        with refusals(context):
+            with self._building(run):
+                plan = self._builder.make_way(run, request)
+            if plan is not None:
+                # Not under the lock: a chief that is frozen now must not hold up the one that replaces it.
+                with run.restoring.only(context.cancel):
+                    restored = receive(first.origin, plan, _admitted(run, caller, request_iterator))
+                with self._building(run):
+                    if self._builder.make_way(run, request) is not None:
+                        self._builder.build(run, plan, restored)
+            run.followed_by(caller.member)
+        return run.state(with_counters=True)
+
+    def FetchPart(self, request: pb.FetchPartRequest, context: grpc.ServicerContext) -> Iterator[pb.PartChunk]:
+        """See control.proto."""
+        run = self._run_of_chief(request.caller, context)
+        run.followed_by(request.caller.member)
+        with refusals(context):
+            shard = run.shard
+            if shard is None or shard.plan.generation != request.generation:
+                raise LostPeerError(f"generation {request.generation} has ended, or has not begun")
+            with shard.writer.held.reading(request.step, context.cancel) as chunks:
+                for chunk in _admitted(run, request.caller, chunks):
+                    yield pb.PartChunk(data=chunk)
+
+    def ReleasePart(self, request: pb.ReleasePartRequest, context: grpc.ServicerContext) -> pb.ReleasePartReply:
+        """See control.proto."""
+        run = self._run_of_chief(request.caller, context)
+        run.followed_by(request.caller.member)
+        shard = run.shard
+        if shard is not None and shard.plan.generation == request.generation:
+            shard.writer.held.release(request.step, request.error)
+        return pb.ReleasePartReply()
 
     def ScheduleCheckpoint(
         self, request: pb.ScheduleCheckpointRequest, context: grpc.ServicerContext
@@ -184,47 +222,25 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
     def _new_run(self, name: str) -> Run:
         return Run(name, self._cause, self._started)
 
-    def _configure(self, run: Run, request: pb.ConfigureRequest) -> None:
-        plan = ShardPlan(
-            run=run.name,
-            generation=request.generation,
-            shard=request.shard,
-            job=job_from_json(request.job_json),
-            layout=Layout.from_dict(json.loads(request.layout_json)),
-            checkpoints_root=Path(request.checkpoints_root),
-            update=TracedUpdate.from_json(request.update_json) if request.update_json else None,
-            reductions=tuple(request.reductions),
-        )
-        with run.lock:
-            run.view.check_generation(plan.generation)
-        old = run.shard
-        if old is not None:
-            if old.plan == plan:
-                return
-            if old.plan.generation >= plan.generation:
-                raise _conflict(old.plan, plan)
-            run.take_shard()
-            old.close()
-        checkpoint, content = read_checkpoint(Path(request.checkpoint_folder), plan)
-        shard = Shard(
-            self._server,
-            plan,
-            checkpoint,
-            content,
-            lambda message, exit_code: self._finish(run, pb.Outcome(exit_code=exit_code, message=message)),
-        )
-        run.install(shard)
-        run.logger.info(
-            "shard %d starts at step %d",
-            plan.shard,
-            shard.step,
-            extra={"step": shard.step, "generation": plan.generation},
-        )
+    @contextmanager
+    def _building(self, run: Run) -> Iterator[None]:
+        """Holds the run's lock for building.
+
+        Raises:
+            LostPeerError: The run has been reset since the call started.
+        """
+        with run.building:
+            if not self._is_current(run):
+                raise LostPeerError(f"run {run.name} was reset while its shard was configured")
+            yield
 
 
-def _conflict(mine: ShardPlan, requested: ShardPlan) -> PsfleetError:
-    """Why a plan cannot replace that of this ps's shard."""
-    for name in ("shard", "layout", "job", "checkpoints_root", "update"):
-        if getattr(mine, name) != getattr(requested, name):
-            return PsfleetError(f"{name} differs from that of generation {mine.generation} of run {mine.run}")
-    return PsfleetError(f"generation {requested.generation} requested, expected one above {mine.generation}")
+def _admitted(run: Run, caller: pb.Caller, items: Iterator[_T]) -> Iterator[_T]:
+    """The same items, until the caller is replaced as the chief, or the run is over.
+
+    Raises:
+        ReplacedError, LostPeerError: See `FleetView.admit_chief`.
+    """
+    for item in items:
+        run.admit_chief(caller.member)
+        yield item

@@ -12,10 +12,9 @@ import tensorflow as tf
 
 from ps_service.checkpoint_writer import CheckpointWriter
 from ps_service.rate_reductions import RateReductions
+from ps_service.restore import Restored
 from ps_service.shard_graph import Counters, ShardGraph
 from ps_service.shard_plan import ShardPlan
-from psfleet.checkpoint.manifest import Checkpoint
-from psfleet.checkpoint.parts import ShardContent
 from psfleet.control import MIN_STEPS_AHEAD
 from psfleet.errors import BUG
 from psfleet.service.logs import RunLogger
@@ -35,10 +34,10 @@ class Shard:
 
     Args of the constructor:
         server: Address of this process's TensorFlow server, `grpc://host:port`.
-        checkpoint: To restore.
-        content: What of it belongs to this shard.
+        restored: What the shard starts from.
         on_failure: Called with a message and an exit code, on a thread of the shard, if an update cannot be applied or
             a tensor is not finite.
+        is_followed: Returns whether there is a chief that fetches parts; see `CheckpointWriter`.
 
     Attributes:
         writer: Of the shard's checkpoint parts.
@@ -53,21 +52,22 @@ class Shard:
         self,
         server: str,
         plan: ShardPlan,
-        checkpoint: Checkpoint,
-        content: ShardContent,
+        restored: Restored,
         on_failure: Callable[[str, int], None],
+        is_followed: Callable[[], bool] = lambda: False,
     ) -> None:
         self.plan = plan
         self._logger = RunLogger(_logger, plan.run)
         self._on_failure = on_failure
-        if checkpoint.optimizer != plan.optimizer:
+        content = restored.content
+        if restored.optimizer != plan.optimizer:
             self._logger.warning(
                 "optimizer %s starts without state: the checkpoint's optimizer is %s",
                 plan.optimizer,
-                checkpoint.optimizer,
+                restored.optimizer,
             )
             content = replace(content, slots={}, scalars={})
-        self._graph = ShardGraph(server, plan, checkpoint.step, content)
+        self._graph = ShardGraph(server, plan, restored.step, content)
         self.writer = CheckpointWriter(
             plan.checkpoints_root,
             plan.run,
@@ -75,8 +75,9 @@ class Shard:
             plan.shard,
             plan.layout,
             lambda message, exit_code: on_failure(f"ps {plan.shard}: {message}", exit_code),
+            is_followed,
         )
-        self.first_step = self.step = checkpoint.step
+        self.first_step = self.step = restored.step
         self.final_step = plan.job.train.steps
         self.last_update = time.monotonic()
         self._scheduled: set[int] = set()

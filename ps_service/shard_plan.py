@@ -15,6 +15,7 @@ class ShardPlan:
     """What a shard is built from; two equal plans build the same shard.
 
     Attributes:
+        checkpoints_root: Where parts are written; None: they are held for the chief.
         update: Of the program's own optimizer.
         reductions: The steps from which on the learning rate is reduced, as far as they are known when the generation
             starts.
@@ -25,7 +26,7 @@ class ShardPlan:
     shard: int
     job: Job
     layout: Layout
-    checkpoints_root: Path
+    checkpoints_root: Path | None
     update: TracedUpdate | None = None
     reductions: tuple[int, ...] = ()
 

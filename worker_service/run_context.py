@@ -11,6 +11,7 @@ from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.run_folder import CHECKPOINTS
 from psfleet.service.process import Stop
+from psfleet.service.settings import Settings
 from psfleet.tf.traced_update import TracedUpdate, optimizer_name
 
 
@@ -37,6 +38,7 @@ class RunContext:
         stop: Set by a signal.
         out: The run's folder.
         update: Of the program's own optimizer, which the chief sends to the ps; None: the optimizer is psfleet's.
+        is_shared: Whether every ps reads and writes `out`, too; False: checkpoints travel over the control plane.
     """
 
     run: str
@@ -49,6 +51,7 @@ class RunContext:
     stop: Stop
     out: Path
     update: TracedUpdate | None = None
+    is_shared: bool = True
 
     @property
     def optimizer(self) -> str:
@@ -59,3 +62,9 @@ class RunContext:
     def checkpoints_root(self) -> Path:
         """The folder of the run's checkpoints."""
         return self.out / CHECKPOINTS
+
+
+def shares_folder(settings: Settings, job: Job) -> bool:
+    """Whether the ps of a run read and write its folder, as all processes of one machine do that a launcher starts."""
+    is_local = settings.launched > 0 and all(address.is_loopback for address in settings.ps)
+    return job.checkpoint.shared or is_local

@@ -41,7 +41,7 @@ from worker_service.joining import join
 from worker_service.metrics import WorkerMetrics
 from worker_service.program_optimizer import resolved
 from worker_service.progress import TrainingProgress
-from worker_service.run_context import RunContext, TaskAddresses
+from worker_service.run_context import RunContext, TaskAddresses, shares_folder
 from worker_service.run_end import is_replaced, report_failure, worker_error
 from worker_service.training_data import TrainingData
 from worker_service.worker import Worker
@@ -137,6 +137,7 @@ def _train(process: _Process, plane: DataPlane) -> int:
         stop=process.stop,
         out=settings.out,
         update=update,
+        is_shared=shares_folder(settings, job),
     )
     numbers = BatchNumbers(job.update.mode == "sync", job.fleet.replicas)
     data = TrainingData.of_worker(program, job, index)

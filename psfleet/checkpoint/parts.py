@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
-import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -84,29 +81,6 @@ def vector_layouts(layout: Layout, slots: Sequence[str]) -> dict[str, FlatLayout
     return {"parameter": layout.parameters, **of_slots, "state": layout.state, "frozen": layout.frozen}
 
 
-def write_part(
-    folder: Path, shard: int, layout: Layout, content: ShardContent, step: int, generation: int, run: str
-) -> PartRecord:
-    """Writes a shard's part to `folder`, which is created if necessary, and flushes it to the disk.
-
-    Raises:
-        OSError: The disk is full, or the folder cannot be written; no file of the part's name remains.
-        ValueError: The shape or dtype of an array of `content` differs from `layout`, or a slot's name has a slash.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    metadata = {"format_version": FORMAT, "run": run, "step": str(step), "generation": str(generation)}
-    metadata |= {"shard": str(shard), "num_ps": str(layout.num_ps)}
-    path = folder / part_name(shard, layout.num_ps)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        num_bytes, digest = _write_safetensors(temporary, _named_pieces(layout, shard, content), metadata)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(folder)
-    return PartRecord(path.name, num_bytes, digest)
-
-
 def sync_folder(folder: Path) -> None:
     """Flushes a folder's entries to the disk, so that a rename in it survives a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
@@ -114,61 +88,6 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _named_pieces(layout: Layout, shard: int, content: ShardContent) -> dict[str, np.ndarray]:
-    """Views of the content, by key."""
-    named = {f"{SCALAR_PREFIX}{name}": np.asarray(value, np.float32) for name, value in content.scalars.items()}
-    for name, value in named.items():
-        if value.shape != ():
-            raise ValueError(f"{name} of shard {shard} has shape {list(value.shape)}, expected []")
-    for slot in content.slots:
-        if not slot or "/" in slot:
-            raise ValueError(f"slot name {slot!r}, expected one without a slash")
-    layouts = vector_layouts(layout, tuple(content.slots))
-    for prefix, vector in content.vectors().items():
-        flat = layouts[prefix]
-        if vector.shape != (flat.shard_size,) or vector.dtype != flat.unit_dtype:
-            found, expected = f"{vector.dtype} {list(vector.shape)}", f"{flat.unit_dtype} {[flat.shard_size]}"
-            raise ValueError(f"{prefix} of shard {shard} is {found}, expected {expected}")
-        for piece in flat.pieces(shard):
-            if piece.spec.is_saved:
-                named[piece_key(prefix, piece)] = vector[piece.at : piece.at + piece.stop - piece.start]
-    return named
-
-
-def _write_safetensors(path: Path, tensors: Mapping[str, np.ndarray], metadata: dict[str, str]) -> tuple[int, str]:
-    """Writes a safetensors file tensor by tensor; returns its size in bytes and its SHA-256.
-
-    `safetensors.numpy.save_file` would copy the whole shard in memory first, and hide errno in its own exception.
-    """
-    order = list(DTYPES)
-    header: dict[str, Any] = {"__metadata__": metadata}
-    end = 0
-    keys = sorted(tensors, key=lambda key: order.index(tensors[key].dtype.name))
-    for key in keys:
-        start, end = end, end + tensors[key].nbytes
-        header[key] = {
-            "dtype": DTYPES[tensors[key].dtype.name], "shape": list(tensors[key].shape), "data_offsets": [start, end]
-        }  # fmt: skip
-    head = json.dumps(header, ensure_ascii=False).encode()
-    head += b" " * (-len(head) % 8)
-    digest = hashlib.sha256()
-    with path.open("wb") as file:
-        for chunk in _chunks(head, (tensors[key] for key in keys)):
-            file.write(chunk)
-            digest.update(chunk)
-        file.flush()
-        os.fsync(file.fileno())
-    return 8 + len(head) + end, digest.hexdigest()
-
-
-def _chunks(head: bytes, arrays: Iterable[np.ndarray]) -> Iterator[bytes | memoryview]:
-    """The file's content in order; the arrays are not copied."""
-    yield struct.pack("<Q", len(head))
-    yield head
-    for array in arrays:
-        yield array.reshape(-1).view(np.uint8).data
 
 
 @dataclass(frozen=True)

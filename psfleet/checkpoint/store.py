@@ -20,7 +20,8 @@ from psfleet.checkpoint.manifest import (
     read_manifest,
     write_manifest,
 )
-from psfleet.checkpoint.parts import ShardContent, sync_folder, write_part
+from psfleet.checkpoint.part_writing import write_part
+from psfleet.checkpoint.parts import ShardContent, sync_folder
 from psfleet.checkpoint.tensors import KINDS
 from psfleet.errors import NoCheckpointError
 from psfleet.layout import Layout

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -40,6 +41,43 @@ def read_shard(checkpoint: Checkpoint, layout: Layout, shard: int) -> ShardConte
             state=parts.vector("state", layout.state, shard),
             frozen=parts.vector("frozen", layout.frozen, shard),
         )
+
+
+@dataclass(frozen=True)
+class ShardReader:
+    """The state of one ps in an open checkpoint, to be read range by range.
+
+    Attributes:
+        scalars: Of the optimizer, by name: `[]` float32.
+    """
+
+    scalars: dict[str, np.ndarray]
+    _parts: _Parts
+    _layouts: dict[str, FlatLayout]
+    _shard: int
+
+    def ranges(self, max_bytes: int) -> Iterator[tuple[str, int, np.ndarray]]:
+        """All that is not zero because it is a gap: vector (see `vector_layouts`), index of the first element, values.
+
+        Args:
+            max_bytes: Of the values of one range.
+        """
+        for name, layout in self._layouts.items():
+            yield from ((name, at, values) for at, values in self._parts.ranges(name, layout, self._shard, max_bytes))
+
+
+@contextmanager
+def open_shard(checkpoint: Checkpoint, layout: Layout, shard: int) -> Iterator[ShardReader]:
+    """Opens a checkpoint to read the state of ps `shard` of `layout` without more memory than for one range.
+
+    Raises:
+        BadJobError: The tensors of `layout` differ from the checkpoint's.
+        NoCheckpointError: The headers of the parts do not match the manifest.
+    """
+    check_tensors(checkpoint, layout)
+    with _Parts(checkpoint) as parts:
+        scalars = parts.scalars(min(shard, checkpoint.layout.num_ps - 1))
+        yield ShardReader(scalars, parts, vector_layouts(layout, checkpoint.slots), shard)
 
 
 def read_tensors(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
@@ -88,16 +126,24 @@ class _Parts:
     def vector(self, prefix: str, layout: FlatLayout, shard: int) -> np.ndarray:
         """Reads a vector of ps `shard` of a new layout: `[layout.shard_size]` of `layout.unit_dtype`."""
         vector = np.zeros(layout.shard_size, layout.unit_dtype)
+        for at, values in self.ranges(prefix, layout, shard):
+            vector[at : at + len(values)] = values
+        return vector
+
+    def ranges(
+        self, prefix: str, layout: FlatLayout, shard: int, max_bytes: int | None = None
+    ) -> Iterator[tuple[int, np.ndarray]]:
+        """The ranges of that vector that are no gaps: index of the first element, values."""
+        all_bytes = layout.shard_size * np.dtype(layout.unit_dtype).itemsize
+        most = max(1, (max_bytes or all_bytes) // np.dtype(layout.unit_dtype).itemsize)
         for wanted in layout.pieces(shard):
             if not wanted.spec.is_saved:
                 continue
             stored_prefix = prefix if (prefix, wanted.spec.name) in self._stored else OTHER_PREFIX[prefix]
             for piece in self._stored[stored_prefix, wanted.spec.name]:
-                start, stop = max(wanted.start, piece.start), min(wanted.stop, piece.stop)
-                if start < stop:
-                    at = wanted.at + start - wanted.start
-                    vector[at : at + stop - start] = piece.read(start, stop)
-        return vector
+                for start in range(max(wanted.start, piece.start), min(wanted.stop, piece.stop), most):
+                    stop = min(start + most, wanted.stop, piece.stop)
+                    yield wanted.at + start - wanted.start, piece.read(start, stop)
 
     def _tiles(self, prefix: str, name: str, units: int) -> list[StoredPiece]:
         """The pieces of a tensor of `units` units in ascending order.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -14,7 +15,8 @@ from psfleet.addresses import Address
 from psfleet.control import RETRY_SECS, control_pb2_grpc
 from psfleet.control import control_pb2 as pb
 from psfleet.control.credentials import channel
-from psfleet.errors import BadJobError, LostPeerError, ReplacedError
+from psfleet.control.download import Download
+from psfleet.errors import BadJobError, LostPeerError, PsfleetError, ReplacedError
 from psfleet.layout import Layout
 
 if TYPE_CHECKING:
@@ -57,7 +59,65 @@ class PsClient:
         """The state of the ps for the run, with the counts of gradients."""
         return self._call(self._stub.Describe, pb.DescribeRequest(caller=self._caller))
 
-    def configure(
+    def configure(self, *, timeout_secs: float, **plan: Any) -> pb.ShardState:
+        """Builds the ps's shard for a generation, and restores it from a checkpoint.
+
+        Args:
+            timeout_secs: Deadline of the call.
+            plan: See `_plan`.
+        """
+        return self._call(self._stub.Configure, self._plan(**plan), timeout_secs)
+
+    def restore(
+        self, *, origin: pb.ShardOrigin, ranges: Iterable[tuple[str, int, bytes]], timeout_secs: float, **plan: Any
+    ) -> pb.ShardState:
+        """As `configure`, but sends what the shard restores: the ps does not read the checkpoint's folder.
+
+        Args:
+            origin: The checkpoint.
+            ranges: Of the shard's vectors: name, index of the first element, data. Consumed on another thread.
+            timeout_secs: Deadline of the call.
+            plan: See `_plan`.
+
+        Raises:
+            Exception: `ranges` raised it.
+        """
+        failures: list[Exception] = []
+
+        def requests() -> Iterator[pb.RestoreRequest]:
+            digest = hashlib.sha256()
+            yield pb.RestoreRequest(configure=self._plan(**plan), origin=origin)
+            try:
+                for vector, start, data in ranges:
+                    digest.update(data)
+                    yield pb.RestoreRequest(vector=vector, start=start, data=data)
+            except Exception as error:
+                # Any error. Without its last message the ps refuses the stream; gRPC would log a traceback here.
+                failures.append(error)
+            else:
+                yield pb.RestoreRequest(sha256=digest.hexdigest())
+
+        try:
+            return self._call(self._stub.Restore, requests(), timeout_secs)
+        except PsfleetError as error:
+            if failures:
+                raise failures[0] from error
+            raise
+
+    def fetch_part(self, generation: int, step: int) -> Download:
+        """The checkpoint part that the ps holds. Iterating it raises what the other methods raise."""
+        request = pb.FetchPartRequest(caller=self._caller, generation=generation, step=step)
+        try:
+            return Download(self._stub.FetchPart(request), self._error)
+        except ValueError as error:
+            raise self._closed() from error
+
+    def release_part(self, generation: int, step: int, error: str = "") -> None:
+        """Tells the ps that the part that it holds is needed no more: it is written, or cannot be for `error`."""
+        request = pb.ReleasePartRequest(caller=self._caller, generation=generation, step=step, error=error)
+        self._call(self._stub.ReleasePart, request)
+
+    def _plan(
         self,
         *,
         shard: int,
@@ -66,25 +126,23 @@ class PsClient:
         layout: Layout,
         checkpoint_folder: str,
         checkpoints_root: str,
-        timeout_secs: float,
         update_json: str = "",
         reductions: Sequence[int] = (),
-    ) -> pb.ShardState:
-        """Builds the ps's shard for a generation, and restores it from a checkpoint.
+    ) -> pb.ConfigureRequest:
+        """What a ps is to build.
 
         Args:
             shard: Index of the ps.
             generation: Number of the generation that begins.
             job_json: The resolved job, as `Job.model_dump_json` writes it.
             layout: The layout of the model.
-            checkpoint_folder: The checkpoint that is restored.
-            checkpoints_root: The folder in which checkpoints are written.
-            timeout_secs: Deadline of the call.
+            checkpoint_folder: The checkpoint that the ps reads; empty with `restore`.
+            checkpoints_root: The folder in which it writes checkpoints; empty: it holds them for the chief.
             update_json: The program's own optimizer, as `TracedUpdate.to_json` writes it; empty: one of psfleet.
             reductions: The steps from which on the learning rate is reduced.
         """
         layout_json = json.dumps(layout.to_dict())
-        request = pb.ConfigureRequest(
+        return pb.ConfigureRequest(
             caller=self._caller,
             shard=shard,
             generation=generation,
@@ -95,7 +153,6 @@ class PsClient:
             update_json=update_json,
             reductions=reductions,
         )
-        return self._call(self._stub.Configure, request, timeout_secs)
 
     def join(self, request: pb.JoinRequest) -> pb.JoinReply:
         """Asks for a worker index (-1: any), or registers the one that ps 0 granted. `caller` is filled in."""
@@ -150,16 +207,23 @@ class PsClient:
         try:
             return method(request, timeout=timeout_secs)
         except grpc.RpcError as error:
-            details = f"ps at {self.address.control}: {error.details()}"
-            if error.code() in REFUSALS:
-                raise BadJobError(details) from error
-            if error.code() == grpc.StatusCode.ABORTED:
-                raise ReplacedError(details) from error
-            self._renew()
-            raise LostPeerError(f"{details} ({error.code().name.lower()})", _retry_secs(error)) from error
+            raise self._error(error) from error
         except ValueError as error:
-            # gRPC's error for a closed channel: another thread has closed this client.
-            raise LostPeerError(f"ps at {self.address.control}: the connection is closed") from error
+            raise self._closed() from error
+
+    def _error(self, error: Any) -> PsfleetError:
+        """What the end of a call with an error means."""
+        details = f"ps at {self.address.control}: {error.details()}"
+        if error.code() in REFUSALS:
+            return BadJobError(details)
+        if error.code() == grpc.StatusCode.ABORTED:
+            return ReplacedError(details)
+        self._renew()
+        return LostPeerError(f"{details} ({error.code().name.lower()})", _retry_secs(error))
+
+    def _closed(self) -> LostPeerError:
+        """The meaning of a ValueError, which is gRPC's for a closed channel: another thread has closed this client."""
+        return LostPeerError(f"ps at {self.address.control}: the connection is closed")
 
     def _renew(self) -> None:
         """Reconnects with the new certificate if the one of this channel has been replaced."""

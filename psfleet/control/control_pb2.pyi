@@ -49,18 +49,20 @@ class Outcome(_message.Message):
     def __init__(self, exit_code: _Optional[int] = ..., message: _Optional[str] = ..., details: _Optional[str] = ...) -> None: ...
 
 class SavedPart(_message.Message):
-    __slots__ = ("step", "file", "num_bytes", "sha256", "error")
+    __slots__ = ("step", "file", "num_bytes", "sha256", "error", "held")
     STEP_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
     NUM_BYTES_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
     step: int
     file: str
     num_bytes: int
     sha256: str
     error: str
-    def __init__(self, step: _Optional[int] = ..., file: _Optional[str] = ..., num_bytes: _Optional[int] = ..., sha256: _Optional[str] = ..., error: _Optional[str] = ...) -> None: ...
+    held: bool
+    def __init__(self, step: _Optional[int] = ..., file: _Optional[str] = ..., num_bytes: _Optional[int] = ..., sha256: _Optional[str] = ..., error: _Optional[str] = ..., held: _Optional[bool] = ...) -> None: ...
 
 class WorkerState(_message.Message):
     __slots__ = ("index", "step", "is_alive", "pushed", "joins", "cause", "address", "incarnation", "process", "program")
@@ -170,6 +172,73 @@ class ConfigureRequest(_message.Message):
     update_json: str
     reductions: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., generation: _Optional[int] = ..., job_json: _Optional[str] = ..., layout_json: _Optional[str] = ..., checkpoint_folder: _Optional[str] = ..., checkpoints_root: _Optional[str] = ..., shard: _Optional[int] = ..., update_json: _Optional[str] = ..., reductions: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RestoreRequest(_message.Message):
+    __slots__ = ("configure", "origin", "vector", "start", "data", "sha256")
+    CONFIGURE_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    configure: ConfigureRequest
+    origin: ShardOrigin
+    vector: str
+    start: int
+    data: bytes
+    sha256: str
+    def __init__(self, configure: _Optional[_Union[ConfigureRequest, _Mapping]] = ..., origin: _Optional[_Union[ShardOrigin, _Mapping]] = ..., vector: _Optional[str] = ..., start: _Optional[int] = ..., data: _Optional[bytes] = ..., sha256: _Optional[str] = ...) -> None: ...
+
+class ShardOrigin(_message.Message):
+    __slots__ = ("step", "optimizer", "slots", "scalars")
+    class ScalarsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    SCALARS_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    optimizer: str
+    slots: _containers.RepeatedScalarFieldContainer[str]
+    scalars: _containers.ScalarMap[str, float]
+    def __init__(self, step: _Optional[int] = ..., optimizer: _Optional[str] = ..., slots: _Optional[_Iterable[str]] = ..., scalars: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class FetchPartRequest(_message.Message):
+    __slots__ = ("caller", "generation", "step")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    caller: Caller
+    generation: int
+    step: int
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ...) -> None: ...
+
+class PartChunk(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+
+class ReleasePartRequest(_message.Message):
+    __slots__ = ("caller", "generation", "step", "error")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    caller: Caller
+    generation: int
+    step: int
+    error: str
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., error: _Optional[str] = ...) -> None: ...
+
+class ReleasePartReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class JoinRequest(_message.Message):
     __slots__ = ("caller", "index", "worker_limit", "cause", "process", "address", "incarnation", "joins", "known", "program", "program_files")

@@ -44,6 +44,21 @@ class ShardControlStub:
                 request_serializer=psfleet_dot_control_dot_control__pb2.ConfigureRequest.SerializeToString,
                 response_deserializer=psfleet_dot_control_dot_control__pb2.ShardState.FromString,
                 _registered_method=True)
+        self.Restore = channel.stream_unary(
+                '/psfleet.control.ShardControl/Restore',
+                request_serializer=psfleet_dot_control_dot_control__pb2.RestoreRequest.SerializeToString,
+                response_deserializer=psfleet_dot_control_dot_control__pb2.ShardState.FromString,
+                _registered_method=True)
+        self.FetchPart = channel.unary_stream(
+                '/psfleet.control.ShardControl/FetchPart',
+                request_serializer=psfleet_dot_control_dot_control__pb2.FetchPartRequest.SerializeToString,
+                response_deserializer=psfleet_dot_control_dot_control__pb2.PartChunk.FromString,
+                _registered_method=True)
+        self.ReleasePart = channel.unary_unary(
+                '/psfleet.control.ShardControl/ReleasePart',
+                request_serializer=psfleet_dot_control_dot_control__pb2.ReleasePartRequest.SerializeToString,
+                response_deserializer=psfleet_dot_control_dot_control__pb2.ReleasePartReply.FromString,
+                _registered_method=True)
         self.Join = channel.unary_unary(
                 '/psfleet.control.ShardControl/Join',
                 request_serializer=psfleet_dot_control_dot_control__pb2.JoinRequest.SerializeToString,
@@ -88,6 +103,27 @@ class ShardControlServicer:
 
     def Configure(self, request, context):
         """Builds this ps's shard for one generation of a run from a checkpoint. Idempotent; refused if it differs.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Restore(self, request_iterator, context):
+        """As Configure, for a ps that does not share the chief's folder: the stream has what it restores.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FetchPart(self, request, context):
+        """Sends the checkpoint part that this ps holds; refused if it holds that of another step.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleasePart(self, request, context):
+        """Tells this ps that the part that it holds is needed no more. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -147,6 +183,21 @@ def add_ShardControlServicer_to_server(servicer, server):
                     servicer.Configure,
                     request_deserializer=psfleet_dot_control_dot_control__pb2.ConfigureRequest.FromString,
                     response_serializer=psfleet_dot_control_dot_control__pb2.ShardState.SerializeToString,
+            ),
+            'Restore': grpc.stream_unary_rpc_method_handler(
+                    servicer.Restore,
+                    request_deserializer=psfleet_dot_control_dot_control__pb2.RestoreRequest.FromString,
+                    response_serializer=psfleet_dot_control_dot_control__pb2.ShardState.SerializeToString,
+            ),
+            'FetchPart': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchPart,
+                    request_deserializer=psfleet_dot_control_dot_control__pb2.FetchPartRequest.FromString,
+                    response_serializer=psfleet_dot_control_dot_control__pb2.PartChunk.SerializeToString,
+            ),
+            'ReleasePart': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleasePart,
+                    request_deserializer=psfleet_dot_control_dot_control__pb2.ReleasePartRequest.FromString,
+                    response_serializer=psfleet_dot_control_dot_control__pb2.ReleasePartReply.SerializeToString,
             ),
             'Join': grpc.unary_unary_rpc_method_handler(
                     servicer.Join,
@@ -233,6 +284,87 @@ class ShardControl:
             '/psfleet.control.ShardControl/Configure',
             psfleet_dot_control_dot_control__pb2.ConfigureRequest.SerializeToString,
             psfleet_dot_control_dot_control__pb2.ShardState.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Restore(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/psfleet.control.ShardControl/Restore',
+            psfleet_dot_control_dot_control__pb2.RestoreRequest.SerializeToString,
+            psfleet_dot_control_dot_control__pb2.ShardState.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchPart(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/psfleet.control.ShardControl/FetchPart',
+            psfleet_dot_control_dot_control__pb2.FetchPartRequest.SerializeToString,
+            psfleet_dot_control_dot_control__pb2.PartChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleasePart(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/psfleet.control.ShardControl/ReleasePart',
+            psfleet_dot_control_dot_control__pb2.ReleasePartRequest.SerializeToString,
+            psfleet_dot_control_dot_control__pb2.ReleasePartReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -29,6 +29,9 @@ _WORKER_OR_CLIENT = frozenset({b"worker", b"client"})
 CALLERS = {
     "Describe": _WORKER_OR_CLIENT,
     "Configure": _WORKER,
+    "Restore": _WORKER,
+    "FetchPart": _WORKER,
+    "ReleasePart": _WORKER,
     "Join": _WORKER,
     "Heartbeat": _WORKER,
     "ScheduleCheckpoint": _WORKER,
@@ -110,13 +113,20 @@ class RoleGuard(grpc.ServerInterceptor):
         if handler is None or service != "psfleet.control.ShardControl":
             return handler
 
+        kind = f"{_arity(handler.request_streaming)}_{_arity(handler.response_streaming)}"
+        run = getattr(handler, kind)
+
         def checked(request: Any, context: grpc.ServicerContext) -> Any:
             roles = frozenset(context.auth_context().get("x509_subject_alternative_name", ()))
             if not roles & CALLERS.get(method, frozenset()):
                 names = b", ".join(sorted(roles & _ROLES)).decode() or "no role"
                 context.abort(grpc.StatusCode.PERMISSION_DENIED, f"a certificate for {names} may not call {method}")
-            return handler.unary_unary(request, context)
+            return run(request, context)
 
-        return grpc.unary_unary_rpc_method_handler(
+        return getattr(grpc, f"{kind}_rpc_method_handler")(
             checked, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
         )
+
+
+def _arity(is_stream: bool) -> str:
+    return "stream" if is_stream else "unary"

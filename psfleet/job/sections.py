@@ -143,6 +143,12 @@ class Checkpoint(Section):
     )
     every_secs: Positive | None = Field(None, description="Seconds between checkpoints; null: no checkpoints by time.")
     keep: PositiveInt = Field(5, description="Number of newest checkpoints that are kept.")
+    shared: bool = Field(
+        False,
+        description="Whether each ps writes its part of a checkpoint into the run's folder, on a volume that all "
+        "containers mount (in Kubernetes of access mode `ReadWriteMany`); false: only the chief has a volume, and "
+        "parts travel over the control plane. Processes of one machine share its disk in any case.",
+    )
     best: Best | None = Field(
         None, description="Keeps the checkpoint with the best evaluation, too; null: only the newest ones are kept."
     )

@@ -9,9 +9,11 @@ from psfleet.service import settings
 PROGRAM = "/program"
 """The training program's folder; read only."""
 OUT = "/out"
-"""The run's folder: one volume that every container of the fleet mounts."""
+"""The run's folder: a volume of the chief, which the other containers mount where the job says that it is shared."""
 RECORDS = "/out/.ended"
-"""Exit records of containers, for the process that Docker restarts in one (see `psfleet.service.exit_records`)."""
+"""Exit records of containers, for the process that Docker restarts in one (see `psfleet.service.exit_records`).
+
+The volume of a container without the run's folder keeps its record."""
 TLS = "/tls"
 """ca.crt, tls.crt and tls.key of the container's role; read only."""
 JOB = "/etc/psfleet/job.json"

@@ -30,7 +30,7 @@ class ExitRecord:
     A new container has another hostname, and therefore no record.
 
     Args of the constructor:
-        folder: A folder on the fleet's shared volume; None: nothing is recorded.
+        folder: A folder on a volume that outlives the process; None: nothing is recorded.
         hostname: Host name of this container; read from the system by default.
         program: Digest of the training program: after a failure of the program, a changed one may start.
     """

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from psfleet.checkpoint.manifest import Checkpoint, checkpoint_folder, write_manifest
-from psfleet.checkpoint.parts import ShardContent, write_part
+from psfleet.checkpoint.part_writing import write_part
+from psfleet.checkpoint.parts import ShardContent
 from psfleet.layout import FlatLayout, Layout, TensorSpec
 
 PARAMETERS = (

@@ -1,4 +1,4 @@
-"""Commits checkpoints whose parts every ps has written; schedules those that are due by time or by a signal."""
+"""Commits checkpoints of which every ps has written or holds a part; schedules those due by time or by a signal."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from psfleet.checkpoint.store import newest_committed, prune
 from psfleet.control import MIN_STEPS_AHEAD
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import LostPeerError, NoCheckpointError
+from worker_service.chief.held_parts import HeldParts
 from worker_service.chief.monitor import Monitor
 from worker_service.chief.storage import Storage
 from worker_service.fleet_state import TRAINING, States, check_chief
@@ -57,6 +58,7 @@ class CheckpointCommitter:
         self._steps_per_sec = 0.0
         self._lock = threading.Lock()
         self._newest: Checkpoint | None = None
+        self._held = HeldParts(context, storage, PART, lambda: self.update(context.fleet.describe()))
 
     @property
     def newest(self) -> Checkpoint | None:
@@ -140,7 +142,7 @@ class CheckpointCommitter:
                 self._storage.written(PART, "ps", shard)
 
     def _commit(self, states: Sequence[pb.ShardState]) -> None:
-        """Writes the manifest of each step for which every ps has written its part."""
+        """Writes the manifest of each step for which every part is written; has those fetched that the ps hold."""
         generation = states[0].generation
         if self._newest is None:
             with self._storage.disk.reading(self._root):
@@ -148,8 +150,11 @@ class CheckpointCommitter:
         written = [{part.step: part for part in state.parts if not part.error} for state in states]
         done = self._newest.step if self._newest and self._newest.generation == generation else -1
         for step in sorted(set.intersection(*[set(parts) for parts in written])):
-            if step > done:
-                self._write(states[0], step, [parts[step] for parts in written])
+            parts = [of_ps[step] for of_ps in written]
+            if step > done and self._held.are_written(states, step, parts):
+                self._write(states[0], step, parts)
+        newest = self._newest
+        self._held.release_useless(states, newest.step if newest and newest.generation == generation else -1)
 
     def _write(self, state: pb.ShardState, step: int, parts: Sequence[pb.SavedPart]) -> None:
         """Commits a checkpoint; one that cannot be committed is tried again with the next states."""

@@ -22,6 +22,7 @@ from psfleet.job.program_files import PROGRAM_DIGEST
 from psfleet.report.schema import History, Point
 from worker_service.chief.events import Events
 from worker_service.chief.monitor import Monitor
+from worker_service.chief.shard_content import sending
 from worker_service.fleet_state import TRAINING, generation_of
 from worker_service.run_context import RunContext
 
@@ -123,18 +124,22 @@ class Recovery:
     def _configure(
         self, client: PsClient, shard: int, generation: int, checkpoint: Checkpoint, reductions: Sequence[int]
     ) -> pb.ShardState:
-        update = self._context.update
-        return client.configure(
-            shard=shard,
-            generation=generation,
-            job_json=self._job.model_dump_json(),
-            layout=self._layout,
-            checkpoint_folder=str(checkpoint.folder),
-            checkpoints_root=str(self._root),
-            timeout_secs=self._job.deadlines.start_secs,
-            update_json=update.to_json() if update is not None else "",
-            reductions=reductions,
-        )
+        update, is_shared = self._context.update, self._context.is_shared
+        plan: dict[str, Any] = {
+            "shard": shard,
+            "generation": generation,
+            "job_json": self._job.model_dump_json(),
+            "layout": self._layout,
+            "checkpoint_folder": str(checkpoint.folder) if is_shared else "",
+            "checkpoints_root": str(self._root) if is_shared else "",
+            "timeout_secs": self._job.deadlines.start_secs,
+            "update_json": update.to_json() if update is not None else "",
+            "reductions": reductions,
+        }
+        if is_shared:
+            return client.configure(**plan)
+        with sending(checkpoint, self._layout, shard, self._events.disk) as content:
+            return client.restore(origin=content.origin, ranges=content.ranges, **plan)
 
     def _write_initial(self, generation: int) -> Checkpoint:
         logger.info("writing the initial checkpoint", extra={"event": "starting", "step": 0})

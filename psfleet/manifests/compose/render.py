@@ -128,7 +128,7 @@ def _member(job: Job, ps: list[Address], role: str, image: str, limits: Limits, 
         "restart": f"on-failure:{restarts}" if restarts else "no",
         "stop_grace_period": f"{job.deadlines.stop_secs:g}s",
         "networks": {FLEET: {"aliases": [monitoring.ALIAS]}, **outside},
-        "volumes": [{"type": "volume", "source": RESULTS, "target": container.OUT}, *_certificates(job, role)],
+        "volumes": [*_results(job, role), *_certificates(job, role)],
         "healthcheck": {
             "test": ["CMD", "python", "-m", "psfleet.service.health"],
             "interval": f"{HEALTH_SECS}s",
@@ -157,6 +157,16 @@ def limited(limits: Limits) -> Service:
     memory = limits.memory.lower().removesuffix("i")
     service: Service = {"mem_limit": memory, "memswap_limit": memory, "pids_limit": limits.pids}
     return service if limits.cpus is None else {**service, "cpus": limits.cpus}
+
+
+def _results(job: Job, role: str) -> list[Service]:
+    """The mount of the results. Only the chief needs them; another container has an empty `/out` of its own.
+
+    The image declares that folder as a volume: it lasts as long as the container, over its restarts.
+    """
+    if role != "chief" and not job.checkpoint.shared:
+        return []
+    return [{"type": "volume", "source": RESULTS, "target": container.OUT}]
 
 
 def _certificates(job: Job, role: str) -> list[Service]:

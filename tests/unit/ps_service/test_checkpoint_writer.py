@@ -17,7 +17,8 @@ from support.checkpoint_samples import sample_layout
 
 from ps_service import checkpoint_writer
 from ps_service.checkpoint_writer import CheckpointWriter, SavedPart
-from psfleet.checkpoint.parts import PartRecord, ShardContent, write_part
+from psfleet.checkpoint.part_writing import write_part
+from psfleet.checkpoint.parts import PartRecord, ShardContent
 from psfleet.errors import BUG
 from psfleet.polling import run_within, wait_until
 
@@ -33,9 +34,7 @@ def finite_content() -> ShardContent:
         parameters=np.ones(size, np.float32),
         slots={"m": np.zeros(size, np.float32), "v": np.ones(size, np.float32)},
         scalars={"beta1_power": np.float32(0.5)},
-        state=LAYOUT.state.pack(
-            {spec.name: np.full(spec.shape, 1, spec.dtype) for spec in LAYOUT.state.specs},
-        ),
+        state=LAYOUT.state.pack({spec.name: np.full(spec.shape, 1, spec.dtype) for spec in LAYOUT.state.specs}),
         frozen=LAYOUT.frozen.pack({spec.name: np.full(spec.shape, np.inf) for spec in LAYOUT.frozen.specs}),
     )
 

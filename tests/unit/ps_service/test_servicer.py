@@ -106,11 +106,25 @@ def beat(servicer: ControlServicer, caller: pb.Caller, number: int = 1) -> pb.Sh
     [
         beat,
         lambda servicer, caller: servicer.Configure(pb.ConfigureRequest(caller=caller), CONTEXT),
+        lambda servicer, caller: servicer.Restore(
+            iter([pb.RestoreRequest(configure=pb.ConfigureRequest(caller=caller))]), CONTEXT
+        ),
+        lambda servicer, caller: next(servicer.FetchPart(pb.FetchPartRequest(caller=caller), CONTEXT)),
+        lambda servicer, caller: servicer.ReleasePart(pb.ReleasePartRequest(caller=caller), CONTEXT),
         lambda servicer, caller: servicer.ScheduleCheckpoint(pb.ScheduleCheckpointRequest(caller=caller), CONTEXT),
         lambda servicer, caller: servicer.ScheduleReductions(pb.ScheduleReductionsRequest(caller=caller), CONTEXT),
         lambda servicer, caller: servicer.Finish(pb.FinishRequest(caller=caller), CONTEXT),
     ],
-    ids=["Heartbeat", "Configure", "ScheduleCheckpoint", "ScheduleReductions", "Finish"],
+    ids=[
+        "Heartbeat",
+        "Configure",
+        "Restore",
+        "FetchPart",
+        "ReleasePart",
+        "ScheduleCheckpoint",
+        "ScheduleReductions",
+        "Finish",
+    ],
 )
 def test_every_call_of_an_older_chief_is_aborted_and_changes_nothing(
     servicer: ControlServicer, plane: Plane, call: Callable[[ControlServicer, pb.Caller], Any]

@@ -22,7 +22,8 @@ from support.checkpoint_samples import (
 )
 
 from psfleet.checkpoint.manifest import checkpoint_folder, read_manifest, write_manifest
-from psfleet.checkpoint.parts import PartRecord, write_part
+from psfleet.checkpoint.part_writing import write_part
+from psfleet.checkpoint.parts import PartRecord
 from psfleet.checkpoint.store import newest, prune, verify
 from psfleet.errors import NoCheckpointError
 

@@ -145,6 +145,9 @@ class Servicer(control_pb2_grpc.ShardControlServicer):
     def Reset(self, request: pb.ResetRequest, context: grpc.ServicerContext) -> pb.ResetReply:
         return pb.ResetReply(found=True)
 
+    def FetchPart(self, request: pb.FetchPartRequest, context: grpc.ServicerContext) -> Iterator[pb.PartChunk]:
+        yield pb.PartChunk(data=b"a part")
+
 
 @contextmanager
 def ps(folder: Path) -> Iterator[Address]:
@@ -179,6 +182,14 @@ def test_the_command_line_may_reset_and_a_ps_may_call_nothing(folder: Path) -> N
             pytest.raises(BadJobError, match="may not call Describe"),
         ):
             other.describe()
+
+
+def test_checkpoints_travel_between_ps_and_workers_only(folder: Path) -> None:
+    with ps(folder) as address:
+        with client(address, Identity(folder / "worker")) as chief:
+            assert list(chief.fetch_part(1, 10)) == [b"a part"]
+        with client(address, Identity(folder / "ps")) as other, pytest.raises(BadJobError, match="may not call Fetch"):
+            list(other.fetch_part(1, 10))
 
 
 def test_every_method_of_the_control_plane_has_its_callers() -> None:

@@ -119,8 +119,15 @@ def test_mounts_are_read_only_and_relative_to_the_file_they_are_written_to(tmp_p
 def test_a_program_in_the_image_is_not_mounted(tmp_path: Path) -> None:
     found = services(tmp_path, container={"program": "image", "worker_image": "mine:1"})
     assert found["worker"]["image"] == "mine:1"
-    assert [mount["target"] for mount in found["worker"]["volumes"]] == ["/out"]
-    assert [mount["target"] for mount in found["ps-0"]["volumes"]] == ["/out"]
+    assert [mount["target"] for mount in found["chief"]["volumes"]] == ["/out"]
+    assert [found[name]["volumes"] for name in ("worker", "ps-0")] == [[], []]
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_only_the_chief_has_the_volume_unless_the_job_shares_it(tmp_path: Path, is_shared: bool) -> None:
+    found = services(tmp_path, checkpoint={"shared": is_shared})
+    mounts = {name: any(each["type"] == "volume" for each in found[name]["volumes"]) for name in OF_THE_FLEET}
+    assert mounts == {name: is_shared or name == "chief" for name in OF_THE_FLEET}
 
 
 def test_the_chief_is_stopped_first_and_the_ps_last(tmp_path: Path) -> None:
