@@ -152,7 +152,7 @@ def test_status_shows_local_runs_even_where_no_engine_is(psfleet: Psfleet, monke
 def test_status_of_a_local_run_that_has_ended_says_how(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:
     with claimed(Path("runs/tiny"), load_job(Path("job.yaml")), fresh=False) as folder:
         DONE.write(folder.path)
-    monkeypatch.setattr(fleets, "platform", lambda name: ScriptedPlatform([]))
+    monkeypatch.setattr(fleets, "platform", lambda *where: ScriptedPlatform([]))
     said = psfleet("status", "job.yaml")
     assert said.code == 64
     assert f"tiny does not run: runs/tiny is done at step {DONE.final_step} of {DONE.target_step}, and" in said.err
