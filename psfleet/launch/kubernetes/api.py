@@ -137,6 +137,11 @@ class Cluster:
             return self.core.read_namespaced_config_map(name, self.namespace).data or {}
         return {}
 
+    def create_pod(self, content: Mapping[str, Any]) -> None:
+        """Creates a pod."""
+        with translate_errors(f"create pod {content['metadata']['name']}"):
+            self.core.create_namespaced_pod(self.namespace, dict(content))
+
     def delete_pod(self, name: str) -> None:
         """Asks a pod to end, if it is there."""
         with translate_errors(f"delete pod {name}"), suppress_missing():

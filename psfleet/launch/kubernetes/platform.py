@@ -188,7 +188,7 @@ class Kubernetes:
     def _reader(self, job: Job) -> Iterator[str]:
         """Context manager for a pod that mounts the fleet's volume; returns its name, and deletes it at the end."""
         name = f"{job.name}-{RESULTS}-{secrets.token_hex(3)}"
-        self._objects.apply(job.name, [apply_placement(job, reader(job, name))])
+        self._cluster.create_pod(apply_placement(job, reader(job, name)))
 
         def state() -> str:
             with translate_errors(f"read pod {name}"):
