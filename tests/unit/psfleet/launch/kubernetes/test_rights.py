@@ -16,6 +16,8 @@ from psfleet.job.job import load_job
 from psfleet.launch.kubernetes.exec import execute
 from psfleet.launch.kubernetes.platform import Kubernetes
 from psfleet.launch.platform import Request
+from psfleet.manifests.certificates_folder import certificates_folder
+from psfleet.tls import certificates
 
 ROOT = Path(__file__).parents[5]
 JOB = ROOT / "examples" / "linear" / "job.yaml"
@@ -60,8 +62,13 @@ def test_a_fleet_is_started_scaled_fetched_and_ended_with_the_rights_of_the_role
     platform.apply(Request(job, JOB))
     assert ("secrets", "linear-ps-tls") in api.objects
     assert platform.job("linear") == job
+    before = api.objects["secrets", "linear-ps-tls"]["data"]
+    certificates.renew(certificates_folder("linear"))
     members = platform.members("linear")
     assert {member.role for member in members} >= {"ps", "chief"}
+    assert api.objects["secrets", "linear-ps-tls"]["data"]["tls.crt"] != before["tls.crt"], (
+        "a renewal reaches the fleet"
+    )
     platform.scale(job, 2)
     # The pod has no kubelet.
     with pytest.raises(DeadlineError), platform.tar(job, []):
