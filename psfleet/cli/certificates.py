@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from psfleet.errors import UsageError
 from psfleet.tls import certificates
 
 
@@ -21,8 +22,22 @@ def certs(
         bool,
         typer.Option("--renew", help="Renew the certificates with the CA in DIR; running processes reload them."),
     ] = False,
+    replace_authority: Annotated[
+        bool,
+        typer.Option(
+            "--replace-authority",
+            help="Replace the CA in DIR, which has expired or whose key has leaked, and all certificates; fleets that "
+            "run must be started again.",
+        ),
+    ] = False,
 ) -> None:
     """Create the certificates of a fleet with `tls: true`: DIR/ps, DIR/worker, and DIR/client for the command line."""
-    ends = certificates.renew(folder, days) if renew else certificates.make(folder, days)
+    if renew and replace_authority:
+        raise UsageError("--renew and --replace-authority: expected one of them")
+    if replace_authority:
+        ends = certificates.replace_authority(folder, days)
+        typer.echo(f"{folder}: new authority; fleets with certificates of the old one must be started again")
+    else:
+        ends = certificates.renew(folder, days) if renew else certificates.make(folder, days)
     roles = ", ".join(certificates.ROLES)
     typer.echo(f"{folder}: certificates for {roles}, valid until {ends:%Y-%m-%d %H:%M} UTC")

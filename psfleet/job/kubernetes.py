@@ -28,7 +28,9 @@ class Pods(Section):
 
     labels: dict[str, str] = Field(default_factory=dict, description="Labels of the pods.")
     annotations: dict[str, str] = Field(default_factory=dict, description="Annotations of the pods.")
-    env: dict[str, str] = Field(default_factory=dict, description="Environment variables.")
+    env: dict[str, str] = Field(
+        default_factory=dict, description="Environment variables; job file and report show them."
+    )
     secret_env: dict[str, str] = Field(
         default_factory=dict, description="Environment variables from Secrets: `SECRET:KEY` by the variable's name."
     )

@@ -155,7 +155,7 @@ class FleetWatcher:
         for member in members:
             who = f"{self._platform.noun} {member.name}"
             if member.problem and not member.is_over:
-                self._report_once(member.problem, "waits", f"{who} does not start: {member.problem}")
+                self._report_once(member.problem, "waits", f"{who} waits: {member.problem}")
             elif member.has_failed and member.role in TRAINING and not may_restart(member, self._job):
                 # One message for all: after a permanent failure the other processes end with the same code.
                 key = "permanent" if member.ends_run else (member.name, member.started)

@@ -40,16 +40,7 @@ def make(folder: Path, days: int = DAYS) -> datetime:
     Raises:
         UsageError: The folder is not empty, or cannot be written.
     """
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"psfleet {folder.resolve().name}")])
-    now = datetime.now(UTC)
-    end = now + timedelta(days=max(days, AUTHORITY_DAYS))
-    authority = (
-        _builder(name, name, key.public_key(), end)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-        .sign(key, hashes.SHA256())
-    )
+    authority, key = _new_authority(folder, days)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         # By a rename, so that no reader finds a CA without certificates.
@@ -86,7 +77,8 @@ def renew(folder: Path, days: int = DAYS) -> datetime:
     if authority.not_valid_after_utc <= datetime.now(UTC):
         expired = f"{authority.not_valid_after_utc:%Y-%m-%d}"
         raise UsageError(
-            f"certificates in {folder}: their CA expired on {expired}, expected new ones in another folder"
+            f"certificates in {folder}: their CA expired on {expired}, expected a new one: "
+            f"`psfleet certs {folder} --replace-authority`, after which running fleets must be started again"
         )
     try:
         return _issue(folder, authority, key, days)
@@ -94,22 +86,62 @@ def renew(folder: Path, days: int = DAYS) -> datetime:
         raise UsageError(f"certificates in {folder}: {error.strerror or error}") from error
 
 
-def ensure(folder: Path, days: int = DAYS) -> None:
+def replace_authority(folder: Path, days: int = DAYS) -> datetime:
+    """Replaces a folder's CA and the certificates of all roles: processes with the old ones do not trust the new ones.
+
+    Returns:
+        Expiry of the roles' certificates.
+
+    Raises:
+        UsageError: The folder has no certificates, or cannot be written.
+    """
+    if not (folder / AUTHORITY).exists():
+        raise UsageError(f"certificates in {folder}: {AUTHORITY} is missing, expected those of `psfleet certs`")
+    authority, key = _new_authority(folder, days)
+    try:
+        _write(folder / AUTHORITY_KEY, _private(key), mode=0o600)
+        _write(folder / AUTHORITY, _public(authority))
+        return _issue(folder, authority, key, days)
+    except OSError as error:
+        raise UsageError(f"certificates in {folder}: {error.strerror or error}") from error
+
+
+def ensure(folder: Path, days: int = DAYS, lasting: timedelta = timedelta()) -> datetime:
     """Creates a run's certificates if they are missing, and renews them in the last third of their validity.
+
+    Args:
+        days: Validity of new ones.
+        lasting: They are renewed, too, if they end sooner.
+
+    Returns:
+        Expiry of the first that ends.
 
     Raises:
         UsageError: As in `make` and `renew`.
     """
     if not (folder / AUTHORITY).exists():
-        make(folder, days)
-        return
+        return make(folder, days)
     try:
         leaves = [x509.load_pem_x509_certificate((folder / role / CERTIFICATE).read_bytes()) for role in ROLES]
     except (OSError, ValueError) as error:
         raise UsageError(f"certificates in {folder}: {error}, expected those of `psfleet certs`") from error
     late = min(leaf.not_valid_after_utc - (leaf.not_valid_after_utc - leaf.not_valid_before_utc) / 3 for leaf in leaves)
-    if datetime.now(UTC) > late:
-        renew(folder, days)
+    now, ends = datetime.now(UTC), min(leaf.not_valid_after_utc for leaf in leaves)
+    return renew(folder, days) if now > late or now + lasting > ends else ends
+
+
+def _new_authority(folder: Path, days: int) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """A CA for the certificates in a folder, whose name it has."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"psfleet {folder.resolve().name}")])
+    end = datetime.now(UTC) + timedelta(days=max(days, AUTHORITY_DAYS))
+    authority = (
+        _builder(name, name, key.public_key(), end)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return authority, key
 
 
 def _issue(folder: Path, authority: x509.Certificate, key: ec.EllipticCurvePrivateKey, days: int) -> datetime:

@@ -17,6 +17,7 @@ from typing import Any, Self
 import yaml
 
 from psfleet.polling import wait_until
+from support.kind_user import make_user
 
 PROGRAM = Path(__file__).parent / "programs" / "slow_program.py"
 COMMAND_SECS = 120.0
@@ -31,21 +32,29 @@ Object = dict[str, Any]
 
 @dataclass
 class Space:
-    """A namespace, and a kubeconfig whose context is in it.
+    """A namespace, a kubeconfig whose context is in it, and a user who has no right but those that psfleet needs.
 
     Attributes:
+        kubeconfig: Of the administrator, for kubectl.
+        user: Kubeconfig of the user, for psfleet.
         folder: Has the kubeconfig, job files, and the output of started commands.
     """
 
     name: str
     kubeconfig: Path
+    user: Path
     folder: Path
     processes: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @property
     def environment(self) -> dict[str, str]:
-        """Of every command; certificates are kept in the home folder."""
+        """Of kubectl."""
         return {**os.environ, "KUBECONFIG": str(self.kubeconfig), "HOME": str(self.folder)}
+
+    @property
+    def user_environment(self) -> dict[str, str]:
+        """Of psfleet; certificates are kept in the home folder."""
+        return {**self.environment, "KUBECONFIG": str(self.user)}
 
     def kubectl(self, *arguments: str, secs: float = COMMAND_SECS, check: bool = True) -> str:
         """What `kubectl ARGUMENTS` prints."""
@@ -70,7 +79,7 @@ class Space:
         with (self.folder / f"command-{len(self.processes)}.log").open("w") as output:
             process = subprocess.Popen(
                 (sys.executable, "-m", "psfleet", *arguments, "--on", "kubernetes"), stdin=subprocess.DEVNULL,
-                stdout=output, stderr=subprocess.STDOUT, env=self.environment, cwd=self.folder, text=True,
+                stdout=output, stderr=subprocess.STDOUT, env=self.user_environment, cwd=self.folder, text=True,
             )  # fmt: skip
         self.processes.append(process)
         return process
@@ -154,8 +163,9 @@ class Space:
         return str(path)
 
     def _run(self, *command: str, secs: float, check: bool) -> subprocess.CompletedProcess[str]:
+        environment = self.environment if command[0] == "kubectl" else self.user_environment
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=secs, env=self.environment,
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=secs, env=environment,
             cwd=self.folder,
         )  # fmt: skip
         if check:
@@ -202,9 +212,10 @@ def made_space(kubeconfig: Path, folder: Path) -> Iterator[Space]:
     name = f"test-{uuid.uuid4().hex[:8]}"
     own = folder / "kubeconfig"
     shutil.copy(kubeconfig, own)
-    space = Space(name, own, folder)
+    space = Space(name, own, folder / "user-kubeconfig", folder)
     space.kubectl("create", "namespace", name)
     try:
+        make_user(own, name, folder)
         space.kubectl("label", "namespace", name, RESTRICTED)
         space.kubectl("config", "set-context", "--current", f"--namespace={name}")
         yield space

@@ -121,6 +121,12 @@ class Cluster:
         """V1PersistentVolumeClaims that a fleet made."""
         return self._listed(self.core.list_namespaced_persistent_volume_claim, name)
 
+    def secret(self, name: str) -> Mapping[str, str]:
+        """The content of a Secret in base64; empty if there is none."""
+        with translate_errors(f"read Secret {name}"), suppress_missing():
+            return self.core.read_namespaced_secret(name, self.namespace).data or {}
+        return {}
+
     def events(self, uid: str) -> list[Any]:
         """CoreV1Events of the object with a uid; the API keeps them for an hour."""
         with translate_errors("list events"):
@@ -136,6 +142,11 @@ class Cluster:
         with translate_errors(f"read ConfigMap {name}"), suppress_missing():
             return self.core.read_namespaced_config_map(name, self.namespace).data or {}
         return {}
+
+    def create_pod(self, content: Mapping[str, Any]) -> None:
+        """Creates a pod."""
+        with translate_errors(f"create pod {content['metadata']['name']}"):
+            self.core.create_namespaced_pod(self.namespace, dict(content))
 
     def delete_pod(self, name: str) -> None:
         """Asks a pod to end, if it is there."""

@@ -21,6 +21,8 @@ MOST_OBJECTS = 6
 """Number of Jobs and pods whose events are read at a time: pods of one role wait for the same reason."""
 SILENT_SECS = 10.0
 """How long a Job may have no pod, or a claim no volume, before that is a problem, if no event says why."""
+STUCK_SECS = 60.0
+"""How long after its grace period a pod may be there; clocks may differ."""
 NOT_CREATED = "FailedCreate"
 PULLING = "Pulling"
 WARNING = "Warning"
@@ -35,9 +37,15 @@ class WaitReasons:
     Without the right to list events, no reasons are known.
     """
 
-    def __init__(self, cluster: Cluster, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self._cluster = cluster
         self._clock = clock
+        self._now = now
         self._may_read = True
         # By uid of a Job or pod: when its reason was read, and the reason.
         self._known: dict[str, tuple[float, str]] = {}
@@ -57,6 +65,7 @@ class WaitReasons:
                 reasons[job.metadata.uid] = self._of_job(job, own)
         for pod in [each for each in pods if each.awaits_container][:MOST_OBJECTS]:
             reasons[pod.uid] = self._kept(pod.uid, lambda pod=pod: self._of_pod(pod))  # type: ignore[misc]
+        reasons |= {pod.uid: stuck_problem(pod, self._now()) for pod in pods if pod.uid not in reasons}
         return {uid: reason for uid, reason in reasons.items() if reason}
 
     def _of_job(self, job: Any, pods: Sequence[Pod]) -> str:
@@ -135,6 +144,20 @@ def start_problem(events: Sequence[Any]) -> str:
     if newest is None or (newest.type != WARNING and newest.reason != PULLING):
         return ""
     return f"{newest.reason}: {one_line(newest.message or '')}"
+
+
+def stuck_problem(pod: Pod, now: float) -> str:
+    """Why a deleted pod does not go, which keeps its Job from replacing it; empty if it was not deleted, or just now.
+
+    Args:
+        now: In seconds since 1970.
+    """
+    # The API adds the grace period to the time of the request.
+    end = pod.content.metadata.deletion_timestamp
+    if end is None or pod.is_over or now - end.timestamp() < STUCK_SECS:
+        return ""
+    node = pod.content.spec.node_name
+    return f"Terminating: node {node} does not end the pod; it is replaced when the node answers, or is deleted"
 
 
 def _newest(events: Iterable[Any]) -> Any:

@@ -50,7 +50,7 @@ class FleetObjects:
                         body=dict(content),
                         namespace=self._cluster.namespace,
                         field_manager=MANAGER,
-                        force_conflicts=is_own,
+                        force_conflicts=True if is_own else None,
                     )
                 )
         return applied

@@ -18,12 +18,14 @@ from psfleet.launch.kubernetes.events import WaitReasons
 from psfleet.launch.kubernetes.exec import execute
 from psfleet.launch.kubernetes.objects import FleetObjects
 from psfleet.launch.kubernetes.pods import Pod, members_of, pods_of, scaled_away
+from psfleet.launch.kubernetes.renewal import Renewal
 from psfleet.launch.platform import Member, Request
 from psfleet.manifests import container
 from psfleet.manifests.kubernetes.names import JOB_KEY, PS, RESULTS, WORKER, component_name
 from psfleet.manifests.kubernetes.pod_settings import apply_placement
 from psfleet.manifests.kubernetes.pod_template import reader
-from psfleet.manifests.kubernetes.render import manifests_text, render, tls_secrets
+from psfleet.manifests.kubernetes.render import manifests_text, render
+from psfleet.manifests.kubernetes.tls_secrets import ensure_certificates, tls_secrets
 from psfleet.polling import wait_until
 
 REMOVAL_SECS = 60.0
@@ -62,6 +64,8 @@ class Kubernetes:
     def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
         self._context, self._namespace = context, namespace
         self._has_listed = False
+        # Of fleets that this process starts or attaches to, by name.
+        self._renewals: dict[str, Renewal] = {}
 
     @property
     def where(self) -> str:
@@ -75,6 +79,8 @@ class Kubernetes:
     def apply(self, request: Request) -> None:
         """See `Platform`."""
         job = request.job
+        if job.tls:
+            ensure_certificates(job)
         objects = render(job, request.job_file) + tls_secrets(job)
         self._objects.require_own(job.name, objects)
         self.remove(job.name, results=request.fresh)
@@ -85,16 +91,22 @@ class Kubernetes:
         self._objects.apply(job.name, others)
         (owner,) = self._objects.apply(job.name, [workers])
         self._objects.set_owner([each for each in others if each["kind"] != VOLUME[1]], owner)
+        self._renewals[job.name] = Renewal(self._cluster, self._objects, job)
 
     def job(self, name: str) -> Job:
         """See `Platform`."""
         text = self._cluster.config_map(name).get(JOB_KEY)
         if text is None:
             raise UsageError(f"fleet {name} has no ConfigMap {name} with its job, expected one that psfleet rendered")
-        return job_from_json(text, f"ConfigMap {name}: {JOB_KEY}")
+        job = job_from_json(text, f"ConfigMap {name}: {JOB_KEY}")
+        self._renewals[name] = Renewal(self._cluster, self._objects, job)
+        return job
 
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
-        """See `Platform`. After a first success, a refusal may be temporary: an expired token, a restarting server."""
+        """See `Platform`. After a first success, a refusal may be temporary: an expired token, a restarting server.
+
+        The certificates of a fleet that is followed are looked at, too.
+        """
         try:
             jobs, pods = self._cluster.jobs(name), pods_of(self._cluster.pods(name))
             members = members_of(jobs, pods, self._reasons.of(jobs, pods))
@@ -103,6 +115,8 @@ class Kubernetes:
                 raise LostPeerError(str(error)) from error
             raise
         self._has_listed = True
+        if name in self._renewals:
+            self._renewals[name].look()
         return members
 
     def scaled_away(self, name: str) -> list[Member]:
@@ -188,7 +202,7 @@ class Kubernetes:
     def _reader(self, job: Job) -> Iterator[str]:
         """Context manager for a pod that mounts the fleet's volume; returns its name, and deletes it at the end."""
         name = f"{job.name}-{RESULTS}-{secrets.token_hex(3)}"
-        self._objects.apply(job.name, [apply_placement(job, reader(job, name))])
+        self._cluster.create_pod(apply_placement(job, reader(job, name)))
 
         def state() -> str:
             with translate_errors(f"read pod {name}"):

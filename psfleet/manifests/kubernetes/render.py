@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from psfleet.addresses import Address, num_own_ps
-from psfleet.errors import PERMANENT_CODES, STOPPED, UsageError
+from psfleet.errors import PERMANENT_CODES, STOPPED
 from psfleet.job.job import Job
-from psfleet.manifests.certificates_folder import certificates_folder
 from psfleet.manifests.kubernetes.names import (
     COMPONENT,
     JOB_KEY,
@@ -18,14 +17,11 @@ from psfleet.manifests.kubernetes.names import (
     component_name,
     labels,
     selector,
-    tls_secret,
 )
 from psfleet.manifests.kubernetes.pod_settings import apply_settings, service_account
 from psfleet.manifests.kubernetes.pod_template import Object, ports, template
 from psfleet.manifests.kubernetes.program_configmap import Files
 from psfleet.manifests.yaml_text import dump, job_text
-from psfleet.tls import certificates
-from psfleet.tls.identity import AUTHORITY, CERTIFICATE, KEY
 
 HEADER = """\
 # A psfleet fleet, made from a job file by
@@ -157,29 +153,6 @@ def _job_object(job: Job, role: str, spec: Object) -> Object:
     if job.kubernetes.job_annotations:
         content["metadata"]["annotations"] = dict(job.kubernetes.job_annotations)
     return content
-
-
-def tls_secrets(job: Job) -> list[dict[str, Any]]:
-    """The Secrets of ps and workers, made from this machine's certificates of the job; none without TLS.
-
-    Certificates that are missing are made, and old ones renewed. The authority's key stays on this machine.
-
-    Raises:
-        UsageError: They cannot be read or written.
-    """
-    if not job.tls:
-        return []
-    folder = certificates_folder(job.name)
-    certificates.ensure(folder)
-    secrets = []
-    for role in (PS, WORKER):
-        try:
-            data = {name: (folder / role / name).read_text() for name in (AUTHORITY, CERTIFICATE, KEY)}
-        except OSError as error:
-            raise UsageError(f"certificates in {folder}: {error.strerror or error}") from error
-        meta = {"name": tls_secret(job.name, role), "labels": labels(job.name, role)}
-        secrets.append({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data})
-    return secrets
 
 
 def _job_spec(job: Job, role: str, pods: int) -> Object:

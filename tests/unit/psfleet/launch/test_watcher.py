@@ -231,7 +231,7 @@ def test_a_problem_that_needs_a_user_is_said_once_and_ends_the_start() -> None:
     heard: list[Mapping[str, Any]] = []
     with pytest.raises(DeadlineError, match="waiting for every container to start; last seen: container worker-1: Ima"):
         FleetWatcher(platform, job(deadlines={"start_secs": 0.1}), heard.append).run()
-    assert messages(heard) == [f"container worker-1 does not start: {problem}"]
+    assert messages(heard) == [f"container worker-1 waits: {problem}"]
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from kubernetes import client
 
 from psfleet.errors import UsageError
-from psfleet.launch.kubernetes.events import KEPT_SECS, SILENT_SECS, WaitReasons
+from psfleet.launch.kubernetes.events import KEPT_SECS, SILENT_SECS, STUCK_SECS, WaitReasons
 from psfleet.launch.kubernetes.pods import Pod, members_of
 
 QUOTA = 'Error creating: pods "small-worker-1-abcde" is forbidden: exceeded quota: pods, used: pods=0, limited: pods=0'
@@ -61,6 +62,12 @@ def running(index: int, second: int = 1) -> Pod:
     return pod(index, second, "Running", {"running": {"startedAt": at(second)}})
 
 
+def deleted(found: Pod, second: int) -> Pod:
+    """A pod whose grace period ends at a second."""
+    found.content.metadata.deletion_timestamp = datetime(2026, 1, 1, 0, 0, second, tzinfo=UTC)
+    return found
+
+
 class Eventful:
     """The part of `Cluster` that has events, at a time that tests set."""
 
@@ -70,7 +77,9 @@ class Eventful:
         self.now = 100.0
         self._claims = claims or []
         self.refuses = False
-        self.reasons = WaitReasons(self, clock=lambda: self.now)  # type: ignore[arg-type]
+        self.seconds = 0.0
+        start = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+        self.reasons = WaitReasons(self, clock=lambda: self.now, now=lambda: start + self.seconds)  # type: ignore[arg-type]
 
     def events(self, uid: str) -> list[Any]:
         """See `Cluster`."""
@@ -160,6 +169,18 @@ def test_a_pod_without_a_node_waits_for_the_volume() -> None:
     cluster.now += KEPT_SECS
     cluster.happened.append(event("claim", 1, "ProvisioningFailed", "no space"))
     assert cluster.problems(pod(0, node=""), running(1)) == [f"{problem}: ProvisioningFailed: no space", ""]
+
+
+def test_a_pod_that_its_node_does_not_end_is_a_problem_because_it_is_not_replaced() -> None:
+    cluster = Eventful()
+    lost = deleted(running(1), 30)
+    cluster.seconds = 30 + STUCK_SECS - 1
+    assert cluster.problems(running(0), lost) == ["", ""]
+    cluster.seconds += 1
+    problem = "Terminating: node n does not end the pod; it is replaced when the node answers, or is deleted"
+    assert cluster.problems(running(0), lost) == ["", problem]
+    ended = deleted(pod(1, 1, "Failed", {"terminated": {"exitCode": 143}}), 30)
+    assert cluster.problems(running(0), ended) == ["", ""]
 
 
 def test_a_job_that_a_queue_holds_back_is_not_asked_for_pods() -> None:

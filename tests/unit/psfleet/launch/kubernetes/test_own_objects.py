@@ -41,8 +41,8 @@ class Namespace:
                 raise ApiException(status=404, reason="Not Found")
             return ResourceInstance(None, {"kind": kind, "metadata": {"name": name, "labels": self.labels[kind, name]}})
 
-        def apply(body: Any, namespace: str, field_manager: str, force_conflicts: bool) -> Any:
-            self.forced[kind, body["metadata"]["name"]] = force_conflicts
+        def apply(body: Any, namespace: str, field_manager: str, force_conflicts: bool | None) -> Any:
+            self.forced[kind, body["metadata"]["name"]] = bool(force_conflicts)
             return body
 
         def patch(body: Any, name: str, namespace: str, content_type: str) -> None:

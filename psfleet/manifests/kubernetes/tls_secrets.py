@@ -1,0 +1,61 @@
+"""The Secrets with the certificates of a fleet, made from the folder of a job's certificates on this machine."""
+
+from __future__ import annotations
+
+import logging
+import math
+from base64 import b64encode
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from psfleet.errors import UsageError
+from psfleet.job.job import Job
+from psfleet.manifests.certificates_folder import certificates_folder
+from psfleet.manifests.kubernetes.names import PS, WORKER, labels, tls_secret
+from psfleet.tls import certificates
+from psfleet.tls.identity import AUTHORITY, CERTIFICATE, KEY
+
+logger = logging.getLogger("psfleet.launch")
+
+DAY_SECS = 24 * 3600
+
+
+def ensure_certificates(job: Job) -> None:
+    """Makes the certificates of a job that are missing, and renews those that would end before a run could.
+
+    A run lasts at most `container.active_secs`; time in which its Jobs are suspended is not counted.
+
+    Raises:
+        UsageError: They cannot be read or written, or their authority has expired.
+    """
+    folder, lasting = certificates_folder(job.name), timedelta(seconds=job.container.active_secs)
+    days = max(certificates.DAYS, math.ceil(job.container.active_secs / DAY_SECS) + 1)
+    ends = certificates.ensure(folder, days, lasting)
+    if ends < datetime.now(UTC) + lasting:
+        logger.warning(
+            "the authority of fleet %s ends on %s, which the run may outlast (container.active_secs): "
+            "`psfleet certs %s --replace-authority` replaces it while no fleet of this name runs",
+            job.name, f"{ends:%Y-%m-%d}", folder,
+        )  # fmt: skip
+
+
+def tls_secrets(job: Job) -> list[dict[str, Any]]:
+    """The Secrets of ps and workers; none without TLS. The authority's key stays on this machine.
+
+    Raises:
+        UsageError: The certificates cannot be read.
+    """
+    if not job.tls:
+        return []
+    folder = certificates_folder(job.name)
+    secrets = []
+    for role in (PS, WORKER):
+        try:
+            files = {name: (folder / role / name).read_bytes() for name in (AUTHORITY, CERTIFICATE, KEY)}
+        except OSError as error:
+            raise UsageError(f"certificates in {folder}: {error.strerror or error}") from error
+        meta = {"name": tls_secret(job.name, role), "labels": labels(job.name, role)}
+        # Not `stringData`, whose changes server-side apply does not follow.
+        data = {name: b64encode(content).decode() for name, content in files.items()}
+        secrets.append({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data})
+    return secrets

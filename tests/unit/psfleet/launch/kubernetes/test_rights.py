@@ -1,0 +1,93 @@
+"""`k8s/rbac.yaml` has the rights that psfleet needs, and no others: a fleet is started and ended on a fake API."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from kubernetes.config import kube_config
+from support.kubernetes_api import Api, Asked, serving
+
+from psfleet.errors import DeadlineError, LostPeerError, UsageError
+from psfleet.job.job import load_job
+from psfleet.launch.kubernetes.exec import execute
+from psfleet.launch.kubernetes.platform import Kubernetes
+from psfleet.launch.platform import Request
+from psfleet.manifests.certificates_folder import certificates_folder
+from psfleet.tls import certificates
+
+ROOT = Path(__file__).parents[5]
+JOB = ROOT / "examples" / "linear" / "job.yaml"
+
+
+@pytest.fixture
+def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    """An API to which the current context leads; certificates are kept in a folder of this test."""
+    made = Api()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = tmp_path / "config"
+    with serving(made):
+        path.write_text(
+            json.dumps(
+                {
+                    "current-context": "test",
+                    "clusters": [{"name": "test", "cluster": {"server": made.url}}],
+                    "users": [{"name": "test", "user": {}}],
+                    "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": "here"}}],
+                }
+            )
+        )
+        monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+        yield made
+
+
+def granted() -> set[Asked]:
+    """Group, resource and verb of each right of the Role."""
+    role = yaml.safe_load((ROOT / "k8s" / "rbac.yaml").read_text())
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_a_fleet_is_started_scaled_fetched_and_ended_with_the_rights_of_the_role_and_needs_all(api: Api) -> None:
+    job = load_job(JOB, ["tls=true", "deadlines.start_secs=0.1", "fleet.ps=1"])
+    platform = Kubernetes()
+    platform.apply(Request(job, JOB))
+    assert ("secrets", "linear-ps-tls") in api.objects
+    assert platform.job("linear") == job
+    before = api.objects["secrets", "linear-ps-tls"]["data"]
+    certificates.renew(certificates_folder("linear"))
+    members = platform.members("linear")
+    assert {member.role for member in members} >= {"ps", "chief"}
+    assert api.objects["secrets", "linear-ps-tls"]["data"]["tls.crt"] != before["tls.crt"], (
+        "a renewal reaches the fleet"
+    )
+    platform.scale(job, 2)
+    # The pod has no kubelet.
+    with pytest.raises(DeadlineError), platform.tar(job, []):
+        pass
+    list(platform.log(members[0], tail=1))
+    with pytest.raises((LostPeerError, UsageError)):
+        list(execute(platform._cluster, "linear-worker-0-x", "worker", ["true"]))
+    assert platform.remove("linear", results=True)
+    assert api.objects == {}, "all that it made is gone"
+    # From Kubernetes 1.35 on, and asked of the API server itself.
+    asked = api.asked | {("", "pods/exec", "create")}
+    assert asked - granted() == set(), "rights that psfleet needs and the Role lacks"
+    assert granted() - asked == set(), "rights that the Role has and psfleet does not need"
+
+
+def test_an_object_of_another_owner_stays_as_it_is(api: Api) -> None:
+    job = load_job(JOB)
+    theirs = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "linear"}, "data": {"a": "b"}}
+    api.objects["configmaps", "linear"] = theirs
+    with pytest.raises(UsageError, match="ConfigMap linear in namespace here is not of fleet linear"):
+        Kubernetes().apply(Request(job, JOB))
+    assert api.objects == {("configmaps", "linear"): theirs}

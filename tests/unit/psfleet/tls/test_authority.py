@@ -1,0 +1,76 @@
+"""An authority that is replaced, and certificates that must last for a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from support.command_line import Psfleet, commands
+
+from psfleet.errors import UsageError
+from psfleet.tls import certificates
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    certificates.make(tmp_path / "certs")
+    return tmp_path / "certs"
+
+
+@pytest.fixture
+def psfleet(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Psfleet]:
+    with commands(monkeypatch, capsys) as run:
+        yield run
+
+
+def certificate(path: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def expire(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives a folder an authority that has ended."""
+    with monkeypatch.context() as patch:
+        patch.setattr(certificates, "AUTHORITY_DAYS", 0)
+        certificates.replace_authority(folder, days=0)
+
+
+def test_an_expired_authority_is_named_with_the_command_that_replaces_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, psfleet: Psfleet
+) -> None:
+    expire(folder, monkeypatch)
+    for use in (certificates.renew, certificates.ensure):
+        with pytest.raises(UsageError, match=f"CA expired on .*: `psfleet certs {folder} --replace-authority`"):
+            use(folder)
+    said = psfleet("certs", str(folder), "--replace-authority")
+    assert (said.code, "fleets with certificates of the old one must be started again" in said.out) == (0, True)
+    assert certificates.ensure(folder) > datetime.now(UTC)
+
+
+def test_a_replaced_authority_issues_the_certificates_of_all_roles(folder: Path) -> None:
+    old = certificate(folder / "ca.crt")
+    certificates.replace_authority(folder)
+    new = certificate(folder / "ca.crt")
+    assert new.public_key() != old.public_key()
+    for role in ("ps", "worker", "client"):
+        assert certificate(folder / role / "ca.crt") == new
+        certificate(folder / role / "tls.crt").verify_directly_issued_by(new)
+    certificates.renew(folder)
+
+
+def test_only_a_folder_of_certificates_gets_another_authority(tmp_path: Path, psfleet: Psfleet) -> None:
+    with pytest.raises(UsageError, match=r"ca\.crt is missing, expected those of `psfleet certs`"):
+        certificates.replace_authority(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert psfleet("certs", str(tmp_path), "--renew", "--replace-authority").code == 64
+
+
+def test_certificates_that_would_end_before_a_run_are_renewed(folder: Path) -> None:
+    first = certificate(folder / "ps" / "tls.crt")
+    certificates.ensure(folder, lasting=timedelta(days=29))
+    assert certificate(folder / "ps" / "tls.crt") == first
+    ends = certificates.ensure(folder, days=61, lasting=timedelta(days=60))
+    assert ends - datetime.now(UTC) > timedelta(days=60)
+    assert certificate(folder / "ps" / "tls.crt").not_valid_after_utc == ends.replace(microsecond=0)
