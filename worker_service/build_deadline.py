@@ -23,7 +23,7 @@ DEADLINES = 3
 
 
 STOP_SECS = 5.0
-"""Time for a program to return once a signal came; there is nothing to save that this process has trained."""
+"""Time for a program to return once a signal came; what other workers have trained is saved without it."""
 
 Report = Callable[[DataStallError | StoppedError], object]
 
@@ -38,9 +38,9 @@ def building(program: str, first_secs: float, report: Report, stop: Stop | None 
         report: Ends the run if the fleet cannot train without this worker; called before the process ends.
         stop: Ends the process, too, with 128 + the signal; None: it does not.
     """
-    returned = threading.Event()
+    returned, ending = threading.Event(), threading.Lock()
     if stop is not None:
-        arguments = (stop, returned, report, os._exit)
+        arguments = (stop, returned, report, os._exit, ending)
         threading.Thread(target=expire_on_signal, args=arguments, name="build-stop", daemon=True).start()
     timer = threading.Timer(DEADLINES * first_secs, expire, (program, DEADLINES * first_secs, report, os._exit))
     timer.daemon = True
@@ -48,7 +48,9 @@ def building(program: str, first_secs: float, report: Report, stop: Stop | None 
     try:
         yield
     finally:
-        returned.set()
+        # A program that returns too late waits here for the end of the process.
+        with ending:
+            returned.set()
         timer.cancel()
 
 
@@ -58,12 +60,19 @@ def expire(program: str, secs: float, report: Report, end_process: Callable[[int
 
 
 def expire_on_signal(
-    stop: Stop, returned: threading.Event, report: Report, end_process: Callable[[int], object]
+    stop: Stop,
+    returned: threading.Event,
+    report: Report,
+    end_process: Callable[[int], object],
+    ending: threading.Lock,
 ) -> None:
     """Ends the process if the program does not return in `STOP_SECS` after a signal; see `building`."""
     stop.event.wait()
-    if not returned.wait(STOP_SECS):
-        _end(stop.error(), report, end_process)
+    if returned.wait(STOP_SECS):
+        return
+    with ending:
+        if not returned.is_set():
+            _end(stop.error(), report, end_process)
 
 
 def _end(error: DataStallError | StoppedError, report: Report, end_process: Callable[[int], object]) -> None:

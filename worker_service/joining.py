@@ -44,22 +44,26 @@ def join(
     Raises:
         BadJobError: Every index is taken, a ps serves another run or version, or the run has another program.
         DeadlineError: Not every ps answered within `deadlines.start_secs`.
-        StoppedError: A signal came first.
+        StoppedError: A signal came first. A chief that must save what others have trained tries once.
     """
     process = secrets.token_hex(8)
 
     def attempt() -> Membership | LostPeerError:
         nonlocal process
-        if stop.event.is_set():
+        is_stopped = stop.event.is_set()
+        if is_stopped and (settings.index != 0 or not stop.must_save()):
             raise stop.error()
         try:
             return _join(fleet, settings, job, process, program or {})
         except ReplacedError as error:
             # Another process got the index between two calls: this one joins anew, under another name.
             process = secrets.token_hex(8)
-            return LostPeerError(str(error))
+            failure = LostPeerError(str(error))
         except LostPeerError as error:
-            return error
+            failure = error
+        if is_stopped:
+            raise stop.error() from failure
+        return failure
 
     number = len(fleet.ps)
     logger.info("waiting for %d parameter server%s", number, "s" if number > 1 else "", extra={"event": "starting"})

@@ -11,12 +11,7 @@ from dataclasses import dataclass
 from psfleet.control.credentials import read_identity
 from psfleet.control.fleet_client import FleetClient
 from psfleet.control.server import serving
-from psfleet.errors import (
-    BadJobError,
-    DataStallError,
-    PsfleetError,
-    StoppedError,
-)
+from psfleet.errors import BadJobError, DataStallError, PsfleetError, StoppedError
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram, load_program
 from psfleet.job.program_files import digest, job_files
@@ -34,6 +29,7 @@ from worker_service.chief.components import ChiefComponents, chief_components
 from worker_service.chief.conclusion import conclude, is_last, saved_final_step
 from worker_service.chief.disk import Disk
 from worker_service.chief.storage_watch import end_if_stuck
+from worker_service.chief.unbuilt_stop import save_trained
 from worker_service.fleet_state import States, check_chief, trains_on
 from worker_service.frontends import FrontEnd, front_end, planned
 from worker_service.heartbeat import Heartbeat
@@ -63,6 +59,10 @@ class _Process:
     incarnation: int
     program: str
     disk: Disk
+
+    def save_trained(self) -> bool:
+        """Saves what the fleet has trained without this chief, which stops; see `unbuilt_stop`."""
+        return save_trained(self.settings, self.job, self.fleet, self.stop, self.incarnation, self.disk)
 
 
 def preload() -> None:
@@ -104,6 +104,8 @@ def serve(settings: Settings, stop: Stop) -> int:
         heartbeat.start()
         process = _Process(settings, job, fleet, stop, progress, heartbeat, metrics, incarnation, digest(files), disk)
         try:
+            if index == 0 and stop.must_save() and not process.save_trained():
+                raise stop.error()
             with data_plane(settings, "worker", index, identity) as plane:
                 return _train(process, plane)
         except PsfleetError as error:
@@ -155,12 +157,14 @@ def _train(process: _Process, plane: DataPlane) -> int:
 
 
 def _stall_report(process: _Process) -> Callable[[DataStallError | StoppedError], None]:
-    """A function that ends the run, unless a program stalls while the fleet trains on."""
+    """A function that ends the run, unless a program stalls while the fleet trains on; a stop saves before it."""
     before = process.fleet.describe()
 
     def report(error: DataStallError | StoppedError) -> None:
         if isinstance(error, DataStallError):
             error.ends_run = not trains_on(before, process.fleet.describe())
+        elif process.heartbeat.index == 0 and process.stop.must_save():
+            process.save_trained()
         report_failure(process.fleet, error, process.heartbeat.index, process.stop)
 
     return report

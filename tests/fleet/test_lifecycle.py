@@ -107,6 +107,25 @@ def test_a_run_stops_while_a_ps_is_away(tmp_path: Path) -> None:
         assert fleet.checkpoint().step == 0
 
 
+def test_a_stop_while_the_chief_starts_again_saves_what_the_others_have_trained(tmp_path: Path) -> None:
+    """Its program is not built in time; the other worker trains without it."""
+    with training(tmp_path, update={"mode": "async"}, train={"steps": 2000}) as fleet:
+        fleet.wait_for_step(5)
+        fleet.gates.hold("build")
+        fleet.kill("worker", 0)
+        text = "building the model and tracing a step"
+        fleet.wait_for(
+            lambda: len([entry for entry in fleet.log() if entry["message"] == text]) == 2, START_SECS, "the next chief"
+        )
+        [shard] = fleet.shards()
+        assert fleet.checkpoint().step == 0
+        fleet.launcher.send_signal(signal.SIGTERM)
+        assert fleet.end() == errors.SIGNAL_BASE + signal.SIGTERM
+        report = fleet.report()
+        assert (report.status, report.exit_code) == ("stopped", errors.SIGNAL_BASE + signal.SIGTERM)
+        assert shard.step < fleet.checkpoint().step == report.final_step
+
+
 def test_a_stop_waits_for_the_step_in_progress_and_a_run_that_cannot_stop_in_time_is_ended(tmp_path: Path) -> None:
     deadlines = {"stop_secs": 3, "slow_secs": STANDSTILL_SECS}
     with training(tmp_path, checkpoint={"every_steps": 10}, deadlines=deadlines) as fleet:

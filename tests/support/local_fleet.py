@@ -55,7 +55,7 @@ class Gates:
     folder: Path
 
     def hold(self, shard: int | str) -> None:
-        """Holds back the data of a shard, except what is prefetched already; or the `evaluation`."""
+        """Holds back the data of a shard, except what is prefetched already; or the `evaluation` or `build`."""
         (self.folder / f"hold-{shard}").touch()
 
     def release(self, shard: int | str) -> None:

@@ -9,6 +9,7 @@ from psfleet.report.schema import Report
 from worker_service.batches import Batches
 from worker_service.chief.components import ChiefComponents
 from worker_service.chief.fleet_status import FleetStatusLogger
+from worker_service.chief.unbuilt_stop import is_unsaved
 from worker_service.fleet_state import TRAINING, States, is_complete, is_late, outcome_of, stop_error
 from worker_service.frontends.interface import FrontEnd
 from worker_service.heartbeat import Heartbeat
@@ -131,9 +132,7 @@ class Chief(Worker):
         final_step = self._components.recorder.monitor.final_step
         if is_complete(states) and min(state.step for state in training) >= final_step:
             return True
-        newest, step = self._components.committer.newest, max(state.step for state in training)
-        is_of_generation = newest is not None and newest.generation == training[0].generation
-        return step > (newest.step if newest is not None and is_of_generation else training[0].first_step)
+        return is_unsaved(training, self._components.committer.newest)
 
     def _end(self, checkpoint: Checkpoint, states: States) -> None:
         self._checkpoint, self._final_states = checkpoint, states

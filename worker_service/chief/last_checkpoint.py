@@ -21,12 +21,19 @@ LAST_PARTS = "the parts of the last checkpoint"
 
 
 class LastCheckpoint:
-    """The chief's wait for the parts of the last step."""
+    """The chief's wait for the parts of the last step.
 
-    def __init__(self, context: RunContext, committer: CheckpointCommitter, disk: Disk) -> None:
+    Args of the constructor:
+        secs: How long it may take; None: `deadlines.stall_secs`.
+    """
+
+    def __init__(
+        self, context: RunContext, committer: CheckpointCommitter, disk: Disk, secs: float | None = None
+    ) -> None:
         self._context = context
         self._committer = committer
         self._disk = disk
+        self._secs = context.job.deadlines.stall_secs if secs is None else secs
         self._late: list[int] = []
 
     def commit(self, generation: int) -> Checkpoint:
@@ -35,7 +42,8 @@ class LastCheckpoint:
         Raises:
             ProgramError: The weights are not finite.
             LostPeerError: A ps was lost.
-            StorageError: A part or the manifest cannot be written for `deadlines.stall_secs`.
+            StorageError: A part or the manifest cannot be written in that time.
+            DeadlineError: The fleet did not reach its last step in that time.
         """
         checkpoint = self._await_last(generation)
         with self._disk.reading(checkpoint.folder):
@@ -61,12 +69,11 @@ class LastCheckpoint:
             newest = self._committer.newest
             return newest if newest is not None and newest.step == step else None
 
-        stall_secs = self._context.job.deadlines.stall_secs
         try:
-            checkpoint = wait_until(poll, stall_secs, LAST_PARTS)
+            checkpoint = wait_until(poll, self._secs, LAST_PARTS)
         except DeadlineError as error:
             if self._committer.cause:
-                text = f"{LAST_PARTS} cannot be written for {stall_secs:g} s: {self._committer.cause}"
+                text = f"{LAST_PARTS} cannot be written for {self._secs:g} s: {self._committer.cause}"
                 raise StorageError(text) from error
             raise
         assert checkpoint is not None, "wait_until checked it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,10 +29,14 @@ def build(gates: str, step_secs: float, epoch_steps: int = EXAMPLES) -> psfleet.
 
     Args:
         gates: A folder. While it has a file `hold-<shard>`, that shard gives no example; while it has a file `pace`,
-            every shard takes `step_secs` for each example. An evaluation waits while it has a file `hold-evaluation`.
+            every shard takes `step_secs` for each example. An evaluation waits while it has a file `hold-evaluation`,
+            and this function in worker 0 while it has a file `hold-build`.
         step_secs: Seconds for an example, which is a batch and so a step.
         epoch_steps: Examples of a shard. With spares, each worker changes to another shard after them.
     """
+
+    while os.environ.get("PSFLEET_INDEX") == "0" and Path(gates, "hold-build").exists():
+        FOREVER.wait(LOOK_SECS)
 
     def train(shard_index: int, num_shards: int) -> tf.data.Dataset:
         def examples() -> Iterator[tuple[np.ndarray, np.ndarray]]:

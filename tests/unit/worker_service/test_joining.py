@@ -132,14 +132,26 @@ def test_joining_ends_at_its_deadline_and_says_what_the_ps_answered() -> None:
         joined(Fleet(ps), start_secs=0.0)
 
 
-def test_a_signal_ends_joining() -> None:
-    stop: Any = SimpleNamespace(event=threading.Event(), error=lambda: StoppedError(15))
+@pytest.mark.parametrize(
+    ("index", "must_save", "failures", "joins"),
+    [(1, True, 0, False), (0, False, 0, False), (0, True, 0, True), (0, True, 1, False)],
+    ids=["a worker", "a chief that leaves for another one", "a chief that saves", "and does not reach the ps"],
+)
+def test_a_signal_ends_joining_unless_the_chief_can_save_what_others_have_trained(
+    index: int, must_save: bool, failures: int, joins: bool
+) -> None:
+    stop: Any = SimpleNamespace(event=threading.Event(), error=lambda: StoppedError(15), must_save=lambda: must_save)
     stop.event.set()
-    fleet: Any = Fleet(Ps())
-    settings: Any = SimpleNamespace()
-    job: Any = SimpleNamespace(deadlines=SimpleNamespace(start_secs=5.0))
-    with pytest.raises(StoppedError):
-        join(fleet, settings, job, stop)
+    ps = Ps()
+    ps.failures = [LostPeerError("connection refused")] * failures
+    fleet: Any = Fleet(ps)
+    settings: Any = SimpleNamespace(index=index, cause="", address=Address("host", 2222))
+    job: Any = SimpleNamespace(deadlines=SimpleNamespace(start_secs=5.0), fleet=SimpleNamespace(worker_limit=4))
+    if joins:
+        assert join(fleet, settings, job, stop).member.index == 0
+    else:
+        with pytest.raises(StoppedError):
+            join(fleet, settings, job, stop)
 
 
 def chief_of_a_finished_run(*ps: Ps) -> None:
