@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as v1
 
 from ps_service import optimizer_state, optimizers
 from ps_service.base_rate import BaseRate
+from ps_service.container_handles import ContainerHandles
 from ps_service.lamb import TensorRange
 from ps_service.shard_plan import ShardPlan
 from ps_service.snapshot import Snapshot
@@ -20,9 +21,10 @@ from ps_service.updates.final_step import FinalStep
 from ps_service.updates.interface import slot_values
 from ps_service.updates.state import state_share
 from psfleet.checkpoint.parts import ShardContent
+from psfleet.job.sections import Device
 from psfleet.layout import Layout
 from psfleet.tf import ShardVariables, container_name, keeps_previous
-from psfleet.tf.own_session import OwnSession
+from psfleet.tf.own_session import OwnSession, unoptimized
 
 
 @dataclass(frozen=True)
@@ -68,22 +70,18 @@ class ShardGraph:
                 self._slots = slot_values(self.updates.optimizer, variables.buckets)
                 self._scalars = _scalars(self.updates.optimizer, self._slots)
                 of_optimizer = [*itertools.chain(*self._slots.values()), *self._scalars.values()]
-                initializer = tf.group(variables.zeros(), v1.variables_initializer(of_optimizer))
             restored = self._restored_variables()
+            initializer = tf.group(variables.zeros(restored), v1.variables_initializer(of_optimizer))
             self._feeds = {v.name: v1.placeholder(v.dtype, v.shape) for v in restored}
             self._assigns = {v.name: v.assign(self._feeds[v.name], read_value=False) for v in restored}
             self._initial = {name: [part.read_value() for part in parts] for name, parts in self._slots.items()}
-            queues = [variables.gradients, variables.waiting, *variables.tokens]
-            self._close_queues = [queue.close(cancel_pending_enqueues=True) for queue in queues]
             self._snapshot = Snapshot(variables, self._slots, self._scalars)
             self._local_steps = variables.last_local_step.read_value()
             self._final_step = FinalStep(variables, is_sync=job.update.mode == "sync")
             self._counters = self._counter_reads()
         self._graph = graph
         self._container = container
-        config = v1.ConfigProto(allow_soft_placement=job.device.soft_placement)
-        config.log_device_placement = job.device.log_placement
-        self._session = OwnSession(session_target, graph=graph, config=config)
+        self._session = OwnSession(session_target, graph=graph, config=_session_config(job.device))
         self._session.run(initializer)
         self.base_rate.start(self._session)
         self._restore(plan, start_step, content)
@@ -128,17 +126,12 @@ class ShardGraph:
 
     def close(self) -> None:
         """Ends the wait of every worker and of this ps's update loop with an error, and destroys the resources."""
-        self._session.run(self._close_queues)
-        self._session.close()
-        # Added now: a ps that serves one run ends without it.
-        with self._graph.as_default():
-            destroy = [
-                tf.raw_ops.DestroyResourceOp(resource=resource, ignore_lookup_error=True)
-                for resource in _resources(self._graph, self._container)
-            ]
-        # Session.reset would clear the container too, but also closes the sessions of all other runs on this ps.
-        with OwnSession(self._session_target, graph=self._graph) as session:
-            session.run(destroy)
+        # Made now: a ps that serves one run ends without it.
+        handles = ContainerHandles(self._graph, self._container)
+        with OwnSession(self._session_target, graph=handles.graph, config=unoptimized()) as session:
+            session.run(handles.close_queues)
+            self._session.close()
+            session.run(handles.destroy)
 
     def _restored_variables(self) -> list[tf.Variable]:
         variables = self._variables
@@ -218,13 +211,12 @@ def _scalars(optimizer: v1.train.Optimizer, slots: Mapping[str, Sequence[tf.Vari
     return {variable.name.rpartition("/")[2].removesuffix(":0"): variable for variable in others}
 
 
-def _resources(graph: tf.Graph, container: str) -> list[tf.Tensor]:
-    """Handles of the graph's resources in a container: variables, accumulators, queues."""
-    return [
-        operation.outputs[0]
-        for operation in graph.get_operations()
-        if "container" in operation.node_def.attr and operation.get_attr("container") == container.encode()
-    ]
+def _session_config(device: Device) -> v1.ConfigProto:
+    """The configuration of the session that applies the updates."""
+    config = unoptimized()
+    config.allow_soft_placement = device.soft_placement
+    config.log_device_placement = device.log_placement
+    return config
 
 
 def _in_use(layout: Layout, shard: int) -> np.ndarray:

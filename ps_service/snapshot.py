@@ -16,9 +16,9 @@ from psfleet.tf import ShardVariables
 class Snapshot:
     """The operations that copy the variables of a shard, and read and release the copy.
 
-    Assigning a variable's value to another variable shares its memory. The next update finds that the memory is shared
-    and writes its result to new memory instead (`PrepareToUpdateVariable` in training_op_helpers.h). So taking a
-    snapshot costs one call, the next update copies the shard, and the memory of the copy is free again once it is read.
+    A queue that takes a variable's value shares its memory. The next update finds that the memory is shared and writes
+    its result to new memory instead (`PrepareToUpdateVariable` in training_op_helpers.h). So taking a snapshot costs
+    one call, the next update copies the shard, and the memory of the copy is free again once it is read.
 
     Args of the constructor:
         slots: The optimizer's slots by name, one variable for each bucket.
@@ -28,30 +28,35 @@ class Snapshot:
     def __init__(
         self, variables: ShardVariables, slots: Mapping[str, Sequence[tf.Variable]], scalars: Mapping[str, tf.Variable]
     ) -> None:
-        self._container = variables.container
-        self._copies: list[tf.Operation] = []
-        self._handles: list[tf.Tensor] = []
-        self._reads: dict[str, Any] = {
-            "buckets": [self._read(variable) for variable in variables.buckets],
-            "slots": {name: [self._read(part) for part in parts] for name, parts in slots.items()},
-            "scalars": {name: self._read(variable) for name, variable in scalars.items()},
-            "state": self._read(variables.state),
-            # Never changes, and needs no copy.
-            "frozen": variables.frozen.read_value(),
+        copied = {
+            "buckets": list(variables.buckets),
+            "slots": {name: list(parts) for name, parts in slots.items()},
+            "scalars": dict(scalars),
+            "state": variables.state,
         }
-        self._copy = tf.group(*self._copies)
-        with tf.control_dependencies(tf.nest.flatten(self._reads)):
-            self._release = tf.group(
-                *[tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True) for handle in self._handles]
+        changed = tf.nest.flatten(copied)
+        with v1.container(variables.container):
+            queue = tf.queue.FIFOQueue(
+                1,
+                [variable.dtype for variable in changed],
+                shapes=[variable.shape for variable in changed],
+                shared_name=f"{variables.global_step.name}/snapshot",
             )
+        self._copy = queue.enqueue(
+            [tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype) for variable in changed]
+        )
+        values = queue.dequeue()
+        self._reads: dict[str, Any] = tf.nest.pack_sequence_as(copied, values if len(changed) > 1 else [values])
+        # Never changes, and needs no copy.
+        self._reads["frozen"] = variables.frozen.read_value()
 
     def take(self, session: v1.Session) -> None:
-        """Copies the shard. The thread that applies the updates must call it, after the copy before was read."""
+        """Copies the shard, once the copy before was read. The thread that applies the updates must call it."""
         session.run(self._copy)
 
     def read(self, session: v1.Session) -> ShardContent:
         """The values of the copy, which it releases; from any thread."""
-        values, _ = session.run((self._reads, self._release))
+        values = session.run(self._reads)
         return ShardContent(
             parameters=_joined(values["buckets"]),
             slots={name: _joined(parts) for name, parts in values["slots"].items()},
@@ -59,18 +64,6 @@ class Snapshot:
             state=values["state"],
             frozen=values["frozen"],
         )
-
-    def _read(self, variable: tf.Variable) -> tf.Tensor:
-        """The value of a variable's copy."""
-        handle = tf.raw_ops.VarHandleOp(
-            dtype=variable.dtype,
-            shape=variable.shape,
-            container=self._container,
-            shared_name=f"{variable.name}/snapshot",
-        )
-        self._handles.append(handle)
-        self._copies.append(tf.raw_ops.AssignVariableOp(resource=handle, value=variable.read_value()))
-        return tf.raw_ops.ReadVariableOp(resource=handle, dtype=variable.dtype)
 
 
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:

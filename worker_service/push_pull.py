@@ -75,14 +75,14 @@ class Exchange:
         with tf.device(variables.device):
             arrived_state, rest = self._state_wire.pushed(sent[0][self._layout.bucket_size :])
             stamp = _numbers(rest)
-            local_step = stamp[0]
+            local_step = tf.unstack(stamp)[0]
             # Copies on the ps of what arrives there: waiting for `sent` itself would take a message of its own.
             arrived = [tf.cast(tf.identity(bucket), tf.float32) for bucket in sent]
             arrived[0] = arrived[0][: self._layout.bucket_size]
             arrived += arrived_state
             # Once all buckets are there: a worker that is killed before has pushed nothing.
             with tf.control_dependencies([*arrived, stamp]):
-                before = [variables.pushed.scatter_nd_add([[self._index]], tf.ones([1], tf.int64)).op]
+                before = [variables.pushed.add_at([self._index], tf.constant(1, tf.int64))]
             if self._is_sync:
                 before.append(self._count_staleness(local_step))
             with tf.control_dependencies(before):
@@ -110,8 +110,8 @@ class Exchange:
             with tf.control_dependencies([arrived]):
                 passed = self._pass_barrier(local_step) if self._is_sync else variables.tokens[self._index].dequeue()
             with tf.control_dependencies([passed]):
-                waited = [secs_since(arrived)]
-            with tf.control_dependencies([variables.waited_secs.scatter_nd_add([[self._index]], waited).op]):
+                waited = secs_since(arrived)
+            with tf.control_dependencies([variables.waited_secs.add_at([self._index], waited)]):
                 progress = tf.stack(variables.progress())
             with tf.control_dependencies([progress]):
                 buckets = [tf.cast(bucket.read_value(), self._wire) for bucket in variables.buckets]
@@ -154,7 +154,7 @@ class Exchange:
         variables = self.variables
         newest = variables.last_local_step if self._is_sync else variables.last_number
         with tf.device(variables.device):
-            return tf.stack([variables.global_step.read_value(), newest[self._index]])
+            return tf.stack([variables.global_step.read_value(), newest.read_element(self._index)])
 
     def _receive(
         self, progress: tf.Tensor, buckets: Sequence[tf.Tensor], state: tf.Tensor, own_state: tf.Tensor | None
@@ -195,8 +195,7 @@ class Exchange:
         """Sync: counts by how many updates a gradient is late when it arrives."""
         variables = self.variables
         late = tf.clip_by_value(variables.global_step.read_value() - local_step, 0, STALENESS_BUCKETS - 1)
-        place = tf.stack([tf.constant(self._index, tf.int64), late])[tf.newaxis]
-        return variables.staleness.scatter_nd_add(place, tf.ones([1], tf.int64)).op
+        return variables.staleness.add_at([tf.constant(self._index, tf.int64), late], tf.constant(1, tf.int64))
 
     def _pass_barrier(self, local_step: tf.Tensor) -> tf.Tensor:
         """The global step, once it is above `local_step`: a loop on the ps that waits for this worker's tokens.

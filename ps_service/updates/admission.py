@@ -32,16 +32,16 @@ def admit_quorum(variables: ShardVariables, quorum: int) -> tuple[tf.Tensor, lis
 
     def admit_next(contributors: tf.Tensor, *means: tf.Tensor) -> list[tf.Tensor]:
         push = next_push(variables)
-        worker, local_step = push.worker, push.stamp[0]
+        worker, local_step = push.worker, push.local_step
         with tf.control_dependencies([worker]):
-            newest = variables.last_local_step.read_value()[worker]
+            newest = variables.last_local_step.read_element(worker)
         is_admitted = tf.equal(local_step, global_step) & (newest < local_step)
         effective = tf.where(is_admitted, local_step, tf.constant(-1, tf.int64))
         done = [
             accumulator.apply_grad(gradient, local_step=effective)
             for accumulator, gradient in zip(accumulators, push.gradients, strict=True)
         ]
-        done.append(variables.last_local_step.scatter_nd_update([[worker]], [tf.maximum(newest, effective)]).op)
+        done.append(variables.last_local_step.set_at([worker], tf.maximum(newest, effective)))
         with tf.control_dependencies(done):
             counted = contributors + tf.one_hot(worker, variables.worker_limit, dtype=tf.int64) * tf.cast(
                 is_admitted, tf.int64

@@ -54,20 +54,20 @@ class AsyncUpdates:
     ) -> None:
         push = next_push(variables)
         worker = push.worker
-        with tf.control_dependencies([push.stamp]):
+        local_step, number = push.local_step, push.number
+        with tf.control_dependencies([local_step]):
             global_step = variables.global_step.read_value()
-            newest = variables.last_number.read_value()[worker]
-        local_step, number = push.stamp[0], push.stamp[1]
+            newest = variables.last_number.read_element(worker)
         staleness = global_step - local_step
         policy = StalePolicy(stale, staleness)
         is_used = policy.is_used & (number > newest) & (global_step < variables.final_step.read_value())
         self.optimizer: v1.train.Optimizer = make_optimizer(policy.rate_factor)
         entry = tf.cast(tf.minimum(staleness, STALENESS_BUCKETS - 1), tf.int32)
         counted = [
-            variables.last_local_step.scatter_nd_update([[worker]], [local_step]),
-            variables.last_number.scatter_nd_update([[worker]], [tf.maximum(newest, number)]),
-            variables.used.scatter_nd_add([[worker]], [tf.cast(is_used, tf.int64)]),
-            variables.staleness.scatter_nd_add(tf.stack([worker, entry])[tf.newaxis], tf.ones([1], tf.int64)),
+            variables.last_local_step.set_at([worker], local_step),
+            variables.last_number.set_at([worker], tf.maximum(newest, number)),
+            variables.used.add_at([worker], tf.cast(is_used, tf.int64)),
+            variables.staleness.add_at([worker, entry], tf.constant(1, tf.int64)),
         ]
 
         def apply() -> tf.Tensor:

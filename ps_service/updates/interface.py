@@ -41,13 +41,15 @@ class Push:
     Attributes:
         gradients: `[bucket_size]` float32 for each bucket.
         state: uint8 `[state shard size]`, in a list; empty for a shard without state.
-        stamp: int64 `[2]`: local step and number of the gradient.
+        local_step: int64 scalar.
+        number: Of the gradient, int64 scalar.
         worker: Index of the worker, int32 scalar.
     """
 
     gradients: list[tf.Tensor]
     state: list[tf.Tensor]
-    stamp: tf.Tensor
+    local_step: tf.Tensor
+    number: tf.Tensor
     worker: tf.Tensor
 
 
@@ -55,7 +57,8 @@ def next_push(variables: ShardVariables) -> Push:
     """Waits for the next push of a worker, and takes it from the queue."""
     *tensors, stamp, worker = variables.gradients.dequeue()
     num_buckets = len(variables.buckets)
-    return Push(tensors[:num_buckets], tensors[num_buckets:], stamp, worker)
+    local_step, number = tf.unstack(stamp)
+    return Push(tensors[:num_buckets], tensors[num_buckets:], local_step, number, worker)
 
 
 def timed(variables: ShardVariables, gradients: Sequence[Any], update: Callable[[], tf.Operation]) -> tf.Operation:

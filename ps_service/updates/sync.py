@@ -95,24 +95,26 @@ class SyncUpdates:
                 tokens = runner.queue.dequeue_many(max(quorum, num_replicas))
         self._updated = tokens[0]
         sender = TokenSender(variables, MAX_TOKENS)
-        with tf.control_dependencies([tokens]), tf.control_dependencies([sender.release(tokens[0])]):
-            self._updated_and_sent = tf.identity(tokens[0])
-        self._send_tokens = sender.release(variables.global_step.read_value())
+        # Only the value of `_updated` leads from the update to the tokens: a call that feeds it sends them alone.
+        with tf.control_dependencies([sender.release(tf.identity(self._updated))]):
+            self._updated_and_sent = tf.identity(self._updated)
         self._ready = [sync.chief_init_op, sender.initializer]
         self._advance: Callable[[], Any] | None = None
+        self._global_step = 0
 
     def start(self, session: v1.Session) -> None:
         """Sets the accumulators to the restored global step."""
         session.run(self._ready)
         self._advance = session.make_callable(self._updated_and_sent)
         self._advance_and_hold = session.make_callable(self._updated)
-        self._release_barrier = session.make_callable(self._send_tokens)
+        self._send_tokens = session.make_callable(self._updated_and_sent, feed_list=[self._updated])
 
     def advance(self, hold: bool) -> int:
         """Waits for a quorum, averages, applies; see `Updates`."""
         assert self._advance is not None, "start() comes first"
-        return int(self._advance_and_hold() if hold else self._advance())
+        self._global_step = int(self._advance_and_hold() if hold else self._advance())
+        return self._global_step
 
     def release_barrier(self) -> None:
         """Sends the tokens of the newest step; see `Updates`."""
-        self._release_barrier()
+        self._send_tokens(self._global_step)

@@ -7,6 +7,7 @@ therefore refer to the same tensors; only the ps initializes them.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection, Sequence
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -93,7 +94,7 @@ class ShardVariables:
         self.bucket_sizes = [size] * layout.parameters.buckets_per_shard
         self.state_ranges = layout.state_ranges(shard)
         state_sizes = [layout.state.shard_size] if self.state_ranges else []
-        self._all: list[tf.Variable] = []
+        self._all: list[_SharedVariable] = []
         with tf.device(device), v1.container(container):
             self.buckets = [
                 self._variable(f"bucket_{index}", [units], tf.float32) for index, units in enumerate(self.bucket_sizes)
@@ -130,12 +131,19 @@ class ShardVariables:
                 for worker in range(worker_limit)
             ]
 
-    def zeros(self) -> tf.Operation:
-        """Makes every variable zero. Only the ps runs it: nothing else initializes them."""
+    def zeros(self, restored: Collection[tf.Variable] = ()) -> tf.Operation:
+        """Makes every variable zero that is not `restored`. Only the ps runs it: nothing else initializes them."""
+        others = {id(variable) for variable in restored}
+        zeros: dict[tuple[object, tf.DType], tf.Tensor] = {}
         with tf.device(self.device):
-            return tf.group(
-                *[variable.assign(tf.zeros(variable.shape, variable.dtype), read_value=False) for variable in self._all]
-            )
+            assigned = []
+            for variable in self._all:
+                if id(variable) not in others:
+                    key = tuple(variable.shape), variable.dtype
+                    if key not in zeros:
+                        zeros[key] = tf.zeros(variable.shape, variable.dtype)
+                    assigned.append(variable.assign(zeros[key], read_value=False))
+            return tf.group(*assigned)
 
     def progress(self) -> list[tf.Tensor]:
         """Reads the global step and then the final step: int64 scalars.
@@ -154,7 +162,7 @@ class ShardVariables:
                 tf.float32, shape=variable.shape, shared_name=f"{variable.name}/grad_accum"
             )
 
-    def _variable(self, name: str, shape: list[int], dtype: tf.DType) -> tf.Variable:
+    def _variable(self, name: str, shape: list[int], dtype: tf.DType) -> _SharedVariable:
         """A variable that is a handle and nothing else.
 
         `tf.compat.v1.get_variable` adds four operations of its own, which a worker never runs, to each: for two ps a
@@ -162,7 +170,7 @@ class ShardVariables:
         """
         name = f"{self._scope}/{name}"
         handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, container=self.container, shared_name=name, name=name)
-        variable = BaseResourceVariable(
+        variable = _SharedVariable(
             handle=handle,
             handle_name=name,
             unique_id=name,
@@ -173,6 +181,30 @@ class ShardVariables:
         )
         self._all.append(variable)
         return variable
+
+
+class _SharedVariable(BaseResourceVariable):
+    """A handle whose reads and changes are one operation each; those of its base class are two."""
+
+    def read_value(self) -> tf.Tensor:
+        """See tf.Variable."""
+        with tf.device(self.handle.device):
+            return tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype)
+
+    def read_element(self, index: tf.Tensor | int) -> tf.Tensor:
+        """The element of a vector at an index, int32 scalar."""
+        with tf.device(self.handle.device):
+            return tf.raw_ops.ResourceGather(resource=self.handle, indices=index, dtype=self.dtype)
+
+    def add_at(self, index: Sequence[tf.Tensor | int], value: tf.Tensor) -> tf.Operation:
+        """Adds to the element at an index, which has a number for each dimension."""
+        with tf.device(self.handle.device):
+            return tf.raw_ops.ResourceScatterNdAdd(ref=self.handle, indices=[index], updates=[value])
+
+    def set_at(self, index: Sequence[tf.Tensor | int], value: tf.Tensor) -> tf.Operation:
+        """Sets the element at an index."""
+        with tf.device(self.handle.device):
+            return tf.raw_ops.ResourceScatterNdUpdate(ref=self.handle, indices=[index], updates=[value])
 
 
 def secs_since(started: tf.Tensor) -> tf.Tensor:

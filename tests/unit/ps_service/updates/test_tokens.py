@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -26,8 +27,9 @@ class Recorder:
     def run(self, operation: Any) -> None:
         """Runs nothing."""
 
-    def make_callable(self, fetch: Any) -> None:
+    def make_callable(self, fetch: Any, feed_list: Sequence[tf.Tensor] = ()) -> None:
         """Keeps the fetch."""
+        del feed_list
         self.fetches.append(fetch)
 
 
@@ -51,6 +53,18 @@ def num_operations(mode: str, worker_limit: int) -> list[int]:
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_an_update_runs_as_many_operations_with_128_worker_slots_as_with_4(mode: str) -> None:
     assert num_operations(mode, 128) == num_operations(mode, 4)
+
+
+def test_tokens_that_were_held_are_sent_without_another_update() -> None:
+    with graph_fleet(fleet={"workers": 1}) as fleet, fleet.worker(0) as worker:
+        updates = fleet.shards[0].updates
+        step = worker.push(1, 0)
+        fleet.wait_for_size("waiting", 1)
+        assert fleet.threads.submit(updates.advance, hold=True).result(STEP_SECS) == 1
+        assert (step.done(), fleet.size("waiting")) == (False, 1)
+        fleet.threads.submit(updates.release_barrier).result(STEP_SECS)
+        assert step.result(STEP_SECS)[1].tolist() == [[1, 100]]
+        assert fleet.size("waiting") == 0
 
 
 def test_what_dead_workers_left_at_the_barrier_lets_nobody_through() -> None:
