@@ -4,6 +4,13 @@ PYTHON ?= python3
 JOB ?= examples/lenet/job.yaml
 ARGS ?=
 BASE_IMAGE ?= python:3.11-slim-bookworm
+# cpu or gpu: the lock and the tag of the images.
+EXTRA ?= cpu
+ifneq ($(filter-out cpu gpu,$(EXTRA)),)
+$(error EXTRA is $(EXTRA), expected cpu or gpu)
+endif
+LOCK_OF_EXTRA = $(if $(filter gpu,$(EXTRA)),requirements-gpu.lock,requirements.lock)
+TAG = $(if $(filter gpu,$(EXTRA)),gpu,latest)
 KIND_NODE_IMAGE ?= kindest/node:v1.34.0
 export KIND_NODE_IMAGE
 # Without bytecode, pytest rewrites the assertions of all tests in each process, and each process of a fleet compiles
@@ -18,14 +25,14 @@ PROTOC := $(BIN)/python -m grpc_tools.protoc --proto_path=.
 # Two test files at a time, each with its own fork server: a fleet test spends much of its time waiting. Files run in the
 # order of the command line, not those with most tests first: the short files of unit tests at the end keep both busy.
 IN_PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
-LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --no-config --universal --python-version 3.11 --extra cpu \
+LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --no-config --universal --python-version 3.11 \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
 IMAGE = DOCKER_BUILDKIT=1 docker build --file docker/Dockerfile --build-arg BASE_IMAGE=$(BASE_IMAGE) \
-	--build-arg REVISION=$(or $(shell git rev-parse HEAD 2>/dev/null),unknown)
+	--build-arg LOCK=$(LOCK_OF_EXTRA) --build-arg REVISION=$(or $(shell git rev-parse HEAD 2>/dev/null),unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv train up status logs down test test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images wheel bench clean
+.PHONY: help venv train up status logs down test test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images scan wheel bench clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -95,17 +102,21 @@ format: venv ## Formats the code and applies lint's fixes
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-lock: venv ## Upgrades requirements.lock (runtime) and requirements-dev.lock (runtime and tools)
-	$(LOCK) --upgrade --output-file requirements.lock
-	$(LOCK) --upgrade --group dev --constraint requirements.lock --output-file requirements-dev.lock
+lock: venv ## Upgrades requirements.lock (runtime), requirements-gpu.lock and requirements-dev.lock (runtime and tools)
+	$(LOCK) --extra cpu --upgrade --output-file requirements.lock
+	$(LOCK) --extra gpu --upgrade --constraint requirements.lock --output-file requirements-gpu.lock
+	$(LOCK) --extra cpu --upgrade --group dev --constraint requirements.lock --output-file requirements-dev.lock
 
 proto: venv ## Generates the control plane's code from its .proto
 	$(PROTOC) --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)
 
-images: ## Builds the images psfleet-ps and psfleet-worker, from BASE_IMAGE
+images: ## Builds the images psfleet-ps and psfleet-worker from BASE_IMAGE (NAME@sha256:... pins it); EXTRA=gpu: with CUDA
 	@docker info >/dev/null 2>&1 || { echo "make images: cannot connect to a Docker engine; make train works without one" >&2; exit 1; }
-	$(IMAGE) --target ps --tag psfleet-ps:latest .
-	$(IMAGE) --target worker --tag psfleet-worker:latest .
+	$(IMAGE) --target ps --tag psfleet-ps:$(TAG) .
+	$(IMAGE) --target worker --tag psfleet-worker:$(TAG) .
+
+scan: ## Looks for known vulnerabilities in the locks and the images with pip-audit, trivy or grype, whatever is installed
+	@PATH="$(CURDIR)/$(BIN):$$PATH" docker/scan.sh
 
 wheel: venv ## Builds dist/psfleet-*.whl
 	rm -rf build

@@ -26,7 +26,7 @@ class RunEntry:
     Attributes:
         run: Its folder.
         job: The job's name.
-        platform: Where it ran: local, compose or kubernetes; empty if it is not known.
+        platform: Where it ran: local, compose, kubernetes or hosts; empty if it is not known.
         status: done, stopped, failed, running (on this machine), or "no report": none of its attempts has ended.
         exit_code: Of its newest attempt that ended; None: none has.
         step: Updates of the model; None: not known.

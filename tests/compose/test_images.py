@@ -64,6 +64,14 @@ def test_an_image_says_what_it_is(image: str) -> None:
 
 
 @BOTH
+def test_an_image_has_a_bill_of_what_is_in_it(image: str) -> None:
+    bill = json.loads(shell(image, "cat /usr/share/psfleet/sbom.cdx.json"))
+    names = {component["name"] for component in bill["components"]}
+    assert {"stunnel4", "tini", "libc6", "python", "psfleet", "tensorflow_cpu", "numpy"} <= names
+    assert not names & {"pip", "kubernetes", "docker"}, "removed from the image"
+
+
+@BOTH
 def test_an_image_sets_the_memory_settings_of_local_processes(image: str) -> None:
     assert environment(image).items() >= MEMORY.items()
 
