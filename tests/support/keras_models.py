@@ -49,12 +49,6 @@ def recurrent() -> keras.Model:
     return keras.Sequential([keras.Input((5, 3)), layers.LSTM(4, dropout=0.2), layers.Dense(1)])
 
 
-def embedded() -> keras.Model:
-    """An embedding with a mask, and an LSTM."""
-    table = layers.Embedding(20, 4, mask_zero=True)
-    return keras.Sequential([keras.Input((6,), dtype="int32"), table, layers.LSTM(3), layers.Dense(1)])
-
-
 def by_name() -> keras.Model:
     """Two inputs and two outputs, both named."""
     a, b = keras.Input((3,), name="a"), keras.Input((2,), name="b")
@@ -64,7 +58,7 @@ def by_name() -> keras.Model:
 
 
 def several() -> keras.Model:
-    """Two inputs and two outputs, with an embedding, a recurrent layer, moving averages and dropout."""
+    """Two inputs and two outputs, with a masked embedding, a recurrent layer, moving averages and dropout."""
     words, numbers = keras.Input((6,), dtype="int32", name="words"), keras.Input((3,), name="numbers")
     recurrent = layers.LSTM(4)(layers.Embedding(20, 4, mask_zero=True)(words))
     both = layers.Concatenate()([recurrent, layers.BatchNormalization()(numbers)])
@@ -115,7 +109,6 @@ MODELS: dict[str, tuple[Callable[[], keras.Model], Any, Any, Any]] = {
     "mlp": (mlp, floats(5), integers(3), CLASSES),
     "convolution": (convolution, floats(6, 6, 1), integers(3), CLASSES),
     "recurrent": (recurrent, floats(5, 3), floats(1), "mse"),
-    "embedded": (embedded, integers(20, 6), floats(1), "mse"),
     "by_name": (
         by_name,
         {"a": floats(3), "b": floats(2)},

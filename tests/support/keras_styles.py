@@ -48,9 +48,9 @@ def attention() -> keras.Model:
 def stacked_recurrence() -> keras.Model:
     """Bidirectional and stacked recurrence, with masked steps and a layer for each step."""
     steps = keras.Input((3, 3))
-    x = layers.Bidirectional(layers.GRU(3, return_sequences=True, recurrent_dropout=0.1))(layers.Masking()(steps))
-    x = layers.TimeDistributed(layers.Dense(4))(x)
-    return keras.Model(steps, layers.Dense(1)(layers.SimpleRNN(3)(x)))
+    both_ways = layers.Bidirectional(layers.SimpleRNN(3, return_sequences=True, recurrent_dropout=0.1))
+    x = layers.TimeDistributed(layers.Dense(4))(both_ways(layers.Masking()(steps)))
+    return keras.Model(steps, layers.Dense(1)(layers.GRU(3)(x)))
 
 
 def normalized() -> keras.Model:

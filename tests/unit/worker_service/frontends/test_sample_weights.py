@@ -73,14 +73,16 @@ def compiled(style: str) -> keras.Model:
         loss=program.loss,
         metrics=program.metrics,
         weighted_metrics=program.weighted_metrics,
+        run_eagerly=True,
     )
     return model
 
 
 @pytest.mark.parametrize("style", STYLES)
 def test_loss_and_gradients_are_those_of_keras_fit(style: str) -> None:
-    _, _, _, weights, class_weight = STYLES[style]
+    _, y, _, _, class_weight = STYLES[style]
     model = compiled(style)
+    unweighted = model.evaluate(X, y, batch_size=8, return_dict=True, verbose=0)["loss"]
     before = [variable.numpy() for variable in model.trainable_variables]
     data = program_of(style).train(0, 1).batch(8)
     history = model.fit(data, class_weight=class_weight, verbose=0, shuffle=False)
@@ -91,13 +93,7 @@ def test_loss_and_gradients_are_those_of_keras_fit(style: str) -> None:
     assert float(stepper.run(stepper.graph.loss, batch)) == pytest.approx(history.history["loss"][0], abs=1e-5)
     for gradient, wanted in zip(stepper.gradients(batch).values(), expected, strict=True):
         np.testing.assert_allclose(gradient, wanted, rtol=0, atol=1e-5)
-
-    plain = {"class_weight": None, "weighted_metrics": None}
-    if weights is not None:
-        plain["train"] = lambda shard, shards: tf.data.Dataset.from_tensor_slices((X, STYLES[style][1]))
-    unweighted = Stepper.of(front_of(style, **plain))
-    without = unweighted.run(unweighted.graph.loss, tf.nest.flatten((X, STYLES[style][1])))
-    assert float(without) != pytest.approx(history.history["loss"][0], abs=1e-3), "the weights have no effect"
+    assert unweighted != pytest.approx(history.history["loss"][0], abs=1e-3), "the weights have no effect"
 
 
 @pytest.mark.parametrize("style", ["weights", "weights_by_output", "class_numbers"])

@@ -22,7 +22,7 @@ from psfleet.layout import Layout
 from psfleet.tf.program_data import built_model
 from worker_service.frontends import FrontEnd, front_end
 
-BATCH, WORKERS, STEPS, EVERY = 4, 3, 7, 5
+BATCH, WORKERS, STEPS, EVERY = 4, 2, 7, 5
 generator = np.random.default_rng(5)
 X = generator.normal(size=(STEPS, WORKERS, BATCH, 3)).astype(np.float32)
 Y = (generator.random(size=(STEPS, WORKERS, BATCH, 1)) > 0.4).astype(np.float32)
@@ -111,7 +111,8 @@ def of_keras(first: int, stop: int) -> dict[str, float]:
     """The metrics over all batches of some steps, as Keras evaluates them with the initial weights."""
     program = program_of()
     built = built_model(program, job_of())
-    built.compile(loss=program.loss, metrics=program.metrics, weighted_metrics=program.weighted_metrics)
+    of_compile = {"metrics": program.metrics, "weighted_metrics": program.weighted_metrics}
+    built.compile(loss=program.loss, run_eagerly=True, **of_compile)
     x, y, weight = (array[first:stop].reshape(-1, *array.shape[3:]) for array in (X, Y, WEIGHTS))
     found: dict[str, Any] = built.evaluate(x, y, sample_weight=weight, batch_size=BATCH, return_dict=True, verbose=0)
     return {name: float(value) for name, value in found.items() if np.shape(value) == ()}
