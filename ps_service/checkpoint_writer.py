@@ -185,15 +185,14 @@ class CheckpointWriter:
             return SavedPart(step, None, f"{self._root}: {error.strerror or error}", is_retried=is_final())
         return SavedPart(step, record)
 
-    def _ended(self, step: int, error: str) -> None:
-        """Stores that a part is not held any more."""
+    def _ended(self, step: int, error: str, is_by_chief: bool) -> None:
+        """Stores that a part is not held any more. One that this ps drops by itself is as if it had never been."""
         with self._lock:
-            self._parts = [
-                replace(part, is_held=False, error=error, record=None if error else part.record)
-                if part.step == step
-                else part
-                for part in self._parts
-            ]
+            parts = {part.step: part for part in self._parts}
+            part = parts.pop(step, None)
+            if part is not None and is_by_chief:
+                parts[step] = replace(part, is_held=False, error=error, record=None if error else part.record)
+            self._parts = [parts[each] for each in sorted(parts)]
         if error:
             self._logger.info("the checkpoint part of step %d is dropped: %s", step, error, extra={"step": step})
 

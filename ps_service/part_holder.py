@@ -23,10 +23,11 @@ class PartHolder:
 
     Args of the constructor:
         is_followed: Returns whether there is a chief that fetches parts.
-        on_end: Called with the step of a part that is not held any more, and why it was not fetched; empty: it was.
+        on_end: Called with the step of a part that is not held any more, why (empty: the chief has fetched it), and
+            whether it is the chief who says so.
     """
 
-    def __init__(self, is_followed: Callable[[], bool], on_end: Callable[[int, str], None]) -> None:
+    def __init__(self, is_followed: Callable[[], bool], on_end: Callable[[int, str, bool], None]) -> None:
         self._is_followed = is_followed
         self._on_end = on_end
         self._changed = threading.Condition()
@@ -40,7 +41,7 @@ class PartHolder:
                 self._changed.wait(POLL_SECS)
             step = None if self._part is None or closing.is_set() else self._part[0]
         if step is not None:
-            self.release(step, f"no chief has fetched the part of step {step}, and the next one is due")
+            self._end(step, "no chief has fetched it, and the next one is due", is_by_chief=False)
 
     def hold(self, step: int, part: EncodedPart) -> None:
         """Holds a part; call `make_room` before."""
@@ -70,13 +71,16 @@ class PartHolder:
             yield part.blocks(CHUNK_BYTES)
 
     def release(self, step: int, error: str = "") -> None:
-        """Drops the part of a step and ends its stream; nothing happens if it is not held."""
+        """Drops the part of a step and ends its stream, for the chief; nothing happens if it is not held."""
+        self._end(step, error, is_by_chief=True)
+
+    def _end(self, step: int, error: str, is_by_chief: bool) -> None:
         with self._changed:
             if self._part is None or self._part[0] != step:
                 return
             self._part = None
             # Before the next part can be held, and under the lock: nobody sees the part as held and not ended.
-            self._on_end(step, error)
+            self._on_end(step, error, is_by_chief)
             self._changed.notify_all()
         self._stream.end()
 
@@ -85,4 +89,4 @@ class PartHolder:
         with self._changed:
             step = None if self._part is None else self._part[0]
         if step is not None:
-            self.release(step, "its generation has ended")
+            self._end(step, "its generation has ended", is_by_chief=False)

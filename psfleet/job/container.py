@@ -65,8 +65,9 @@ class Container(Section):
     )
     access_mode: Literal["ReadWriteOnce", "ReadWriteMany"] = Field(
         "ReadWriteOnce",
-        description="ReadWriteOnce: that volume is a disk, so all pods of the fleet run on one node; ReadWriteMany: it "
-        "is a shared file system, and the pods run on any node (Kubernetes).",
+        description="ReadWriteOnce: that volume is a disk, so all workers run on one node, and with "
+        "`checkpoint.shared` the ps, too; ReadWriteMany: it is a shared file system, and all pods run on any node "
+        "(Kubernetes).",
     )
     active_secs: PositiveInt = Field(
         7 * 24 * 3600,

@@ -146,8 +146,8 @@ class Checkpoint(Section):
     shared: bool = Field(
         False,
         description="Whether each ps writes its part of a checkpoint into the run's folder, on a volume that all "
-        "containers mount (in Kubernetes of access mode `ReadWriteMany`); false: only the chief has a volume, and "
-        "parts travel over the control plane. Processes of one machine share its disk in any case.",
+        "containers mount; false: a ps needs no volume, and the chief fetches the parts over the control plane. "
+        "Processes of one machine share its disk in any case.",
     )
     best: Best | None = Field(
         None, description="Keeps the checkpoint with the best evaluation, too; null: only the newest ones are kept."

@@ -184,7 +184,7 @@ def test_a_suspended_fleet_is_said_to_be_resumes_and_reaches_its_target(fleet: S
     fleet.wait_for_step(NAME, 1, START_SECS)
     lives(fleet)
     up = fleet.processes[0]
-    fleet.kubectl("exec", fleet.pod("ps", 0)["metadata"]["name"], "--", "touch", "/out/released")
+    fleet.kubectl("exec", fleet.pod("worker", 0)["metadata"]["name"], "--", "touch", "/out/released")
     assert up.wait(2 * START_SECS) == 0, fleet.printed(up)
     assert "suspended" in fleet.printed(up)
     report = Report.read(fleet.folder / "runs" / NAME)

@@ -60,11 +60,8 @@ class HeldParts:
         """
         for shard, state in enumerate(states):
             for part in state.parts:
-                if part.held and part.step <= committed:
+                if part.held and (part.step <= committed or _is_incomplete(states, part.step)):
                     self._release(shard, state.generation, part.step, "")
-                elif part.held and (lacking := _without(states, part.step)) is not None:
-                    cause = f"ps {lacking} has no part of this step"
-                    self._release(shard, state.generation, part.step, cause)
 
     def _ended(self, generation: int, step: int, error: OSError | None) -> None:
         """Has the parts dropped that are written, or that the disk refuses; those of the last step are tried again."""
@@ -107,11 +104,11 @@ class HeldParts:
         self._releases.submit(call)
 
 
-def _without(states: Sequence[pb.ShardState], step: int) -> int | None:
-    """The first ps that will never have the part of a step: it could not write it, or has a later one; None: none."""
-    for shard, state in enumerate(states):
+def _is_incomplete(states: Sequence[pb.ShardState], step: int) -> bool:
+    """Whether a ps will never have the part of a step: it could not write it, or has a later one only."""
+    for state in states:
         found = [part for part in state.parts if part.step == step]
         is_past = any(part.step > step for part in state.parts)
         if (found and found[0].error) or (not found and is_past):
-            return shard
-    return None
+            return True
+    return False

@@ -105,6 +105,10 @@ class PartFetcher:
             PsfleetError: A part did not arrive.
         """
         folder = checkpoint_folder(self._root, step, generation)
+        with self._disk.writing(folder):
+            # Of a chief that was killed: the folder may be kept for years.
+            for left in folder.glob(".*.tmp"):
+                left.unlink(missing_ok=True)
         downloads: list[Download] = []
         with ThreadPoolExecutor(len(parts), "part-fetcher") as pool:
             calls: list[Future[PartRecord]] = []

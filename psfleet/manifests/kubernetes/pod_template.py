@@ -20,9 +20,9 @@ from psfleet.manifests.kubernetes.names import (
     component_name,
     labels,
     program_map,
-    selector,
     tls_secret,
 )
+from psfleet.manifests.kubernetes.placement import mounts_results, same_node_affinity, spread
 from psfleet.manifests.kubernetes.program_configmap import Files
 from psfleet.service import settings
 from psfleet.service.probes import PROBE_FAILURES, PROBE_LIMIT_SECS, PROBE_SECS, START_PROBE_SECS
@@ -52,8 +52,10 @@ def template(job: Job, role: str, files: Files | None) -> Object:
         "containers": [_container(job, role, files)],
         "volumes": _volumes(job, role, files),
     }
-    if job.container.access_mode == "ReadWriteOnce":
-        spec["affinity"] = same_node_affinity(job.name)
+    if mounts_results(job, role) and job.container.access_mode == "ReadWriteOnce":
+        spec["affinity"] = same_node_affinity(job)
+    else:
+        spec["topologySpreadConstraints"] = [spread(job, role)]
     return {"metadata": {"labels": labels(job.name, role)}, "spec": spec}
 
 
@@ -76,16 +78,6 @@ def container_security() -> Object:
         "capabilities": {"drop": ["ALL"]},
         "readOnlyRootFilesystem": True,
     }
-
-
-def same_node_affinity(name: str) -> Object:
-    """All pods of a fleet on one node: only one can mount the disk, and the scheduler does not check that.
-
-    The first pod, and the reader of a fleet that is down, have the labels themselves: the scheduler lets a pod whose
-    term only matches itself on any node.
-    """
-    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": selector(name)}}
-    return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
 def ports(job: Job) -> dict[str, int]:
@@ -117,7 +109,7 @@ def reader(job: Job, name: str) -> Object:
         "volumes": [{"name": "results", "persistentVolumeClaim": {"claimName": job.name, "readOnly": True}}],
     }
     if job.container.access_mode == "ReadWriteOnce":
-        spec["affinity"] = same_node_affinity(job.name)
+        spec["affinity"] = same_node_affinity(job)
     meta = {"name": name, "labels": labels(job.name, RESULTS)}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
@@ -183,9 +175,10 @@ def resources(limits: Limits) -> Object:
 def _mounts(job: Job, role: str, files: Files | None) -> list[Object]:
     mounts: list[Object] = [
         {"name": "tmp", "mountPath": TMP},
-        {"name": "results", "mountPath": container.OUT},
         {"name": "job", "mountPath": container.JOB.rpartition("/")[0], "readOnly": True},
     ]
+    if mounts_results(job, role):
+        mounts.append({"name": "results", "mountPath": container.OUT})
     if job.tls:
         mounts.append({"name": "tls", "mountPath": container.TLS, "readOnly": True})
     if role == WORKER:
@@ -199,9 +192,10 @@ def _mounts(job: Job, role: str, files: Files | None) -> list[Object]:
 def _volumes(job: Job, role: str, files: Files | None) -> list[Object]:
     volumes: list[Object] = [
         {"name": "tmp", "emptyDir": {}},
-        {"name": "results", "persistentVolumeClaim": {"claimName": job.name}},
         {"name": "job", "configMap": {"name": job.name, "items": [{"key": JOB_KEY, "path": JOB_KEY}]}},
     ]
+    if mounts_results(job, role):
+        volumes.append({"name": "results", "persistentVolumeClaim": {"claimName": job.name}})
     if job.tls:
         volumes.append({"name": "tls", "secret": {"secretName": tls_secret(job.name, role)}})
     if role == WORKER:

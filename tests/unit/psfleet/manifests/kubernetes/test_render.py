@@ -196,10 +196,35 @@ def test_pods_know_their_index_and_their_name_in_dns(tmp_path: Path) -> None:
 
 
 def test_a_disk_keeps_the_fleet_together_and_a_shared_file_system_does_not(tmp_path: Path) -> None:
-    assert all("podAffinity" in spec["affinity"] for spec in pods(rendered(tmp_path)))
+    """The workers, of which one is the chief: ps that mount no disk run on any node."""
+    ps, workers = pods(rendered(tmp_path))
+    assert "affinity" not in ps
+    [term] = workers["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    [mounting] = term["labelSelector"]["matchExpressions"]
+    assert mounting["values"] == ["worker", "results", "tensorboard"]
     shared = rendered(tmp_path, container={"access_mode": "ReadWriteMany"})
     assert not any("affinity" in spec for spec in pods(shared))
     assert only(shared, "PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteMany"]
+    ps, workers = pods(rendered(tmp_path, checkpoint={"shared": True}))
+    assert ps["affinity"] == workers["affinity"], "all write to one disk"
+
+
+def test_pods_that_may_run_on_any_node_spread_over_nodes_if_these_have_room(tmp_path: Path) -> None:
+    ps, workers = pods(rendered(tmp_path))
+    [rule] = ps["topologySpreadConstraints"]
+    assert (rule["topologyKey"], rule["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
+    assert rule["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "ps"
+    assert "topologySpreadConstraints" not in workers, "they share a disk"
+    both = pods(rendered(tmp_path, container={"access_mode": "ReadWriteMany"}))
+    assert all(spec["topologySpreadConstraints"] for spec in both)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_ps_mount_the_results_only_if_the_job_shares_them(tmp_path: Path, is_shared: bool) -> None:
+    of_ps, of_workers = pods(rendered(tmp_path, checkpoint={"shared": is_shared}))
+    for spec, mounts in ((of_ps, is_shared), (of_workers, True)):
+        assert ("results" in [volume["name"] for volume in spec["volumes"]]) == mounts
+        assert ("/out" in [mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]]) == mounts
 
 
 def test_what_a_container_asks_for_is_what_it_may_have(tmp_path: Path) -> None:
