@@ -43,8 +43,7 @@ def trained_by_keras(xs: list[float], **options: Any) -> dict[str, np.ndarray]:
     return {spec.name: variable.numpy() for spec, variable in zip(SPECS, variables, strict=True)}
 
 
-@pytest.mark.parametrize("options", [{}, {"weight_decay": 0.5}], ids=["plain", "decay"])
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize(("mode", "options"), [("sync", {}), ("async", {"weight_decay": 0.5})], ids=["plain", "decay"])
 def test_tensors_that_lie_in_several_buckets_are_trained_as_by_keras(mode: str, options: dict[str, Any]) -> None:
     optimizer = {"name": "lamb", "learning_rate": RATE, **options}
     xs = [0.3 * number - 0.7 for number in range(STEPS)]

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from support.graph_fleet import STEP_SECS, InProcessWorker, graph_fleet
 
 from psfleet.checkpoint.parts import ShardContent
-
-OPTIMIZERS = [
-    {"name": "sgd"},
-    {"name": "momentum"},
-    {"name": "adamw"},
-    {"name": "rmsprop", "centered": True},
-]
 
 
 def values_of(content: ShardContent) -> dict[str, np.ndarray]:
@@ -25,11 +16,10 @@ def values_of(content: ShardContent) -> dict[str, np.ndarray]:
     return {name: np.copy(value) for name, value in {"w": content.parameters, **slots, **scalars}.items()}
 
 
-@pytest.mark.parametrize(
-    ("mode", "optimizer"), [*[("sync", optimizer) for optimizer in OPTIMIZERS], ("async", {"name": "adam"})], ids=str
-)
-def test_a_snapshot_does_not_change_with_later_updates(mode: str, optimizer: dict[str, Any]) -> None:
-    optimizer = {"learning_rate": 0.1, **optimizer}
+@pytest.mark.parametrize(("mode", "name"), [("sync", "sgd"), ("sync", "adamw"), ("async", "adam")])
+def test_a_snapshot_does_not_change_with_later_updates(mode: str, name: str) -> None:
+    """Without slots and scalars of the optimizer, and with both."""
+    optimizer = {"learning_rate": 0.1, "name": name}
     with graph_fleet(fleet={"workers": 1}, optimizer=optimizer, update={"mode": mode}) as fleet:
         [shard] = fleet.shards
 

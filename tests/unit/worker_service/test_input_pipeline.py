@@ -60,11 +60,16 @@ def test_without_shuffle_batches_are_those_of_the_data_set_in_its_order(train: o
     assert first(5, train, sample_job(), start=start) == [batch.tolist() for batch in plain.as_numpy_iterator()]
 
 
+@functools.cache
+def unbroken(train: object, job_json: str) -> list[list[int]]:
+    return first(12, train, Job.model_validate_json(job_json))
+
+
 @pytest.mark.parametrize("train", [known(10), unknown(10), endless(10)])
 @pytest.mark.parametrize("start", [1, 2, 5, 8])
 def test_a_run_that_resumes_at_a_batch_reads_what_an_unbroken_run_would(train: object, start: int) -> None:
     job = sample_job(shuffle=6)
-    whole = first(12, train, job)
+    whole = unbroken(train, job.model_dump_json())
     tf.random.set_seed(99)
     assert first(12 - start, train, job, start=start) == whole[start:]
 
@@ -84,8 +89,9 @@ def test_the_order_depends_on_the_seed_and_on_the_shard() -> None:
     assert len({str(order) for order in orders}) == 3
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2**31 - 1, 2**32 - 1])
-@pytest.mark.parametrize("train", [known(8), unknown(8)])
+@pytest.mark.parametrize(
+    ("train", "seed"), [*[(known(8), seed) for seed in (0, 1, 2**31 - 1, 2**32 - 1)], (unknown(8), 0)]
+)
 def test_every_seed_shuffles(train: object, seed: int) -> None:
     read = first(4, train, sample_job(shuffle=8, seed=seed))
     epochs = [read[0] + read[1], read[2] + read[3]]

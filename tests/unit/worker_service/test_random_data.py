@@ -61,8 +61,7 @@ def shuffled_half(shard: int, shards: int) -> tf.data.Dataset:
     return half(shard, shards).shuffle(20)
 
 
-@pytest.mark.parametrize("rotates", [True, False])
-@pytest.mark.parametrize("train", [half, shuffled, shuffled_half])
+@pytest.mark.parametrize(("train", "rotates"), [(half, True), (half, False), (shuffled, False), (shuffled_half, True)])
 def test_a_batch_is_the_same_in_this_process_and_in_a_new_one(train: Train, rotates: bool) -> None:
     """At the beginning and in the middle of the first epoch, and in a later one."""
     stayed = data(train, rotates)

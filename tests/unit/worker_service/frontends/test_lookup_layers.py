@@ -169,8 +169,9 @@ def test_tables_of_other_keys_or_values_differ() -> None:
         assert name == lookup.name
         return digest
 
-    assert digest_of("cat", "dog", "owl") == digest_of("cat", "dog", "owl")
-    assert len({digest_of("cat", "dog"), digest_of("dog", "cat"), digest_of("cat", "cow"), digest_of("cat")}) == 4
+    digests = [digest_of(*words) for words in (["cat", "dog"], ["dog", "cat"], ["cat", "cow"], ["cat"])]
+    assert len(set(digests)) == 4
+    assert digest_of("cat", "dog") == digests[0]
 
 
 def test_each_session_of_a_fleet_has_the_tables() -> None:
