@@ -21,7 +21,7 @@ from psfleet.checkpoint.tensors import read_tensors
 pytestmark = pytest.mark.usefixtures("launches_forked")
 PROGRAMS = Path(__file__).parents[1] / "support" / "programs"
 
-STEPS = 240
+STEPS = 80
 BATCH_SIZE = 4
 WARMUP_STEPS = 20
 MAX_DIFFERENCE = 1e-5
