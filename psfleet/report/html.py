@@ -20,6 +20,8 @@ from psfleet.report.schema import Evaluation, EvaluationLog, History, Point, Rep
 from psfleet.report.shown_job import job_of_run, shown
 from psfleet.report.training_metrics import TrainingMetrics, TrainingMetricsLog
 
+PARTS = ("chart.html.j2", "style.css.j2")
+"""Templates that the pages include."""
 MAX_STALENESS_ROWS = 20
 
 
@@ -105,6 +107,8 @@ def template(name: str) -> Template:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=loader
     )
     environment.filters.update(duration=duration_text, moment=moment, number=number_text, whole=count_text)
+    for part in PARTS:
+        environment.get_template(part)
     return environment.get_template(name)
 
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("launches_forked")
 PROGRAMS = Path(__file__).parents[1] / "support" / "programs"
 
 STEPS = 100
-FEWER_STEPS = 30
+FEWER_STEPS = 20
 BATCH_SIZE = 16
 BUCKET_BYTES = 4096
 STATE_BYTES = 64

@@ -22,7 +22,7 @@ from psfleet.report.reductions import ReductionLog
 from psfleet.report.schema import History
 
 WORKERS = 2
-STEPS = 100
+STEPS = 60
 BATCH_SIZE = 4
 PACE_SECS = 0.05
 STEP_SECS = 1.5
