@@ -215,7 +215,7 @@ class Shard:
             return
         waited_secs = time.monotonic() - began
         if waited_secs >= SLOW_SECS:
-            text = "step %d waited %.1f s: checkpoints are due faster than the disk takes them"
+            text = "step %d waited %.1f s: checkpoints are due faster than they are written"
             self._logger.warning(text, step, waited_secs, extra={"step": step, "event": "slow_checkpoints"})
         self._graph.take_snapshot()
         self.writer.save(step, self._graph.read_snapshot, is_final=lambda: step >= self.final_step)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,17 @@ import pytest
 from support.checkpoint_samples import random_values, save
 from support.chief_samples import Ps, sample_context, sample_job, shard_state
 
+from psfleet.addresses import Address
 from psfleet.checkpoint import committed
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, LostPeerError, NoCheckpointError
 from psfleet.job.program_files import PROGRAM_DIGEST
 from psfleet.layout import Layout, TensorSpec
 from psfleet.report.schema import History, Point
+from psfleet.service.settings import Settings
 from worker_service.chief.events import Events
 from worker_service.chief.recovery import Recovery
+from worker_service.run_context import shares_folder
 
 EMPTY = pb.ShardState(run="run", phase=pb.EMPTY, cause="killed by SIGKILL")
 
@@ -178,3 +183,43 @@ def test_a_final_step_of_another_model_is_refused(tmp_path: Path) -> None:
     save(tmp_path / "checkpoints", context.job.train.steps)
     with pytest.raises(BadJobError, match=r"in checkpoint .* missing in the program"):
         Recovery(context, lambda: {}, {}, Events(tmp_path, context.job)).recover([EMPTY, EMPTY], 0)
+
+
+def test_ps_that_do_not_share_the_folder_get_what_they_restore_and_no_path(tmp_path: Path) -> None:
+    saved = save(tmp_path / "checkpoints", 40)
+    sent: list[tuple[int, str, str, int, int]] = []
+
+    class RemotePs(Ps):
+        def restore(
+            self, *, shard: int, origin: pb.ShardOrigin, ranges: Iterable[tuple[str, int, bytes]], **plan: Any
+        ) -> pb.ShardState:
+            """See PsClient."""
+            num_bytes = sum(len(data) for _, _, data in ranges)
+            sent.append((shard, plan["checkpoint_folder"], plan["checkpoints_root"], origin.step, num_bytes))
+            return self.states[0]
+
+    context = replace(sample_context(tmp_path, [RemotePs(EMPTY), RemotePs(EMPTY)]), is_shared=False)
+    Recovery(context, lambda: {}, {}, Events(tmp_path, context.job)).recover([EMPTY, EMPTY], 0)
+    assert sorted(call[:4] for call in sent) == [(0, "", "", 40), (1, "", "", 40)]
+    specs = [*saved.layout.state.specs, *saved.layout.frozen.specs]
+    of_parameters = (1 + len(saved.slots)) * sum(spec.num_bytes for spec in saved.layout.parameters.specs)
+    assert sum(call[4] for call in sent) == of_parameters + sum(spec.num_bytes for spec in specs)
+
+
+@pytest.mark.parametrize(
+    ("launched", "host", "is_shared", "expected"),
+    [
+        pytest.param(1.0, "127.0.0.1", False, True, id="processes of one machine"),
+        pytest.param(1.0, "10.0.0.7", False, False, id="ps elsewhere"),
+        pytest.param(0.0, "127.0.0.1", False, False, id="nobody knows who started them"),
+        pytest.param(0.0, "ps-0", False, False, id="containers"),
+        pytest.param(0.0, "ps-0", True, True, id="containers with one volume"),
+    ],
+)
+def test_the_folder_is_shared_on_one_machine_or_if_the_job_says_so(
+    launched: float, host: str, is_shared: bool, expected: bool
+) -> None:
+    job = sample_job(checkpoint={"shared": is_shared})
+    addresses = (Address("127.0.0.1", 2222), Address(host, 2222))
+    settings = Settings(job, Path(), "run", 0, addresses, addresses[0], Path(), 0, "", launched=launched)
+    assert shares_folder(settings, job) == expected
