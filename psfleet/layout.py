@@ -48,6 +48,7 @@ class TensorSpec:
 
 Specs = Sequence[TensorSpec]
 Tables = Sequence[tuple[str, str]]
+APPROXIMATE = "about "  # Begins a digest of numbers that need not agree to the last digit.
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,7 @@ class FlatLayout:
         """
         vector = np.zeros(self.size, self.unit_dtype)
         for spec, (offset, units) in zip(self.specs, self._extents(), strict=True):
-            value = np.asarray(values[spec.name], spec.dtype, order="C")
-            if value.shape != spec.shape:
+            if (value := np.asarray(values[spec.name], spec.dtype, order="C")).shape != spec.shape:
                 raise ValueError(f"{spec.name} has shape {list(value.shape)}, expected {list(spec.shape)}")
             vector[offset : offset + units] = value.reshape(-1).view(self.unit_dtype)
         return vector
@@ -130,8 +130,7 @@ class FlatLayout:
 
     def _extents(self) -> Iterator[tuple[int, int]]:
         """Offset and length of each tensor, in units."""
-        unit_bytes = np.dtype(self.unit_dtype).itemsize
-        offset = 0
+        unit_bytes, offset = np.dtype(self.unit_dtype).itemsize, 0
         for spec in self.specs:
             units = spec.num_bytes // unit_bytes
             yield offset, units
@@ -166,8 +165,8 @@ class Layout:
     """Every tensor of a model and its position.
 
     `parameters` are trained. `state` are tensors that the forward pass changes (moving averages, seeds of dropout), and
-    `frozen` those that never change; both are vectors of bytes. `tables` are a model's
-    lookup tables, each the name of a layer and a digest of the content: every worker has its own, and no checkpoint.
+    `frozen` those that never change; both are vectors of bytes. `tables` are lookup tables and constants of layers,
+    each with a digest: every worker has its own, and no checkpoint. The layout's digest is without `APPROXIMATE` ones.
     """
 
     parameters: FlatLayout
@@ -247,4 +246,5 @@ class Layout:
 
     @functools.cached_property
     def _digest(self) -> str:
-        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()[:16]
+        exact = replace(self, tables=[table for table in self.tables if not table[1].startswith(APPROXIMATE)])
+        return hashlib.sha256(json.dumps(exact.to_dict(), sort_keys=True).encode()).hexdigest()[:16]

@@ -7,9 +7,11 @@ from signal import SIGTERM
 
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, ReplacedError, StoppedError
-from psfleet.layout import Layout
+from psfleet.layout import APPROXIMATE, Layout
 
 TRAINING = (pb.RUNNING, pb.COMPLETE)
+MAX_DIFFERENCE = 1e-3
+"""Of constants, relative to their norm: less is taken for rounding, also where a variance is a small difference."""
 
 States = Sequence[pb.ShardState | None]
 """The state of each ps in their order; None for a ps that cannot be reached."""
@@ -19,11 +21,12 @@ def generation_of(states: States, layout: Layout) -> int | None:
     """The generation that every ps trains; None if one does not train, or if they differ.
 
     Raises:
-        BadJobError: A ps has another layout than this program; names a lookup table that differs.
+        BadJobError: A ps has another layout than this program; names a lookup table or constants that differ.
     """
     digest = layout.digest()
     known = [state for state in states if state is not None and state.phase in TRAINING]
     for shard, state in enumerate(known):
+        check_constants(dict(state.tables), dict(layout.tables))
         if state.layout_digest != digest:
             check_tables(dict(state.tables), dict(layout.tables))
             raise BadJobError(f"ps {shard} has layout {state.layout_digest}, expected {digest} of this program")
@@ -48,6 +51,38 @@ def check_tables(of_run: Mapping[str, str], own: Mapping[str, str]) -> None:
                 "the chief; expected the same vocabulary in every worker: give it to the layer, or adapt the layer to "
                 "data that do not depend on the worker"
             )
+
+
+def check_constants(of_run: Mapping[str, str], own: Mapping[str, str]) -> None:
+    """Checks that the constants of layers that two models have are about the same; see `frontends.layer_constants`.
+
+    Args:
+        of_run: Fingerprints by the name of the layer, of the chief's model; and other digests.
+        own: Of the model of this process.
+
+    Raises:
+        BadJobError: Those of a layer differ.
+    """
+    for name in sorted(of_run.keys() & own.keys()):
+        if own[name].startswith(APPROXIMATE) and _differ(of_run[name], own[name]):
+            raise BadJobError(
+                f"{name}: number, norm and projection are {own[name]} in this process and {of_run[name]} in the chief; "
+                "expected the same constants in every worker: compute them from data that do not depend on the worker, "
+                "or make them weights of the layer (add_weight), which all workers have from the chief"
+            )
+
+
+def _differ(one: str, other: str) -> bool:
+    """Whether two fingerprints differ by more than rounding."""
+    if one == other:
+        return False
+    (size, norm, projection), (other_size, other_norm, other_projection) = (
+        map(float, text.removeprefix(APPROXIMATE).split()) for text in (one, other)
+    )
+    limit = MAX_DIFFERENCE * max(norm, other_norm)
+    # Not with `>`: a number that is not finite differs from every other one.
+    is_near = abs(norm - other_norm) <= limit and abs(projection - other_projection) <= limit
+    return size != other_size or not is_near
 
 
 def outcome_of(states: States) -> pb.Outcome | None:

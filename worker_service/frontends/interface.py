@@ -41,7 +41,7 @@ class FrontEnd(Protocol):
         parameters: Trainable tensors; float32, in the order of creation.
         state: Tensors that the forward pass may change, sorted by `state_order`.
         frozen: Tensors that never change.
-        tables: Lookup tables that the step reads, in the order in which it reads them first.
+        tables: Lookup tables that the step reads, in the order in which it reads them first, and constants of layers.
     """
 
     parameters: tuple[TensorSpec, ...]

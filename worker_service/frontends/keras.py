@@ -16,9 +16,9 @@ from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 from psfleet.job.program import KerasProgram
 from psfleet.job.user_code import user_code
-from psfleet.layout import Layout, TensorSpec, state_order
+from psfleet.layout import Layout, Tables, TensorSpec, state_order
 from psfleet.tf.program_data import batches_explained, built_model, training_data
-from worker_service.frontends import finite, flat, keras_checks, lookup_tables
+from worker_service.frontends import finite, flat, keras_checks, layer_constants, lookup_tables
 from worker_service.frontends.graph_import import split, transplant
 from worker_service.frontends.interface import TrainingGraph
 from worker_service.frontends.random_state import RandomState
@@ -160,7 +160,8 @@ class KerasFrontEnd:
 
         variables = self._trained + list(others)
         concrete = self._concrete(forward, [tf.TensorSpec(variable.shape, variable.dtype) for variable in variables])
-        self.tables = lookup_tables.contents(self._model._flatten_layers(), concrete.graph.captures)
+        tables = lookup_tables.contents(self._model._flatten_layers(), concrete.graph.captures)
+        self.tables: Tables = (*tables, *layer_constants.fingerprints(concrete))
         for variable in changed:
             if any(variable is trained for trained in self._trained):
                 raise self._error(

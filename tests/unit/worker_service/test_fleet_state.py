@@ -102,3 +102,31 @@ def test_a_lookup_table_with_another_content_is_refused_by_the_name_of_its_layer
         generation_of(training(layout_with(colors="same", words="one")), layout_with(colors="same", words="two"))
     with pytest.raises(BadJobError, match=r"ps 0 has layout .*, expected .* of this program"):
         generation_of(training(layout_with(words="one")), layout_with(others="one"))
+
+
+@pytest.mark.parametrize(
+    ("own", "is_same"),
+    [
+        ("about 5 2.0 1.0", True),
+        ("about 5 2.0000019 1.0", True),
+        ("about 5 2.0 0.9999981", True),
+        ("about 6 2.0 1.0", False),
+        ("about 5 2.01 1.0", False),
+        ("about 5 2.0 1.01", False),
+        ("about 5 nan nan", False),
+    ],
+)
+def test_constants_of_a_layer_must_be_those_of_the_chief_but_for_rounding(own: str, is_same: bool) -> None:
+    fleet = training(layout_with(scale="about 5 2.0 1.0", words="one"))
+    if is_same:
+        assert generation_of(fleet, layout_with(scale=own, words="one")) == 2
+    else:
+        with pytest.raises(
+            BadJobError, match=f"scale: number, norm and projection are {own} in this process and about"
+        ):
+            generation_of(fleet, layout_with(scale=own, words="one"))
+
+
+def test_constants_that_are_not_finite_are_those_of_the_chief_if_they_are_equal() -> None:
+    constants = layout_with(scale="about 5 nan nan")
+    assert generation_of(training(constants), constants) == 2

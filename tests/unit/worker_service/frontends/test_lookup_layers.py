@@ -19,7 +19,7 @@ from psfleet.checkpoint.store import write_initial
 from psfleet.errors import ProgramError
 from psfleet.job.job import parse_job
 from psfleet.job.program import KerasProgram, load_program
-from psfleet.layout import Layout
+from psfleet.layout import APPROXIMATE, Layout
 from psfleet.processes.ports import free_addresses
 from psfleet.tf.program_data import built_model
 from psfleet.tf.server import boot
@@ -153,7 +153,7 @@ def test_losses_weights_and_evaluation_are_those_of_keras(style: str) -> None:
     ],
 )
 def test_tables_have_the_names_of_their_layers(style: str, names: list[str]) -> None:
-    assert [name for name, _ in front_of(style).tables] == names
+    assert [name for name, content in front_of(style).tables if not content.startswith(APPROXIMATE)] == names
 
 
 def test_tables_of_other_keys_or_values_differ() -> None:
