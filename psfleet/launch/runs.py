@@ -16,7 +16,7 @@ from psfleet.service.logs import is_event, parse_line
 
 RUNNING, NO_REPORT = "running", "no report"
 TAIL_BYTES = 1 << 18
-"""End of the chief's log in which its newest entries are looked for; it writes a table of a few KB each second."""
+"""End of a log in which its newest entries are looked for; the chief writes a table of a few KB each second."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,15 @@ def claimed_at(path: Path) -> float:
     return marker.stat().st_mtime if marker.exists() else 0.0
 
 
-def chief_entries(path: Path) -> list[dict[str, Any]]:
-    """The newest log entries of the chief of a run of local processes; empty before it has logged any."""
+def log_entries(path: Path, role: str, index: int) -> list[dict[str, Any]]:
+    """The newest log entries of a process of a local run; empty before it has logged any.
+
+    Args:
+        path: The run's folder.
+        role: ps or worker; worker 0 is the chief.
+    """
     try:
-        with RunFolder(path).log("worker", 0).open("rb") as file:
+        with RunFolder(path).log(role, index).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
             return [entry for line in file.read().splitlines() if (entry := parse_line(line)) is not None]
     except OSError:
@@ -111,7 +116,7 @@ def _entry(path: Path, belongs_to: Owner) -> RunEntry:
 
 def _running(ended: RunEntry, path: Path) -> RunEntry:
     """A run that trains: from the chief's log, and what that lacks from the attempts before."""
-    entries = chief_entries(path)
+    entries = log_entries(path, "worker", 0)
     table, evaluated = newest_entry(entries, "fleet", "target"), newest_entry(entries, "evaluation", "secs")
     metric, value = _metric(evaluated["metrics"]) if evaluated.get("metrics") else (ended.metric, ended.value)
     started = claimed_at(path)
