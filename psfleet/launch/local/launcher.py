@@ -22,7 +22,6 @@ from psfleet.report.progress import Listener, callers_console, finished_entry, p
 from psfleet.report.schema import Report
 from psfleet.run_folder import RunFolder, claimed, default_folder
 from psfleet.service import settings
-from psfleet.service.cpu import num_cores, share_cores
 
 
 def train(
@@ -64,7 +63,6 @@ def train(
         name, own_folder = function_program.reference(program)
         overrides = [*overrides, f"program={name}"]
     job = _resolved(job, overrides)
-    job = share_cores(job, num_cores(), job.fleet.replicas)
     settings.require_tensorflow()
     path = Path(out) if out is not None else default_folder(job.name)
     done = (

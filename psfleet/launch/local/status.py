@@ -65,7 +65,7 @@ def _started(path: Path) -> list[tuple[str, int]]:
     """Role and index of each process that the launcher starts; of the chief only if the job cannot be read."""
     try:
         job = job_from_json(RunFolder(path).job.read_text(encoding="utf-8"))
-    except (OSError, ValueError, BadJobError):
+    except (OSError, UnicodeDecodeError, BadJobError):
         return [("chief", 0)]
     workers = [(job.fleet.role(index), index) for index in range(job.fleet.replicas)]
     return [*[("ps", index) for index in range(num_own_ps(job))], *workers]

@@ -60,7 +60,6 @@ def test_a_run_that_is_done_and_has_not_changed_is_finished(out: Path, job: Job)
 def test_a_finished_run_that_is_started_again_says_so_and_starts_nothing(
     out: Path, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "share_cores", lambda job, cores, processes: job)
     monkeypatch.setattr(launcher, "Local", None)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     entries: list[Any] = []
@@ -77,7 +76,6 @@ def test_a_checkpoint_beyond_the_final_step_is_refused_before_anything_starts(
     out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its message is that of the chief, to which it is left in any doubt."""
-    monkeypatch.setattr(launcher, "share_cores", lambda job, cores, processes: job)
     monkeypatch.setattr(launcher, "Local", None)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     shorter = parse_job({**JOB, "train": {"steps": 7, "batch_size": 1}})
