@@ -9,8 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from psfleet.errors import UsageError
+from psfleet.errors import BadJobError, UsageError
+from psfleet.job.job import Job, parse_job
+from psfleet.job.monitored import main_metric
 from psfleet.report.attempts import earlier_report
+from psfleet.report.shown_job import job_of_run
 from psfleet.run_folder import LOCAL, OWNER_FILE, Owner, RunFolder, is_locked, owner
 from psfleet.service.logs import is_event, parse_line
 
@@ -31,7 +34,7 @@ class RunEntry:
         exit_code: Of its newest attempt that ended; None: none has.
         step: Updates of the model; None: not known.
         target_step: Its final step; None: not known.
-        metric: Name of `value`: accuracy, or else the first metric; empty: it was not evaluated.
+        metric: Name of `value`, see `main_metric`; empty: it was not evaluated.
         value: Of the newest evaluation; None: there is none.
         started: Start of its newest attempt in seconds since 1970.
         seconds: Duration of its newest attempt, so far if it runs.
@@ -96,7 +99,8 @@ def newest_entry(entries: Sequence[Mapping[str, Any]], event: str, field: str) -
 
 def _entry(path: Path, belongs_to: Owner) -> RunEntry:
     report = earlier_report(path)
-    metric, value = _metric({} if report is None else report.eval)
+    job = _job(path)
+    metric, value = _metric(job, {} if report is None else report.eval)
     newest = report.attempts[-1] if report is not None and report.attempts else None
     ended = RunEntry(
         run=str(path),
@@ -111,14 +115,22 @@ def _entry(path: Path, belongs_to: Owner) -> RunEntry:
         started=newest.started if newest is not None and newest.started else claimed_at(path),
         seconds=newest.seconds if newest is not None else 0.0 if report is None else report.seconds,
     )
-    return _running(ended, path) if is_running(path, belongs_to) else ended
+    return _running(ended, path, job) if is_running(path, belongs_to) else ended
 
 
-def _running(ended: RunEntry, path: Path) -> RunEntry:
+def _job(path: Path) -> Job | None:
+    """The job of a run; None if it cannot be read."""
+    try:
+        return parse_job(job_of_run(path) or {})
+    except BadJobError:
+        return None
+
+
+def _running(ended: RunEntry, path: Path, job: Job | None) -> RunEntry:
     """A run that trains: from the chief's log, and what that lacks from the attempts before."""
     entries = log_entries(path, "worker", 0)
     table, evaluated = newest_entry(entries, "fleet", "target"), newest_entry(entries, "evaluation", "secs")
-    metric, value = _metric(evaluated["metrics"]) if evaluated.get("metrics") else (ended.metric, ended.value)
+    metric, value = _metric(job, evaluated["metrics"]) if evaluated.get("metrics") else (ended.metric, ended.value)
     started = claimed_at(path)
     return replace(
         ended,
@@ -133,7 +145,7 @@ def _running(ended: RunEntry, path: Path) -> RunEntry:
     )
 
 
-def _metric(values: Mapping[str, float]) -> tuple[str, float | None]:
-    """Accuracy, or else the first metric; an empty name if there is none."""
-    name = "accuracy" if "accuracy" in values else next(iter(values), "")
+def _metric(job: Job | None, values: Mapping[str, float]) -> tuple[str, float | None]:
+    """The metric that stands for a run, with its value; an empty name if there is none."""
+    name = main_metric(job, values)
     return name, values.get(name)
