@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as v1
 
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.tf import ShardVariables
+from psfleet.tf.own_session import OwnSession
 
 
 class Snapshot:
@@ -40,14 +41,20 @@ class Snapshot:
             "frozen": variables.frozen.read_value(),
         }
         self._copy = tf.group(*self._copies)
+        self._take: Callable[[], object] | None = None
         with tf.control_dependencies(tf.nest.flatten(self._reads)):
             self._release = tf.group(
                 *[tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True) for handle in self._handles]
             )
 
-    def take(self, session: v1.Session) -> None:
+    def start(self, session: OwnSession) -> None:
+        """Prepares `take`, for which workers wait."""
+        self._take = session.prepared(self._copy)
+
+    def take(self) -> None:
         """Copies the shard. The thread that applies the updates must call it, after the copy before was read."""
-        session.run(self._copy)
+        assert self._take is not None, "start() comes first"
+        self._take()
 
     def read(self, session: v1.Session) -> ShardContent:
         """The values of the copy, which it releases; from any thread."""

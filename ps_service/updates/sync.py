@@ -13,6 +13,7 @@ from ps_service.updates.final_step import began_step
 from ps_service.updates.interface import timed
 from ps_service.updates.tokens import TokenSender
 from psfleet.tf import ShardVariables
+from psfleet.tf.own_session import OwnSession
 
 MAX_TOKENS = 2
 """Tokens in a worker's queue: for the worker, and for a predecessor whose end TensorFlow has not noticed yet.
@@ -101,17 +102,17 @@ class SyncUpdates:
         self._ready = [sync.chief_init_op, sender.initializer]
         self._advance: Callable[[], Any] | None = None
 
-    def start(self, session: v1.Session) -> None:
+    def start(self, session: OwnSession) -> None:
         """Sets the accumulators to the restored global step."""
         session.run(self._ready)
         self._advance = session.make_callable(self._updated_and_sent)
-        self._advance_and_hold = session.make_callable(self._updated)
-        self._release_barrier = session.make_callable(self._send_tokens)
+        self._advance_and_hold = session.prepared(self._updated)
+        self._release_barrier = session.prepared(self._send_tokens)
 
     def advance(self, hold: bool) -> int:
         """Waits for a quorum, averages, applies; see `Updates`."""
         assert self._advance is not None, "start() comes first"
-        return int(self._advance_and_hold() if hold else self._advance())
+        return int(self._advance_and_hold()[0] if hold else self._advance())
 
     def release_barrier(self) -> None:
         """Sends the tokens of the newest step; see `Updates`."""

@@ -30,6 +30,8 @@ class Recorder:
         """Keeps the fetch."""
         self.fetches.append(fetch)
 
+    prepared = make_callable
+
 
 def num_operations(mode: str, worker_limit: int) -> list[int]:
     """Operations behind each fetch of an update loop."""
