@@ -86,10 +86,11 @@ class ShardGraph:
         self.base_rate.start(self._session)
         self._restore(plan, start_step, content)
         self.updates.start(self._session)
+        self._snapshot.start(self._session)
 
     def take_snapshot(self) -> None:
         """Copies, within TensorFlow, everything that a checkpoint holds; see `Snapshot`."""
-        self._snapshot.take(self._session)
+        self._snapshot.take()
 
     def read_snapshot(self) -> ShardContent:
         """The copy that `take_snapshot` made, which is released; from any thread, while updates continue."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as v1
 
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.tf import ShardVariables
+from psfleet.tf.own_session import OwnSession
 
 
 class Snapshot:
@@ -49,10 +50,16 @@ class Snapshot:
         self._reads: dict[str, Any] = tf.nest.pack_sequence_as(copied, values if len(changed) > 1 else [values])
         # Never changes, and needs no copy.
         self._reads["frozen"] = variables.frozen.read_value()
+        self._take: Callable[[], object] | None = None
 
-    def take(self, session: v1.Session) -> None:
+    def start(self, session: OwnSession) -> None:
+        """Prepares `take`, for which workers wait."""
+        self._take = session.prepared(self._copy)
+
+    def take(self) -> None:
         """Copies the shard, once the copy before was read. The thread that applies the updates must call it."""
-        session.run(self._copy)
+        assert self._take is not None, "start() comes first"
+        self._take()
 
     def read(self, session: v1.Session) -> ShardContent:
         """The values of the copy, which it releases; from any thread."""

@@ -12,6 +12,7 @@ from ps_service.updates.state import StateUpdate
 from ps_service.updates.tokens import TokenSender
 from psfleet.job.sections import Stale
 from psfleet.tf import STALENESS_BUCKETS, ShardVariables
+from psfleet.tf.own_session import OwnSession
 
 
 class StalePolicy:
@@ -91,7 +92,7 @@ class AsyncUpdates:
         with tf.control_dependencies([sender.send(worker, after)]):
             self._updated = tf.identity(after)
 
-    def start(self, session: v1.Session) -> None:
+    def start(self, session: OwnSession) -> None:
         """See `Updates`."""
         session.run(self._ready)
         self._advance = session.make_callable(self._updated)

@@ -10,6 +10,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from psfleet.tf import ShardVariables, secs_since
+from psfleet.tf.own_session import OwnSession
 
 
 class Updates(Protocol):
@@ -17,8 +18,11 @@ class Updates(Protocol):
 
     optimizer: v1.train.Optimizer
 
-    def start(self, session: v1.Session) -> None:
-        """Initializes accumulators and queues, after the variables have been restored."""
+    def start(self, session: OwnSession) -> None:
+        """Initializes accumulators and queues, after the variables have been restored.
+
+        Prepares what a step with `hold` runs: the workers wait for it.
+        """
 
     def advance(self, hold: bool) -> int:
         """Waits for gradients and applies them. With `hold`, sync workers wait at the barrier until `release_barrier`.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
@@ -13,6 +14,7 @@ from ps_service.updates.final_step import began_step
 from ps_service.updates.interface import timed
 from ps_service.updates.tokens import TokenSender
 from psfleet.tf import ShardVariables
+from psfleet.tf.own_session import OwnSession
 
 MAX_TOKENS = 2
 """Tokens in a worker's queue: for the worker, and for a predecessor whose end TensorFlow has not noticed yet.
@@ -102,19 +104,19 @@ class SyncUpdates:
         self._advance: Callable[[], Any] | None = None
         self._global_step = 0
 
-    def start(self, session: v1.Session) -> None:
+    def start(self, session: OwnSession) -> None:
         """Sets the accumulators to the restored global step."""
         session.run(self._ready)
         self._advance = session.make_callable(self._updated_and_sent)
-        self._advance_and_hold = session.make_callable(self._updated)
-        self._send_tokens = session.make_callable(self._updated_and_sent, feed_list=[self._updated])
+        self._advance_and_hold = session.prepared(self._updated)
+        self._send_tokens = session.prepared(self._updated_and_sent, self._updated)
 
     def advance(self, hold: bool) -> int:
         """Waits for a quorum, averages, applies; see `Updates`."""
         assert self._advance is not None, "start() comes first"
-        self._global_step = int(self._advance_and_hold() if hold else self._advance())
+        self._global_step = int(self._advance_and_hold()[0] if hold else self._advance())
         return self._global_step
 
     def release_barrier(self) -> None:
         """Sends the tokens of the newest step; see `Updates`."""
-        self._send_tokens(self._global_step)
+        self._send_tokens(np.asarray(self._global_step, np.int64))

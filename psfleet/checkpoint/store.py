@@ -23,7 +23,7 @@ from psfleet.checkpoint.manifest import (
 from psfleet.checkpoint.part_writing import write_part
 from psfleet.checkpoint.parts import ShardContent, sync_folder
 from psfleet.checkpoint.tensors import KINDS
-from psfleet.errors import NoCheckpointError
+from psfleet.errors import BadJobError, NoCheckpointError
 from psfleet.layout import Layout
 
 logger = logging.getLogger("psfleet.checkpoint")
@@ -72,6 +72,19 @@ def newest(root: Path) -> Checkpoint | None:
     if found is None and (existing := folders(root)):
         raise NoCheckpointError(f"none of the {len(existing)} checkpoints in {root} is valid")
     return found
+
+
+def require_within(checkpoint: Checkpoint, num_steps: int) -> None:
+    """Refuses to continue from a checkpoint beyond the final step: a run would be done with too many steps.
+
+    Raises:
+        BadJobError: The checkpoint is of a later step than `num_steps`.
+    """
+    if checkpoint.step > num_steps:
+        raise BadJobError(
+            f"checkpoint {checkpoint.folder} is at step {checkpoint.step}, train.steps is {num_steps}; expected at "
+            "least as many steps, or --fresh to train again from step 0"
+        )
 
 
 def newest_from(root: Path, step: int) -> Checkpoint | None:

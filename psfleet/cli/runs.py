@@ -27,7 +27,7 @@ def runs(
     folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Has the run folders.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of runs.")] = False,
 ) -> None:
-    """List the runs in a folder, the newest first: status, step, accuracy or the first metric, start, duration."""
+    """List the runs in a folder, the newest first: status, step, the main metric, start, duration."""
     found = runs_in(folder)
     console = Console()
     if as_json:

@@ -40,8 +40,7 @@ class Monitored(Section):
 
     @model_validator(mode="after")
     def _direction_is_set_for_a_loss(self) -> Monitored:
-        is_loss = self.metric == "loss" or self.metric.endswith("_loss")
-        if is_loss and "direction" not in self.model_fields_set:
+        if is_loss(self.metric) and "direction" not in self.model_fields_set:
             raise ValueError(f"direction is missing for metric {self.metric}, expected minimize or maximize")
         return self
 
@@ -80,6 +79,27 @@ def monitored(job: Job) -> dict[str, Monitored]:
         "optimizer.schedule": schedule if isinstance(schedule, Monitored) else None,
     }
     return {name: section for name, section in sections.items() if section is not None}
+
+
+def is_loss(metric: str) -> bool:
+    """Whether a metric is a loss by its name, such as that of one output of a model."""
+    return metric == "loss" or metric.endswith("_loss")
+
+
+def main_metric(job: Job | None, names: Collection[str]) -> str:
+    """The metric that stands for a run where only one is shown; empty if there is none.
+
+    The one that the job watches for its best checkpoint, or for its end; or else accuracy, the first one that is no
+    loss, or the loss.
+
+    Args:
+        job: None: it is not known.
+        names: Of the metrics of an evaluation.
+    """
+    watched = {} if job is None else monitored(job)
+    wanted = [watched[section].metric for section in ("checkpoint.best", "evaluate.stop") if section in watched]
+    others = [name for name in names if not is_loss(name)]
+    return next((name for name in [*wanted, "accuracy", *others, "loss", *names] if name in names), "")
 
 
 def require_schedule(job: Job) -> None:

@@ -9,14 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from psfleet.errors import UsageError
+from psfleet.errors import BadJobError, UsageError
+from psfleet.job.job import Job, parse_job
+from psfleet.job.monitored import main_metric
 from psfleet.report.attempts import earlier_report
+from psfleet.report.shown_job import job_of_run
 from psfleet.run_folder import LOCAL, OWNER_FILE, Owner, RunFolder, is_locked, owner
 from psfleet.service.logs import is_event, parse_line
 
 RUNNING, NO_REPORT = "running", "no report"
 TAIL_BYTES = 1 << 18
-"""End of the chief's log in which its newest entries are looked for; it writes a table of a few KB each second."""
+"""End of a log in which its newest entries are looked for; the chief writes a table of a few KB each second."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class RunEntry:
         exit_code: Of its newest attempt that ended; None: none has.
         step: Updates of the model; None: not known.
         target_step: Its final step; None: not known.
-        metric: Name of `value`: accuracy, or else the first metric; empty: it was not evaluated.
+        metric: Name of `value`, see `main_metric`; empty: it was not evaluated.
         value: Of the newest evaluation; None: there is none.
         started: Start of its newest attempt in seconds since 1970.
         seconds: Duration of its newest attempt, so far if it runs.
@@ -74,10 +77,15 @@ def claimed_at(path: Path) -> float:
     return marker.stat().st_mtime if marker.exists() else 0.0
 
 
-def chief_entries(path: Path) -> list[dict[str, Any]]:
-    """The newest log entries of the chief of a run of local processes; empty before it has logged any."""
+def log_entries(path: Path, role: str, index: int) -> list[dict[str, Any]]:
+    """The newest log entries of a process of a local run; empty before it has logged any.
+
+    Args:
+        path: The run's folder.
+        role: ps or worker; worker 0 is the chief.
+    """
     try:
-        with RunFolder(path).log("worker", 0).open("rb") as file:
+        with RunFolder(path).log(role, index).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
             return [entry for line in file.read().splitlines() if (entry := parse_line(line)) is not None]
     except OSError:
@@ -91,7 +99,8 @@ def newest_entry(entries: Sequence[Mapping[str, Any]], event: str, field: str) -
 
 def _entry(path: Path, belongs_to: Owner) -> RunEntry:
     report = earlier_report(path)
-    metric, value = _metric({} if report is None else report.eval)
+    job = _job(path)
+    metric, value = _metric(job, {} if report is None else report.eval)
     newest = report.attempts[-1] if report is not None and report.attempts else None
     ended = RunEntry(
         run=str(path),
@@ -106,14 +115,22 @@ def _entry(path: Path, belongs_to: Owner) -> RunEntry:
         started=newest.started if newest is not None and newest.started else claimed_at(path),
         seconds=newest.seconds if newest is not None else 0.0 if report is None else report.seconds,
     )
-    return _running(ended, path) if is_running(path, belongs_to) else ended
+    return _running(ended, path, job) if is_running(path, belongs_to) else ended
 
 
-def _running(ended: RunEntry, path: Path) -> RunEntry:
+def _job(path: Path) -> Job | None:
+    """The job of a run; None if it cannot be read."""
+    try:
+        return parse_job(job_of_run(path) or {})
+    except BadJobError:
+        return None
+
+
+def _running(ended: RunEntry, path: Path, job: Job | None) -> RunEntry:
     """A run that trains: from the chief's log, and what that lacks from the attempts before."""
-    entries = chief_entries(path)
+    entries = log_entries(path, "worker", 0)
     table, evaluated = newest_entry(entries, "fleet", "target"), newest_entry(entries, "evaluation", "secs")
-    metric, value = _metric(evaluated["metrics"]) if evaluated.get("metrics") else (ended.metric, ended.value)
+    metric, value = _metric(job, evaluated["metrics"]) if evaluated.get("metrics") else (ended.metric, ended.value)
     started = claimed_at(path)
     return replace(
         ended,
@@ -128,7 +145,7 @@ def _running(ended: RunEntry, path: Path) -> RunEntry:
     )
 
 
-def _metric(values: Mapping[str, float]) -> tuple[str, float | None]:
-    """Accuracy, or else the first metric; an empty name if there is none."""
-    name = "accuracy" if "accuracy" in values else next(iter(values), "")
+def _metric(job: Job | None, values: Mapping[str, float]) -> tuple[str, float | None]:
+    """The metric that stands for a run, with its value; an empty name if there is none."""
+    name = main_metric(job, values)
     return name, values.get(name)

@@ -31,6 +31,7 @@ RECORDS = "PSFLEET_RECORDS"
 ON_SIGTERM = "PSFLEET_ON_SIGTERM"
 START = "PSFLEET_START"
 LAUNCHED = "PSFLEET_LAUNCHED_MS"
+THREADS = "PSFLEET_THREADS"
 LOG = "PSFLEET_LOG"
 TEXT = "text"
 """Value of LOG: log lines for readers instead of JSON."""
@@ -145,6 +146,11 @@ def logs_text(environ: Mapping[str, str] | None = None) -> bool:
     return (os.environ if environ is None else environ).get(LOG) == TEXT
 
 
+def num_threads(environ: Mapping[str, str] | None = None) -> int:
+    """Threads for this machine, where the job leaves it open, which so stays as the user wrote it; 0: not set."""
+    return _integer(THREADS, (os.environ if environ is None else environ).get(THREADS) or "0")
+
+
 def for_child(variables: Mapping[str, str]) -> dict[str, str]:
     """Environment of a service process: MEMORY, overridden by this process's environment, then by `variables`."""
     return {**MEMORY, **os.environ, **variables}
@@ -173,11 +179,10 @@ def replace_environment(environment: Mapping[str, str]) -> None:
 
 
 def fork_server() -> str:
-    """Which fork server the local launcher uses.
+    """Which fork server the local launcher uses; empty: its own; `none`: each process starts in a new interpreter.
 
-    Empty: the launcher starts one. `none`: no fork server, each process starts in a new interpreter. A path: the fork
-    server that listens at this Unix socket. It runs code for everyone who can open the socket, whose mode must
-    therefore be 0600; the tests share such a server.
+    A path: the fork server that listens at this Unix socket. It runs code for everyone who can open the socket, whose
+    mode must therefore be 0600; the tests share such a server.
     """
     return os.environ.get(FORK_SERVER, "")
 

@@ -9,6 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
+from tensorflow.core.protobuf import config_pb2
 
 logger = logging.getLogger("psfleet.tf")
 
@@ -69,3 +70,14 @@ class OwnSession(v1.Session):
     def make_callable(self, *args: Any, **kwargs: Any) -> Callable[..., Any]:
         """See tf.compat.v1.Session."""
         return repeat_refused(super().make_callable(*args, **kwargs))
+
+    def prepared(self, fetch: tf.Tensor | tf.Operation, *feeds: tf.Tensor) -> Callable[..., list[Any]]:
+        """A call for which TensorFlow prepares the graph now, not when it is made first.
+
+        Returns:
+            A function of the values of `feeds`, NumPy arrays of their dtypes. It returns the value of a
+            tensor in a list, or an empty one for an operation.
+        """
+        options = config_pb2.CallableOptions(feed=[feed.name for feed in feeds])
+        (options.target if isinstance(fetch, tf.Operation) else options.fetch).append(fetch.name)
+        return repeat_refused(self._make_callable_from_options(options))

@@ -11,6 +11,7 @@ import tensorflow.compat.v1 as v1
 from psfleet.addresses import Address
 from psfleet.errors import LostPeerError
 from psfleet.job.sections import Device
+from psfleet.service import settings
 from psfleet.service.cpu import num_threads
 from psfleet.tf.loopback import on_loopback
 from psfleet.tls.listeners import process_listens_on_loopback_alone
@@ -56,7 +57,7 @@ def session_config(device: Device | None) -> v1.ConfigProto:
     config = v1.ConfigProto()
     # Threads that spin while they wait for work occupy a core: 10 % of a small step on two cores.
     config.experimental.disable_thread_spinning = True
-    config.intra_op_parallelism_threads = config.inter_op_parallelism_threads = num_threads()
+    config.intra_op_parallelism_threads = config.inter_op_parallelism_threads = settings.num_threads() or num_threads()
     if device is None:
         return config
     config.allow_soft_placement = device.soft_placement

@@ -89,6 +89,7 @@ class CheckpointCommitter:
         stop_step = self._stop_step(training, step)
         if stop_step is not None and self._schedule(training, stop_step, stop=True):
             self._stop = generation, stop_step
+            self._monitor.record_stop(stop_step)
         elif is_due and self._schedule(training, step, stop=False):
             self._last_schedule = time.monotonic()
 

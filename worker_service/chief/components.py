@@ -75,7 +75,6 @@ def chief_components(
     callbacks = Callbacks(load_callbacks(context.job), events, run_info(settings, context.job), context.job.callbacks)
     with disk.reading(context.out):
         monitor = Monitor(context.out, context.job, storage, callbacks)
-    monitor.announce()
     recorder = Recorder(context.out, context.job, context.layout, evaluator, storage, monitor)
     committer = CheckpointCommitter(context, manifest_extra, storage, monitor)
     return ChiefComponents(

@@ -22,7 +22,7 @@ from worker_service.chief.storage import Storage
 logger = logging.getLogger("psfleet.chief")
 
 EARLY_STOP = "early_stop"
-"""Kind of the event that records the decision to end training."""
+"""Kind of the event that records that a decision of `evaluate.stop` ends training before the final step."""
 
 
 MAX_DUE = 10
@@ -84,10 +84,15 @@ class Monitor:
             checkpoint, value = self._best.checkpoint, self._best.metrics[watched.metric]
         return BestInfo(metric=watched.metric, value=value, step=checkpoint.step, path=str(checkpoint.folder))
 
-    def announce(self) -> None:
-        """Records the decision of an earlier chief or run as an event of this one."""
+    def record_stop(self, step: int) -> None:
+        """Adds the event of an early stop, once for the attempt, if the decision ends training at a step.
+
+        Not when it is made: the last evaluation before the final step can decide when every ps has made that step.
+        """
         decision = self.decision
-        if decision is not None and all(event.kind != EARLY_STOP for event in self._storage.events.all()):
+        if decision is None or not decision.step <= step < self._job.train.steps:
+            return
+        if all(event.kind != EARLY_STOP for event in self._storage.events.all()):
             self._storage.events.add("chief", 0, EARLY_STOP, decision.reason)
 
     def committed(self, checkpoint: Checkpoint) -> None:
@@ -166,7 +171,7 @@ class Monitor:
                 return
             decision = self._decision = decide(self._job, self._evaluations)
         if decision is not None:
-            self._storage.events.add("chief", 0, EARLY_STOP, decision.reason)
+            logger.info("evaluate.stop: %s; training ends as soon as possible", decision.reason)
 
     def _expect(self, checkpoint: Checkpoint) -> None:
         """The next evaluation of a step is that of this checkpoint, not of one of an earlier generation."""

@@ -12,11 +12,11 @@ import numpy as np
 
 from psfleet.checkpoint import committed
 from psfleet.checkpoint.manifest import Checkpoint
-from psfleet.checkpoint.store import newest, write_initial
+from psfleet.checkpoint.store import newest, require_within, write_initial
 from psfleet.checkpoint.tensors import check_tensors
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import PsClient
-from psfleet.errors import BadJobError, StorageError
+from psfleet.errors import StorageError
 from psfleet.job.differences import changes
 from psfleet.job.program_files import PROGRAM_DIGEST
 from psfleet.report.schema import History, Point
@@ -88,11 +88,8 @@ class Recovery:
             point = self._last_point()
             known = max(trained, point.step) if checkpoint is None and point is not None else trained
             committed.require_nothing_deleted(self._context.out, self._root, checkpoint, known)
-        if checkpoint is not None and checkpoint.step > self._job.train.steps:
-            raise BadJobError(
-                f"checkpoint {checkpoint.folder} is at step {checkpoint.step}, train.steps is {self._job.train.steps}; "
-                "expected at least as many steps, or --fresh to train again from step 0"
-            )
+        if checkpoint is not None:
+            require_within(checkpoint, self._job.train.steps)
         final_step = self._job.train.steps if self._monitor is None else self._monitor.final_step
         if checkpoint is not None and checkpoint.step >= final_step:
             with disk.reading(checkpoint.folder):

@@ -138,10 +138,11 @@ class RunFinisher:
         return is_over
 
     def _early_stop(self, checkpoint: Checkpoint | None) -> str | None:
-        """Why training ended at a checkpoint before the final step; None: it did not."""
+        """Why training ended at a checkpoint before the final step, which is an event too; None: it did not."""
         decision = self._recorder.monitor.decision
         if checkpoint is None or decision is None or checkpoint.step >= self._job.train.steps:
             return None
+        self._recorder.monitor.record_stop(checkpoint.step)
         return decision.reason
 
     def _seconds(self) -> float:
@@ -156,12 +157,13 @@ class RunFinisher:
         if isinstance(error, StoppedError):
             checkpoint = checkpoint or self._committer.newest
         known = [state for state in states if state is not None]
+        early = self._early_stop(checkpoint) if error is None else None
         events = self._events.all()
         return Report(
             status=status,
             exit_code=code,
             error=str(error) if error else None,
-            stopped_early=self._early_stop(checkpoint) if error is None else None,
+            stopped_early=early,
             name=self._job.name,
             run=self._context.run,
             mode=self._job.update.mode,

@@ -1,4 +1,4 @@
-"""Recognizes a run in a folder that has nothing left to do, so that starting it again starts no process."""
+"""Recognizes a run in a folder that has nothing left to do, or is beyond its job: no process is started for it."""
 
 from __future__ import annotations
 
@@ -40,6 +40,30 @@ def finished_report(folder: Path, job: Job, program_folder: Path) -> Report | No
         return report.located(folder.resolve()) if _is_unchanged(checkpoint, job, program_folder) else None
     except (PsfleetError, OSError):
         return None
+
+
+def require_steps_left(folder: Path, job: Job) -> None:
+    """Refuses a job that ends before the newest checkpoint of its run; in any doubt the fleet decides.
+
+    Args:
+        folder: The run folder; may be missing.
+        job: As it would be started, resolved.
+
+    Raises:
+        BadJobError: As the chief raises it, after the start of all processes.
+    """
+    root = folder.resolve() / CHECKPOINTS
+    try:
+        if owner(folder) != Owner(job.name, LOCAL) or is_locked(folder):
+            return
+        # The parts, which may be large, are read only for a refusal.
+        found = store.newest_committed(root)
+        if found is not None and found.step > job.train.steps:
+            found = store.newest(root)
+    except (PsfleetError, OSError):
+        return
+    if found is not None:
+        store.require_within(found, job.train.steps)
 
 
 def _is_done(report: Report, job: Job) -> bool:

@@ -13,7 +13,7 @@ from psfleet import errors
 from psfleet.job import function_program
 from psfleet.job.job import Job, load_job, parse_job
 from psfleet.launch import watcher
-from psfleet.launch.local.finished import finished_report
+from psfleet.launch.local.finished import finished_report, require_steps_left
 from psfleet.launch.local.platform import Local
 from psfleet.launch.results import Start, unreported, with_failure
 from psfleet.report import html
@@ -22,7 +22,6 @@ from psfleet.report.progress import Listener, callers_console, finished_entry, p
 from psfleet.report.schema import Report
 from psfleet.run_folder import RunFolder, claimed, default_folder
 from psfleet.service import settings
-from psfleet.service.cpu import num_cores, share_cores
 
 
 def train(
@@ -54,7 +53,7 @@ def train(
 
     Raises:
         UsageError: The job file, the program or the folder cannot be used, or TensorFlow is not installed.
-        BadJobError: The job is not valid.
+        BadJobError: The job is not valid, or ends before the newest checkpoint in `out`.
     """
     folder = Path(program_folder) if program_folder is not None else Path()
     if isinstance(job, str | Path) and program_folder is None:
@@ -64,7 +63,6 @@ def train(
         name, own_folder = function_program.reference(program)
         overrides = [*overrides, f"program={name}"]
     job = _resolved(job, overrides)
-    job = share_cores(job, num_cores(), job.fleet.replicas)
     settings.require_tensorflow()
     path = Path(out) if out is not None else default_folder(job.name)
     done = (
@@ -76,6 +74,8 @@ def train(
         with _listening(listener, job) as listens:
             listens(finished_entry(done))
         return done
+    if not fresh:
+        require_steps_left(path, job)
     with claimed(path, job, fresh) as run_folder:
         if program is not None:
             folder = own_folder or function_program.store(program, run_folder.program)

@@ -21,6 +21,7 @@ from psfleet.processes.ports import free_addresses
 from psfleet.report.attempts import newest_attempt
 from psfleet.run_folder import RunFolder
 from psfleet.service import settings
+from psfleet.service.cpu import num_cores, threads_each
 
 LEAVE_SECS = 10.0
 """How long the other processes may take to end after the chief."""
@@ -145,6 +146,7 @@ class Local:
             # The launcher reads the logs.
             settings.LOG: "",
             settings.START: self.run,
+            settings.THREADS: str(threads_each(num_cores(), job.fleet.replicas)),
             settings.LAUNCHED: str(int(time.time() * 1000)),
         }
         tasks = []

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from psfleet.addresses import num_own_ps
+from psfleet.errors import BadJobError
+from psfleet.job.job import job_from_json
 from psfleet.launch.logs import is_table
-from psfleet.launch.runs import NO_REPORT, RUNNING, chief_entries, is_running, runs_in
+from psfleet.launch.runs import NO_REPORT, RUNNING, is_running, log_entries, runs_in
 from psfleet.launch.status import TaskStatus
-from psfleet.run_folder import LOCAL, owner
+from psfleet.run_folder import LOCAL, RunFolder, owner
 
 STARTING = "starting"
 
@@ -45,14 +48,34 @@ def ended_run(folder: Path, name: str | None) -> str:
 
 
 def _rows(path: Path, name: str) -> list[TaskStatus]:
-    """A row for each process in the chief's newest table; before there is one, a row for the chief."""
-    entries = chief_entries(path)
+    """A row for each process: from the chief's newest table, or, if that does not have it yet, one that it starts."""
+    entries = log_entries(path, "worker", 0)
     table: Mapping[str, Any] = next(filter(is_table, reversed(entries)), {})
     ps = [_row(path, name, "ps", each) for each in table.get("ps", ())]
     workers = [_row(path, name, each["role"], each) for each in table.get("workers", ())]
+    known = {row.name for row in [*ps, *workers]}
+    for role, index in _started(path):
+        if _process(path, role, index) not in known:
+            rows = ps if role == "ps" else workers
+            rows.append(_starting(path, name, role, index))
+    return [*ps, *workers]
+
+
+def _started(path: Path) -> list[tuple[str, int]]:
+    """Role and index of each process that the launcher starts; of the chief only if the job cannot be read."""
+    try:
+        job = job_from_json(RunFolder(path).job.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, BadJobError):
+        return [("chief", 0)]
+    workers = [(job.fleet.role(index), index) for index in range(job.fleet.replicas)]
+    return [*[("ps", index) for index in range(num_own_ps(job))], *workers]
+
+
+def _starting(path: Path, name: str, role: str, index: int) -> TaskStatus:
+    """A process that starts, with the newest message of its log."""
+    entries = log_entries(path, _log_role(role), index)
     last = str(entries[-1].get("message", "")) if entries else ""
-    starting = TaskStatus(name, "chief", 0, _process(path, "worker", 0), STARTING, last_event=last)
-    return [*ps, *workers] or [starting]
+    return TaskStatus(name, role, index, _process(path, role, index), STARTING, last_event=last)
 
 
 def _row(path: Path, name: str, role: str, row: Mapping[str, Any]) -> TaskStatus:
@@ -60,7 +83,7 @@ def _row(path: Path, name: str, role: str, row: Mapping[str, Any]) -> TaskStatus
         fleet=name,
         role=role,
         index=row["index"],
-        name=_process(path, "ps" if role == "ps" else "worker", row["index"]),
+        name=_process(path, role, row["index"]),
         state=RUNNING if row["alive"] else "away",
         step=row["step"],
         rate=row["rate"] if row["alive"] else None,
@@ -71,4 +94,9 @@ def _row(path: Path, name: str, role: str, row: Mapping[str, Any]) -> TaskStatus
 
 def _process(path: Path, role: str, index: int) -> str:
     """What a local process is named by: its folder and log."""
-    return f"{path}:{role}-{index}"
+    return f"{path}:{_log_role(role)}-{index}"
+
+
+def _log_role(role: str) -> str:
+    """The role in the name of a process's log: ps or worker."""
+    return "ps" if role == "ps" else "worker"

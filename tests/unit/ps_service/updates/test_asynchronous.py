@@ -19,6 +19,7 @@ from psfleet.job.sections import Stale
 from psfleet.layout import Layout, TensorSpec
 from psfleet.polling import wait_until
 from psfleet.tf import STALENESS_BUCKETS, ShardVariables
+from psfleet.tf.own_session import OwnSession
 
 SIZE = 16
 MAX_WORKERS = 3
@@ -94,7 +95,7 @@ class Shard:
             self._num_tokens = [queue.size() for queue in variables.tokens]
             self._take_token = [queue.dequeue() for queue in variables.tokens]
         self._numbers = itertools.count()
-        self.session = v1.Session(graph=graph)
+        self.session = OwnSession(graph=graph)
         self.session.run(initializer)
         self.session.run(ready)
         self.updates.start(self.session)

@@ -32,6 +32,8 @@ class Recorder:
         del feed_list
         self.fetches.append(fetch)
 
+    prepared = make_callable
+
 
 def num_operations(mode: str, worker_limit: int) -> list[int]:
     """Operations behind each fetch of an update loop."""

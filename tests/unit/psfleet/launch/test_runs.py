@@ -12,6 +12,7 @@ from support.report_samples import DONE, FAILED, TWO_ATTEMPTS
 from support.scripted_platform import log
 
 from psfleet.errors import UsageError
+from psfleet.job.job import parse_job
 from psfleet.launch.runs import RUNNING, runs_in
 from psfleet.report.attempts import with_attempt
 from psfleet.report.schema import Report
@@ -58,9 +59,42 @@ def test_a_run_without_a_report_or_with_one_of_an_earlier_version_is_listed(tmp_
     assert [each.run for each in runs_in(tmp_path / "none")] == [str(tmp_path / "none")], "a run's own folder"
 
 
-def test_the_first_metric_stands_for_accuracy(tmp_path: Path) -> None:
-    leave(tmp_path / "a", DONE.model_copy(update={"eval": {"loss": 0.5, "mae": 0.1}}))
-    assert [(each.metric, each.value) for each in runs_in(tmp_path)] == [("loss", 0.5)]
+WATCHES = {"metric": "main_auc", "direction": "maximize"}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "sections", "shown"),
+    [
+        ({"loss": 0.5, "mae": 0.1}, {}, "mae"),
+        ({"aux_loss": 0.2, "loss": 0.5, "aux_accuracy": 0.7, "main_auc": 0.6}, {}, "aux_accuracy"),
+        ({"auc": 0.2, "accuracy": 0.5}, {}, "accuracy"),
+        ({"aux_loss": 0.2, "loss": 0.5}, {}, "loss"),
+        ({"aux_loss": 0.2}, {}, "aux_loss"),
+        ({"accuracy": 0.2, "main_auc": 0.5}, {"checkpoint": {"best": WATCHES}}, "main_auc"),
+        (
+            {"accuracy": 0.2, "main_auc": 0.5},
+            {"evaluate": {"every_steps": 2, "stop": {**WATCHES, "patience": 2}}},
+            "main_auc",
+        ),
+        ({"accuracy": 0.2}, {"checkpoint": {"best": WATCHES}}, "accuracy"),
+    ],
+    ids=["no loss", "two outputs", "accuracy", "only losses", "one", "best", "stop", "not evaluated"],
+)
+def test_the_metric_of_a_run_is_the_one_that_its_job_names_or_no_loss(
+    tmp_path: Path, metrics: dict[str, float], sections: dict[str, Any], shown: str
+) -> None:
+    content = JOB.model_dump(mode="json") | {"evaluate": {"every_steps": 2}} | sections
+    with claimed(tmp_path / "a", parse_job(content), fresh=False) as folder:
+        DONE.model_copy(update={"eval": metrics}).write(folder.path)
+        folder.log("worker", 0).write_text("\n".join(log({"event": "evaluation", "metrics": metrics, "secs": 1.0})))
+        assert [(each.metric, each.value) for each in runs_in(tmp_path)] == [(shown, metrics[shown])], "it trains"
+    assert [(each.metric, each.value) for each in runs_in(tmp_path)] == [(shown, metrics[shown])]
+
+
+def test_a_run_whose_job_cannot_be_read_has_a_metric(tmp_path: Path) -> None:
+    leave(tmp_path / "a", DONE)
+    (tmp_path / "a" / "job.json").write_text('{"name": 3}')
+    assert [each.metric for each in runs_in(tmp_path)] == ["accuracy"]
 
 
 ENTRIES: list[dict[str, Any]] = [

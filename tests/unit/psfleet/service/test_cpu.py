@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from psfleet.job.sections import Device
+from psfleet.service import settings
 from psfleet.service.cpu import cpu_limit, num_cores, num_threads
 from psfleet.tf import server
 
@@ -78,5 +79,9 @@ def test_a_server_has_the_threads_that_fit_where_the_job_leaves_them_open(
     monkeypatch: pytest.MonkeyPatch, device: Device | None, intra: int, inter: int
 ) -> None:
     monkeypatch.setattr(server, "num_threads", lambda: 3)
+    config = server.session_config(device)
+    assert (config.intra_op_parallelism_threads, config.inter_op_parallelism_threads) == (intra, inter)
+    monkeypatch.setattr(server, "num_threads", lambda: 5)
+    monkeypatch.setenv(settings.THREADS, "3")
     config = server.session_config(device)
     assert (config.intra_op_parallelism_threads, config.inter_op_parallelism_threads) == (intra, inter)

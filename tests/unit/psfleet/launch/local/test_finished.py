@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from support.checkpoint_samples import save
 
+from psfleet.errors import BadJobError
 from psfleet.job.job import Job, parse_job
 from psfleet.job.program_files import PROGRAM_DIGEST, digest, job_files
 from psfleet.launch.local import launcher
-from psfleet.launch.local.finished import finished_report
+from psfleet.launch.local.finished import finished_report, require_steps_left
 from psfleet.launch.local.launcher import train
 from psfleet.report.schema import BestInfo, CheckpointInfo, Event, Report
 from psfleet.run_folder import claimed
@@ -59,7 +60,6 @@ def test_a_run_that_is_done_and_has_not_changed_is_finished(out: Path, job: Job)
 def test_a_finished_run_that_is_started_again_says_so_and_starts_nothing(
     out: Path, job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launcher, "share_cores", lambda job, cores, processes: job)
     monkeypatch.setattr(launcher, "Local", None)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     entries: list[Any] = []
@@ -70,6 +70,28 @@ def test_a_finished_run_that_is_started_again_says_so_and_starts_nothing(
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     with pytest.raises(TypeError, match="NoneType"):
         train(job, out=out, program_folder=out.parent, listener=entries.append, fresh=True)
+
+
+def test_a_checkpoint_beyond_the_final_step_is_refused_before_anything_starts(
+    out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its message is that of the chief, to which it is left in any doubt."""
+    monkeypatch.setattr(launcher, "Local", None)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    shorter = parse_job({**JOB, "train": {"steps": 7, "batch_size": 1}})
+    found = out.resolve() / "checkpoints" / "00000008-g1"
+    with pytest.raises(BadJobError) as refused:
+        train(shorter, out=out, program_folder=out.parent, listener=lambda entry: None)
+    assert str(refused.value) == (
+        f"checkpoint {found} is at step 8, train.steps is 7; expected at least as many steps, or --fresh to train "
+        "again from step 0"
+    )
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    with claimed(out, shorter, fresh=False, keeps=True):
+        require_steps_left(out, shorter)
+    require_steps_left(out, parse_job({**JOB, "name": "other"}))
+    damage(out)
+    require_steps_left(out, shorter)
 
 
 def damage(out: Path) -> None:

@@ -13,12 +13,13 @@ import pytest
 from support.report_samples import DONE
 from support.scripted_platform import job
 
+from psfleet.job.job import job_from_json
 from psfleet.launch import watcher
 from psfleet.launch.local import launcher
 from psfleet.launch.local import platform as local
 from psfleet.launch.local.platform import Local
 from psfleet.launch.platform import chief_of
-from psfleet.run_folder import RunFolder
+from psfleet.run_folder import RunFolder, claimed
 
 
 @dataclass
@@ -102,6 +103,16 @@ def test_processes_are_members_with_worker_0_as_the_chief(fleet: Fleet) -> None:
     ]  # fmt: skip
     assert fleet.task("ps 0").environment["PSFLEET_PS"].count(":") == 1
     assert fleet.task("worker 0").environment["PSFLEET_START"] == fleet.platform.run, "the name of the attempt"
+
+
+def test_threads_that_the_machine_decides_are_not_in_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is resumed with more workers, or on another machine, has not changed."""
+    monkeypatch.setattr(local, "Task", FakeTask)
+    monkeypatch.setattr(local, "num_cores", lambda: 7.5)
+    with claimed(tmp_path / "out", job(), fresh=False) as folder:
+        platform = Local(job(), folder, tmp_path, [])
+        assert {task.environment["PSFLEET_THREADS"] for task in platform._tasks} == {"2"}
+        assert job_from_json(folder.job.read_text()).device.intra_op_threads is None
 
 
 @pytest.mark.parametrize(
