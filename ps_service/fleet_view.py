@@ -9,20 +9,19 @@ An index belongs to one *incarnation*, a number that ps 0 grants and that grows 
 ps: a process that did not answer for a while, and whose index was granted to another, is refused from then on.
 A restarted ps 0 starts with an empty view. It learns leases and epoch again from the heartbeats of their owners, and
 from what joining workers have read from the other ps; for `RELEARN_SECS` it grants no index that may have an owner, and
-lets no process end the run.
+lets no process end the run (`ps_service/relearning.py`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ps_service.relearning import Relearning
 from ps_service.run_program import RunProgram
-from ps_service.worker_record import CHIEF, LEASE_SECS, NEVER, Member, WorkerRecord, former_index, free_index, have_left
+from ps_service.worker_record import CHIEF, NEVER, Member, WorkerRecord, former_index, free_index, have_left
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, LostPeerError, ReplacedError
 
-RELEARN_SECS = LEASE_SECS
-"""How long a restarted ps leases no index: until every lease from before has been renewed or has expired."""
 LINGER_SECS = 5.0
 """How long a ps keeps a run that is over, so that each worker receives the outcome."""
 
@@ -32,7 +31,7 @@ class FleetView:
     """One run as one ps sees it.
 
     Attributes:
-        relearn_until: Until then this ps, which was restarted, may not know the owners: see `_check_relearned`.
+        relearning: Whether this ps was restarted and may not know the owners.
         epoch: Highest incarnation that this ps knows; never falls.
         workers: By index.
         generation: Newest one that was configured; never falls.
@@ -43,7 +42,7 @@ class FleetView:
         program: The training program, which is the same in all processes.
     """
 
-    relearn_until: float = NEVER
+    relearning: Relearning = field(default_factory=Relearning)
     epoch: int = 0
     workers: dict[int, WorkerRecord] = field(default_factory=dict)
     generation: int = 0
@@ -69,14 +68,19 @@ class FleetView:
             self._learn(known, now)
         # Once the run is over, a process joins only to receive the outcome.
         if self.outcome is None:
-            self.program.check(request, self.workers.values(), now, self.relearn_until)
+            self.program.check(request, self.workers.values(), now, self.relearning.until)
         reply = self._register(request, now) if request.incarnation else self._grant(request, now)
         if self.outcome is None:
             self.program.admitted(request)
         return reply
 
-    def admit(self, caller: Member, now: float) -> None:
+    def admit(self, caller: Member, now: float, joins: bool = False) -> None:
         """Admits a call of the owner of an index, or of a process that was granted the index elsewhere or before.
+
+        Args:
+            caller: Who calls.
+            now: The time.
+            joins: Whether the caller registers with this ps; else it has done so before.
 
         Raises:
             ReplacedError: The index has an owner with a higher incarnation, or the run was resumed with another program
@@ -90,6 +94,8 @@ class FleetView:
             )
         if caller.incarnation and (worker is None or worker.owner != caller):
             worker = self._own(caller, now)
+            if not joins:
+                self.relearning.begin()
         # A chief with the former program has been replaced; the program of any other counts more than this ps knows.
         if worker is not None and caller.index != CHIEF and self.outcome is None:
             self.program.check_member(caller.index, worker.program)
@@ -116,7 +122,7 @@ class FleetView:
         """
         self.admit(caller, now)
         if self.outcome is None:
-            self._check_relearned("lets no process end the run", now)
+            self.relearning.check("lets no process end the run", now)
 
     def heartbeat(self, request: pb.HeartbeatRequest, now: float) -> bool:
         """Renews a lease and stores what a worker reports of itself.
@@ -189,7 +195,7 @@ class FleetView:
 
     def _register(self, request: pb.JoinRequest, now: float) -> pb.JoinReply:
         member = Member(request.index, request.incarnation, request.process)
-        self.admit(member, now)
+        self.admit(member, now, joins=True)
         worker = self.workers[member.index]
         worker.joins = max(worker.joins, request.joins)
         worker.address, worker.cause, worker.program = request.address, request.cause, request.program
@@ -216,18 +222,9 @@ class FleetView:
     def _free_index(self, request: pb.JoinRequest, now: float) -> int:
         index = former_index(self.workers, request.address, request.process)
         if index is None:
-            self._check_relearned("leases no worker index", now)
+            self.relearning.check("leases no worker index", now)
             index = free_index(self.workers, request.worker_limit, now)
         return index
-
-    def _check_relearned(self, what: str, now: float) -> None:
-        """Raises LostPeerError while this ps, which was restarted, may not know the owner of an index."""
-        secs = self.relearn_until - now
-        if secs > 0:
-            text = (
-                f"this ps was restarted and {what} for another {secs:.1f} s, in which the present owners report theirs"
-            )
-            raise LostPeerError(text, retry_secs=secs)
 
     def _learn(self, known: pb.WorkerState, now: float) -> None:
         """Stores what another ps knows of an index, unless this ps knows a newer owner."""
@@ -237,6 +234,7 @@ class FleetView:
         worker = self.workers.get(member.index)
         if not member.incarnation or (worker is not None and worker.owner.rank >= member.rank):
             return
+        self.relearning.begin()
         worker = self._own(member, now if known.is_alive else NEVER)
         worker.program = known.program
         worker.address, worker.joins = known.address, max(worker.joins, known.joins)

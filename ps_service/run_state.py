@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from ps_service.fleet_view import RELEARN_SECS, FleetView
+from ps_service.fleet_view import FleetView
 from ps_service.only_stream import OnlyStream
+from ps_service.relearning import RELEARN_SECS, Relearning
 from ps_service.shard import Shard
 from ps_service.worker_record import CHIEF, NEVER, Member
 from psfleet.control import control_pb2 as pb
@@ -43,7 +44,8 @@ class Run:
         self._clock = clock
         self.lock = threading.RLock()
         self.building = threading.Lock()
-        self.view = FleetView(relearn_until=started + RELEARN_SECS if cause else NEVER)
+        settled_at = started + RELEARN_SECS
+        self.view = FleetView(Relearning(settled_at if cause else NEVER, settled_at))
         self.last_heartbeat = clock()
         self._shard: Shard | None = None
         self._digest = ""

@@ -173,9 +173,12 @@ def _stall_report(process: _Process) -> Callable[[DataStallError | StoppedError]
     def report(error: DataStallError | StoppedError) -> None:
         if isinstance(error, DataStallError):
             error.ends_run = not trains_on(before, process.fleet.describe())
-        elif process.heartbeat.index == 0 and process.stop.must_save():
-            process.save_trained()
-        report_failure(process.fleet, error, process.heartbeat.index, process.stop)
+        try:
+            if isinstance(error, StoppedError) and process.heartbeat.index == 0 and process.stop.must_save():
+                process.save_trained()
+        finally:
+            # Also if nothing could be saved: the others would wait for this chief.
+            report_failure(process.fleet, error, process.heartbeat.index, process.stop)
 
     return report
 

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("psfleet.control")
 
 FINISH_SECS = 3.0
-"""Retry window for Finish; twice as long if a ps was restarted and relearns who may end the run. A ps that misses it
-waits for workers until its own deadline."""
+"""Retry window for Finish; longer if a ps was restarted, and says when it knows again who may end the run. A ps that
+misses it waits for workers until its own deadline."""
+AGAIN_SECS = 1.0
+"""For further attempts once such a ps knows that."""
 
 
 class FleetClient:
@@ -72,18 +74,19 @@ def finish_each(ps: Sequence[PsClient], end: Callable[[PsClient], object]) -> in
             the run continues with that process.
     """
     pending = list(ps)
-    is_relearning = False
+    decides_at: float | None = None
     asks_all_at = time.monotonic() + FINISH_SECS / 2
     refusals: list[PsfleetError] = []
 
     def notify() -> list[str]:
-        nonlocal is_relearning
+        nonlocal decides_at
         for client in list(pending):
             try:
                 end(client)
             except LostPeerError as error:
                 logger.debug("Finish failed, will be retried: %s", error)
-                is_relearning = is_relearning or error.retry_secs > 0
+                if error.retry_secs > 0:
+                    decides_at = max(decides_at or 0.0, time.monotonic() + error.retry_secs)
                 if client is ps[0] and time.monotonic() < asks_all_at:
                     break
                 continue
@@ -98,16 +101,16 @@ def finish_each(ps: Sequence[PsClient], end: Callable[[PsClient], object]) -> in
             pending.remove(client)
         return [client.address.control for client in pending]
 
-    def await_all() -> None:
-        wait_until(notify, FINISH_SECS, "every ps to receive the outcome", done=operator.not_)
+    def await_all(secs: float) -> None:
+        wait_until(notify, secs, "every ps to receive the outcome", done=operator.not_)
 
     try:
         try:
-            await_all()
+            await_all(FINISH_SECS)
         except DeadlineError:
-            if not is_relearning:
+            if decides_at is None:
                 raise
-            await_all()
+            await_all(max(0.0, decides_at - time.monotonic()) + AGAIN_SECS)
     except DeadlineError as error:
         logger.warning("%s", error)
     for refusal in refusals:

@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ps_service.fleet_view import LINGER_SECS, RELEARN_SECS, FleetView
+from ps_service.fleet_view import LINGER_SECS, FleetView
+from ps_service.relearning import RELEARN_SECS, Relearning
 from ps_service.worker_record import CHIEF, LEASE_SECS, NEVER, Member
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, LostPeerError, PsfleetError, ReplacedError
@@ -46,7 +47,8 @@ class SimulatedFleet:
     def restart_ps(self, shard: int) -> None:
         """A ps loses its view, and the calls that are on their way to it."""
         shard %= len(self.views)
-        self.views[shard] = FleetView(relearn_until=self.now + RELEARN_SECS if self._knows_restarts else NEVER)
+        settled_at = self.now + RELEARN_SECS
+        self.views[shard] = FleetView(Relearning(settled_at if self._knows_restarts else NEVER, settled_at))
         self._delivered[shard].clear()
 
     def call_join(self, process: Process) -> None:

@@ -132,11 +132,14 @@ class CheckpointCommitter:
         return next((part.error for part in parts if part.error), "")
 
     def _record_failed_parts(self, states: Sequence[pb.ShardState]) -> None:
-        """Records for each ps whether it could write its newest part. One that is not finite ends the run by itself."""
+        """Records for each ps whether its newest part could be written; of one that it holds, that is not known yet.
+
+        One that is not finite ends the run by itself.
+        """
         for shard, state in enumerate(states):
-            if not state.parts or NOT_FINITE in state.parts[-1].error:
+            newest = next((part for part in reversed(state.parts) if not part.held), None)
+            if newest is None or NOT_FINITE in newest.error:
                 continue
-            newest = state.parts[-1]
             if newest.error:
                 self._storage.failed(PART, newest.error, "checkpoint_failed", "ps", shard)
             else:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from ps_service.fleet_view import LINGER_SECS, RELEARN_SECS, FleetView
+from ps_service.fleet_view import LINGER_SECS, FleetView
+from ps_service.relearning import RELEARN_SECS, Relearning
 from ps_service.worker_record import LEASE_SECS, Member
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, LostPeerError, ReplacedError
@@ -113,7 +114,7 @@ def test_a_worker_that_has_not_joined_is_refused() -> None:
 
 
 def test_a_restarted_ps_leases_nothing_until_the_owners_have_reported() -> None:
-    view = FleetView(relearn_until=NOW + RELEARN_SECS)
+    view = FleetView(Relearning(NOW + RELEARN_SECS))
     with pytest.raises(LostPeerError, match=r"this ps was restarted and leases no worker index for another 5\.0 s"):
         join(view, "newcomer")
     assert view.heartbeat(message(Member(1, 7, "owner"), joins=3, address="owner:2222"), NOW + 3)
@@ -125,7 +126,7 @@ def test_a_restarted_ps_leases_nothing_until_the_owners_have_reported() -> None:
 
 def test_a_restarted_ps_grants_at_once_what_can_have_no_other_owner() -> None:
     """The index of the platform, and that of the same address."""
-    view = FleetView(relearn_until=NOW + RELEARN_SECS)
+    view = FleetView(Relearning(NOW + RELEARN_SECS))
     assert join(view, "chief", 0).index == 0
     view.heartbeat(message(Member(2, 7, "before"), address="same:2222"), NOW)
     assert join(view, "after", address="same:2222") == Member(2, 8, "after")
@@ -134,7 +135,7 @@ def test_a_restarted_ps_grants_at_once_what_can_have_no_other_owner() -> None:
 def test_a_restarted_ps_lets_nobody_end_the_run_until_a_newer_owner_must_have_reported() -> None:
     """A chief that was frozen wakes up, and its heartbeat comes before that of the chief that leads the run now."""
     frozen, chief = Member(0, 1, "frozen"), Member(0, 2, "chief")
-    view = FleetView(relearn_until=NOW + RELEARN_SECS)
+    view = FleetView(Relearning(NOW + RELEARN_SECS))
     assert view.heartbeat(message(frozen), NOW)
     for caller in (frozen, chief, Member()):
         with pytest.raises((LostPeerError, ReplacedError)) as caught:
@@ -148,9 +149,38 @@ def test_a_restarted_ps_lets_nobody_end_the_run_until_a_newer_owner_must_have_re
     assert view.finish(pb.Outcome(exit_code=0), NOW + RELEARN_SECS)
 
 
+@pytest.mark.parametrize("says", ["a heartbeat", "its end", "what another ps knows"])
+def test_a_ps_notices_that_it_was_restarted_where_no_platform_says_so(says: str) -> None:
+    """As on Kubernetes. Who calls has registered before, but not with this process."""
+    view, chief = FleetView(Relearning(settled_at=NOW + RELEARN_SECS)), Member(0, 2, "chief")
+    if says == "a heartbeat":
+        assert view.heartbeat(message(chief), NOW)
+    elif says == "what another ps knows":
+        known = [pb.WorkerState(index=0, incarnation=2, process="chief", is_alive=True)]
+        with pytest.raises(LostPeerError, match="this ps was restarted and leases no worker index"):
+            join(view, "newcomer", known=known)
+    with pytest.raises(LostPeerError, match="this ps was restarted and lets no process end the run"):
+        view.admit_finish(chief, NOW)
+    view.admit_finish(chief, NOW + RELEARN_SECS)
+
+
+def test_a_ps_that_was_not_restarted_waits_for_nobody() -> None:
+    """A program that fails at once ends the run at once."""
+    view, other = (
+        FleetView(Relearning(settled_at=NOW + RELEARN_SECS)),
+        FleetView(Relearning(settled_at=NOW + RELEARN_SECS)),
+    )
+    chief = join(view, "chief", 0)
+    other.join(pb.JoinRequest(index=0, process="chief", incarnation=chief.incarnation), NOW)
+    for each in (view, other):
+        assert each.heartbeat(message(chief), NOW)
+        each.admit_finish(chief, NOW)
+    assert join(view, "newcomer", known=[worker.state(NOW) for worker in other.workers.values()]).index == 1
+
+
 def test_the_outcome_that_a_restarted_ps_has_already_is_no_matter_of_owners() -> None:
     """The shard itself failed."""
-    view = FleetView(relearn_until=NOW + RELEARN_SECS)
+    view = FleetView(Relearning(NOW + RELEARN_SECS))
     view.finish(pb.Outcome(exit_code=70), NOW)
     view.admit_finish(Member(0, 2, "chief"), NOW)
 

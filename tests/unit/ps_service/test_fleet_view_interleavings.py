@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from support.simulated_fleet import SimulatedFleet
 from support.simulated_process import Process
 
-from ps_service.fleet_view import RELEARN_SECS
+from ps_service.relearning import RELEARN_SECS
 from psfleet.errors import BadJobError
 
 Event = tuple[Any, ...]
@@ -42,10 +42,13 @@ EVENT = st.integers(0, len(WEIGHTED) - 1).map(lambda number: WEIGHTED[number])
 pytestmark = pytest.mark.timeout(600)
 
 
+@pytest.mark.parametrize("knows_restarts", [False, True])
 @pytest.mark.parametrize("beats_first", [False, True])
-def test_a_chief_that_was_frozen_does_not_end_the_run_of_another_after_ps_0_was_restarted(beats_first: bool) -> None:
+def test_a_chief_that_was_frozen_does_not_end_the_run_of_another_after_ps_0_was_restarted(
+    beats_first: bool, knows_restarts: bool
+) -> None:
     """Too rare an order for the others."""
-    fleet = SimulatedFleet(1, knows_restarts=True)
+    fleet = SimulatedFleet(1, knows_restarts)
     for address in ("frozen", "chief"):
         fleet.start(0, address)
         fleet.call_join(fleet.processes[-1])

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from ps_service.fleet_view import RELEARN_SECS, FleetView
+from ps_service.fleet_view import FleetView
+from ps_service.relearning import RELEARN_SECS, Relearning
 from ps_service.worker_record import LEASE_SECS, Member
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, LostPeerError, ReplacedError
@@ -58,7 +59,7 @@ def test_a_restarted_process_with_the_same_program_joins_again() -> None:
 def test_a_restarted_ps_waits_until_it_knows_the_program_from_a_heartbeat() -> None:
     before = FleetView()
     chief = join(before, "chief", 0, FILES)
-    view = FleetView(relearn_until=NOW + RELEARN_SECS)
+    view = FleetView(Relearning(NOW + RELEARN_SECS))
     with pytest.raises(LostPeerError, match="does not know the run's program yet"):
         join(view, "worker", 1, CHANGED)
     view.heartbeat(heartbeat(chief, FILES), NOW + 1)
@@ -72,7 +73,7 @@ def test_a_restarted_ps_waits_until_it_knows_the_program_from_a_heartbeat() -> N
 def test_a_restarted_ps_learns_the_program_from_what_others_know() -> None:
     other = FleetView()
     join(other, "chief", 0, FILES)
-    view = FleetView(relearn_until=NOW + RELEARN_SECS)
+    view = FleetView(Relearning(NOW + RELEARN_SECS))
     request = pb.JoinRequest(index=1, process="a", worker_limit=3, program=digest(CHANGED), program_files=CHANGED)
     request.known.extend(worker.state(NOW) for worker in other.workers.values())
     with pytest.raises(LostPeerError, match=f"expected {digest(FILES)}"):
@@ -80,7 +81,7 @@ def test_a_restarted_ps_learns_the_program_from_what_others_know() -> None:
 
 
 def test_a_fleet_that_was_restarted_as_a_whole_may_have_a_changed_program() -> None:
-    view = FleetView(relearn_until=NOW + RELEARN_SECS)
+    view = FleetView(Relearning(NOW + RELEARN_SECS))
     assert join(view, "chief", 0, CHANGED, NOW + RELEARN_SECS).index == 0
 
 
@@ -178,7 +179,7 @@ def test_a_frozen_worker_with_the_former_program_ends_no_run_before_its_first_he
 
 
 def test_a_restarted_ps_learns_the_program_of_the_chief_whatever_a_frozen_worker_says_first() -> None:
-    view = FleetView(relearn_until=NOW + RELEARN_SECS)
+    view = FleetView(Relearning(NOW + RELEARN_SECS))
     chief, frozen = Member(0, 7, "chief"), Member(1, 3, "frozen")
     view.heartbeat(heartbeat(frozen, FILES), NOW)
     view.heartbeat(heartbeat(chief, CHANGED), NOW)

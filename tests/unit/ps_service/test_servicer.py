@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 import psfleet
-from ps_service.fleet_view import RELEARN_SECS
+from ps_service.relearning import RELEARN_SECS
 from ps_service.servicer import ControlServicer
 from psfleet.control import RETRY_SECS
 from psfleet.control import control_pb2 as pb

@@ -21,6 +21,7 @@ from psfleet.errors import (
     DataStallError,
     DeadlineError,
     LostPeerError,
+    NoCheckpointError,
     ProgramError,
     PsfleetError,
     ReplacedError,
@@ -246,6 +247,22 @@ def test_a_chief_that_the_fleet_trains_without_reports_nothing(
     with pytest.raises(type(error)):
         service._lead(ends.process, ends.context, nothing, nothing)
     assert ends.reports == [error] * ends_run
+
+
+@pytest.mark.parametrize("failure", [NoCheckpointError("ps-0-of-1.safetensors has 0 bytes"), OSError(5, "I/O error")])
+def test_a_chief_that_stops_ends_the_run_also_if_it_cannot_save_what_others_have_trained(failure: Exception) -> None:
+    told: list[int] = []
+
+    def save() -> None:
+        raise failure
+
+    fleet = SimpleNamespace(describe=list, finish=lambda outcome: told.append(outcome.exit_code))
+    stop = SimpleNamespace(must_save=lambda: True, must_leave=lambda index: False)
+    process: Any = SimpleNamespace(fleet=fleet, heartbeat=SimpleNamespace(index=0), stop=stop, save_trained=save)
+    report = service._stall_report(process)
+    with pytest.raises(type(failure)):
+        report(StoppedError(15))
+    assert told == [128 + 15]
 
 
 def test_a_callback_that_is_never_made_ends_the_chief(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 import pytest
@@ -94,6 +95,26 @@ def test_a_restarted_ps_that_relearns_the_owners_is_waited_for(monkeypatch: pyte
     ps[0].error = LostPeerError("it was restarted", retry_secs=0.7)
     assert fleet(*ps).finish(OUTCOME) == 2
     assert ps[1].calls == 1
+
+
+@pytest.mark.parametrize("starts_at", [0.0, 0.25, 0.45])
+def test_a_ps_that_was_restarted_meanwhile_is_waited_for_until_it_decides(
+    monkeypatch: pytest.MonkeyPatch, starts_at: float
+) -> None:
+    """It says when that is. A ps that misses the outcome would wait for workers for minutes, and end with 75."""
+    monkeypatch.setattr(fleet_client, "FINISH_SECS", 0.5)
+    ps, began = (Ps("ps-0"), Ps("ps-1")), time.monotonic()
+    decides_at = began + starts_at + 0.85
+
+    def finish(outcome: pb.Outcome) -> None:
+        now = time.monotonic()
+        if now < began + starts_at:
+            raise LostPeerError("it starts")
+        if now < decides_at:
+            raise LostPeerError("it was restarted", retry_secs=decides_at - now)
+
+    ps[0].finish = finish
+    assert fleet(*ps).finish(OUTCOME) == 2
 
 
 def test_ps_0_decides_first_who_may_end_the_run() -> None:

@@ -208,6 +208,22 @@ def test_parts_that_the_disk_refuses_are_dropped_with_its_error_and_training_con
     assert events == [("checkpoint_failed", "ps", cause)] * 2
 
 
+def test_a_disk_that_stays_full_is_one_event_for_each_ps(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A part that a ps holds is not yet written: it does not say that the disk takes parts again."""
+    caplog.set_level("INFO")
+    (tmp_path / "checkpoints").write_text("")
+    ps = [HoldingPs(0), HoldingPs(1)]
+    chief = Chief(tmp_path, ps)
+    for step in (STEP, STEP + 10):
+        for shard, one in enumerate(ps if step > STEP else ()):
+            one.step = step
+            one.states[0].parts.append(HoldingPs(shard, step).states[0].parts[0])
+        chief.await_released()
+        chief.beat()
+    assert [event.role for event in chief.storage.events.all()] == ["ps", "ps"]
+    assert not [message for message in caplog.messages if "can write again" in message]
+
+
 def test_parts_of_the_last_step_are_held_until_the_disk_takes_them(tmp_path: Path) -> None:
     blocked = refuse_writes(tmp_path)
     ps = [HoldingPs(0), HoldingPs(1)]
