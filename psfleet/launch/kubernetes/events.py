@@ -10,7 +10,7 @@ from typing import Any
 
 from psfleet.errors import UsageError
 from psfleet.launch.kubernetes.api import Cluster
-from psfleet.launch.kubernetes.jobs import failed_indexes, is_suspended, place_of, verdict
+from psfleet.launch.kubernetes.jobs import failed_indexes, is_suspended, num_indexes, place_of, verdict
 from psfleet.launch.kubernetes.pods import Pod, one_line
 
 logger = logging.getLogger("psfleet.launch")
@@ -119,7 +119,7 @@ def lacks_pods(job: Any, pods: Sequence[Pod]) -> bool:
     if is_suspended(job) or verdict(job) is not None:
         return False
     served = {pod.index for pod in pods if not pod.has_failed}
-    return bool(set(range(job.spec.completions)) - served - failed_indexes(job))
+    return bool(set(range(num_indexes(job))) - served - failed_indexes(job))
 
 
 def creation_problem(events: Sequence[Any], newest_pod: float) -> str:

@@ -11,7 +11,8 @@ from kubernetes import client
 
 from psfleet.errors import UsageError
 from psfleet.launch.kubernetes.events import KEPT_SECS, SILENT_SECS, STUCK_SECS, WaitReasons
-from psfleet.launch.kubernetes.pods import Pod, members_of
+from psfleet.launch.kubernetes.members import members_of
+from psfleet.launch.kubernetes.pods import Pod
 
 QUOTA = 'Error creating: pods "small-worker-1-abcde" is forbidden: exceeded quota: pods, used: pods=0, limited: pods=0'
 NO_SECRET = 'MountVolume.SetUp failed for volume "tls" : secret "small-worker-tls" not found'
@@ -38,7 +39,7 @@ def workers(**spec: Any) -> Any:
     """The Job of two workers."""
     labels = {"app.kubernetes.io/instance": "small", "app.kubernetes.io/component": "worker"}
     meta = {"name": "small-worker", "uid": "job", "creationTimestamp": at(0), "labels": labels}
-    spec = {"completions": 2, "template": {"spec": {"containers": []}}, **spec}
+    spec = {"completions": 2, "parallelism": 2, "template": {"spec": {"containers": []}}, **spec}
     return read({"metadata": meta, "spec": spec, "status": {}}, "V1Job")
 
 
@@ -93,7 +94,7 @@ class Eventful:
         return self._claims
 
     def problems(self, *pods: Pod, job: Any = None) -> list[str]:
-        """Of the chief and of worker 1."""
+        """Of both workers."""
         job = job or workers()
         return [member.problem for member in members_of([job], pods, self.reasons.of([job], pods))]
 
