@@ -80,12 +80,13 @@ class WaitReasons:
 
     def _of_pod(self, pod: Pod) -> str:
         reason = start_problem(self._events(pod.uid))
-        return reason if reason or pod.has_node else self._of_claims(pod.fleet)
+        return reason if reason or pod.has_node else self._of_claims(pod)
 
-    def _of_claims(self, fleet: str) -> str:
-        """Why a volume of a fleet is not there; the scheduler waits for it without a word."""
-        for claim in self._cluster.claims(fleet):
-            if claim.status.phase == "Pending":
+    def _of_claims(self, pod: Pod) -> str:
+        """Why a volume of a fleet that a pod mounts is not there; the scheduler waits for it without a word."""
+        names = pod.claims
+        for claim in self._cluster.claims(pod.fleet) if names else ():
+            if claim.metadata.name in names and claim.status.phase == "Pending":
                 reason = start_problem(self._events(claim.metadata.uid))
                 if reason or self._lasts(claim.metadata.uid):
                     return f"PersistentVolumeClaim {claim.metadata.name} is not bound" + (reason and f": {reason}")

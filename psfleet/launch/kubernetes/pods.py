@@ -58,6 +58,12 @@ class Pod:
         return bool(self.content.spec.node_name)
 
     @property
+    def claims(self) -> set[str]:
+        """The names of the PersistentVolumeClaims that it mounts."""
+        sources = (volume.persistent_volume_claim for volume in self.content.spec.volumes or ())
+        return {source.claim_name for source in sources if source is not None}
+
+    @property
     def awaits_container(self) -> bool:
         """Whether its container is not there yet, and its own state does not say why."""
         is_pending = self.content.status.phase == "Pending" and self.content.metadata.deletion_timestamp is None
