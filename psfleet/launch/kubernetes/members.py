@@ -77,7 +77,7 @@ def _of_job(job: Any, index: int) -> Member:
         role=component,
         index=FIRST_INDEX[component] + index,
         name=component_name(name, component),
-        # After the success of a worker, its Job removes the pods of the workers that still run.
+        # A Job of workers that is complete removes the pods of those that still run.
         state="removed" if has_ended else "waiting",
         created=float(job.metadata.creation_timestamp.timestamp()),
         is_over=has_ended or index in failed_indexes(job),

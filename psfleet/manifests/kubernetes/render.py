@@ -144,9 +144,10 @@ def _chief(job: Job, program: list[Object] | None) -> Object:
 def workers_job(job: Job, program: list[Object] | None, pods: int) -> Object:
     """The Job of the workers and spares other than worker 0.
 
-    The first worker that ends well ends it, for it does so only once the run is over; the others need not. A worker
-    that is refused (78), or whose restarts are used up, is over, and the Job is not: whether enough are left for a step
-    depends on the chief, too, and on how the fleet is scaled.
+    A worker ends well only once the run is over. The Job is complete when so many have that, with the chief, they make
+    a step: the run may have ended without the others, which may not even have a node. It removes those that still run.
+    A worker that is refused (78), or whose restarts are used up, is over, and the Job is not: whether enough are left
+    for a step depends on how the fleet is scaled.
 
     Args:
         program: See `template`.
@@ -154,7 +155,9 @@ def workers_job(job: Job, program: list[Object] | None, pods: int) -> Object:
     """
     refused = {"action": "FailIndex", "onExitCodes": _codes(WORKER, [BAD_JOB])}
     rules = [*_end_on(WORKER, PERMANENT_CODES - {BAD_JOB}), refused]
-    return _job_object(job, WORKER, pods, rules, program, successPolicy={"rules": [{"succeededCount": 1}]})
+    # At most the completions, as the API demands, since a fleet cannot be scaled to fewer than `least_workers`.
+    enough = {"succeededCount": max(1, job.least_workers - 1)}
+    return _job_object(job, WORKER, pods, rules, program, successPolicy={"rules": [enough]})
 
 
 def _job_object(

@@ -59,7 +59,8 @@ def test_a_fleet_that_began_with_its_chief_alone_gets_a_job_of_workers(api: Api)
     assert scaled(platform, 1) == [0]
     assert ("jobs", "lenet-worker") not in api.objects
     assert scaled(platform, 3) == [0, 1, 2]
-    expected = render(load_job(JOB, ["fleet.workers=3", "fleet.spares=0", "fleet.max_workers=4"]), JOB)
+    changes = ["fleet.workers=3", "fleet.spares=0", "fleet.max_workers=4", "update.quorum=1"]
+    expected = render(load_job(JOB, changes), JOB)
     jobs = {each["metadata"]["name"]: each["spec"] for each in expected if each["kind"] == "Job"}
     assert spec(api, "worker") == jobs["lenet-worker"], "as if the fleet had begun with them"
     (owner,) = api.objects["jobs", "lenet-worker"]["metadata"]["ownerReferences"]

@@ -165,15 +165,30 @@ def test_permanent_exit_codes_are_not_retried_and_disruptions_do_not_count(tmp_p
     assert "suspend" not in spec, "whoever queues jobs says it"
 
 
-def test_the_chief_has_a_job_of_its_own_and_the_first_worker_that_is_done_ends_that_of_the_others(
-    tmp_path: Path,
-) -> None:
+def test_the_chief_has_a_job_of_its_own(tmp_path: Path) -> None:
     objects = rendered(tmp_path)
     chief, others = only(objects, "Job", "small-chief")["spec"], only(objects, "Job", "small-worker")["spec"]
     assert (chief["completions"], chief["parallelism"], chief["maxFailedIndexes"]) == (1, 1, 0)
     assert (others["completions"], others["parallelism"]) == (2, 2)
-    assert others["successPolicy"] == {"rules": [{"succeededCount": 1}]}
     assert "maxFailedIndexes" not in others, "a fleet that is scaled has another limit"
+
+
+@pytest.mark.parametrize(
+    ("update", "enough"),
+    [
+        ({"mode": "sync"}, 2),
+        ({"mode": "sync", "quorum": 2}, 1),
+        ({"mode": "sync", "quorum": 1}, 1),
+        ({"mode": "async"}, 1),
+    ],
+    ids=["spare", "quorum", "chief", "async"],
+)
+def test_the_job_of_the_workers_needs_the_end_of_those_that_make_a_step(
+    tmp_path: Path, update: Object, enough: int
+) -> None:
+    """A spare that found no node keeps no Job from its end."""
+    objects = rendered(tmp_path, fleet={"ps": 2, "workers": 3, "spares": 2}, update=update)
+    assert only(objects, "Job", "small-worker")["spec"]["successPolicy"] == {"rules": [{"succeededCount": enough}]}
 
 
 def test_a_fleet_of_one_worker_is_its_chief(tmp_path: Path) -> None:
@@ -216,50 +231,6 @@ def test_pods_know_their_index_and_their_name_in_dns(tmp_path: Path) -> None:
         assert ("PSFLEET_START" in names) == (component == "chief"), "the attempt is that of its Job"
         assert ("PSFLEET_ON_SIGTERM" in names) == (component != "ps")
     assert [at.host for at in addresses(parse_job(JOB))] == ["small-ps-0.small", "small-ps-1.small"]
-
-
-def by_component(objects: list[Object]) -> dict[str, Object]:
-    """The specs of the pods of ps, chief and workers."""
-    return dict(zip(("ps", "worker", "chief"), pods(objects), strict=True))
-
-
-def test_only_the_chief_runs_where_the_disk_is_and_all_run_where_they_may_write(tmp_path: Path) -> None:
-    specs = by_component(rendered(tmp_path))
-    assert ["affinity" in specs[name] for name in ("ps", "worker", "chief")] == [False, False, True]
-    assert values_of_affinity(specs["chief"]) == ["chief", "results", "tensorboard"]
-    shared = rendered(tmp_path, container={"access_mode": "ReadWriteMany"})
-    assert not any("affinity" in spec for spec in pods(shared))
-    assert only(shared, "PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteMany"]
-    for spec in pods(rendered(tmp_path, checkpoint={"shared": True})):
-        assert values_of_affinity(spec) == ["ps", "chief", "worker", "results", "tensorboard"]
-
-
-def values_of_affinity(spec: Object) -> list[str]:
-    """The components on whose node a pod must run."""
-    [term] = spec["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    [mounting] = term["labelSelector"]["matchExpressions"]
-    found: list[str] = mounting["values"]
-    return found
-
-
-def test_pods_that_may_run_on_any_node_spread_over_nodes_if_these_have_room(tmp_path: Path) -> None:
-    specs = by_component(rendered(tmp_path))
-    for name, counted in (("ps", ["ps"]), ("worker", ["chief", "worker"])):
-        [rule] = specs[name]["topologySpreadConstraints"]
-        assert (rule["topologyKey"], rule["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
-        assert rule["labelSelector"]["matchExpressions"][0]["values"] == counted
-        assert rule["labelSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "small"
-    assert "topologySpreadConstraints" not in specs["chief"], "its node is that of the disk"
-    anywhere = pods(rendered(tmp_path, container={"access_mode": "ReadWriteMany"}))
-    assert all(spec["topologySpreadConstraints"] for spec in anywhere)
-
-
-@pytest.mark.parametrize("is_shared", [False, True])
-def test_only_the_chief_mounts_the_results_unless_the_job_shares_them(tmp_path: Path, is_shared: bool) -> None:
-    for name, spec in by_component(rendered(tmp_path, checkpoint={"shared": is_shared})).items():
-        mounts = is_shared or name == "chief"
-        assert ("results" in [volume["name"] for volume in spec["volumes"]]) == mounts
-        assert ("/out" in [mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]]) == mounts
 
 
 def test_what_a_container_asks_for_is_what_it_may_have(tmp_path: Path) -> None:
