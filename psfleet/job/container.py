@@ -65,8 +65,8 @@ class Container(Section):
     )
     access_mode: Literal["ReadWriteOnce", "ReadWriteMany"] = Field(
         "ReadWriteOnce",
-        description="ReadWriteOnce: that volume is a disk, so all workers run on one node, and with "
-        "`checkpoint.shared` the ps, too; ReadWriteMany: it is a shared file system, and all pods run on any node "
+        description="ReadWriteOnce: that volume is a disk, so all pods that mount it run on one node: the chief, and "
+        "with `checkpoint.shared` all others; ReadWriteMany: it is a shared file system, and all pods run on any node "
         "(Kubernetes).",
     )
     active_secs: PositiveInt = Field(

@@ -98,9 +98,9 @@ class Kubernetes(Pods):
     )
     worker: Pods = Field(default_factory=Pods, description="Of workers and spares only; in the same way.")
     job_labels: dict[str, str] = Field(
-        default_factory=dict, description="Labels of both Jobs, for example `kueue.x-k8s.io/queue-name`."
+        default_factory=dict, description="Labels of all Jobs, for example `kueue.x-k8s.io/queue-name`."
     )
-    job_annotations: dict[str, str] = Field(default_factory=dict, description="Annotations of both Jobs.")
+    job_annotations: dict[str, str] = Field(default_factory=dict, description="Annotations of all Jobs.")
     image_pull_secrets: list[Name] = Field(
         default_factory=list, description="Secrets with the credentials of the images' registries."
     )

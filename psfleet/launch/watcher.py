@@ -204,7 +204,7 @@ class FleetWatcher:
     def _finish(self) -> None:
         """Passes on the rest of the chief's log, then the program's traceback if that is what ended the run."""
         _wait(self._pass_rest, "the rest of the chief's log")
-        if not self._platform.restarts_stopped:
+        if self._gone is None or not self._platform.restarts_stopped:
             _wait(self._running, "every member to end", done=operator.not_)
         code = self._failure.get("exit_code")
         # A chief that was restarted after a bug may have ended well.
@@ -222,9 +222,9 @@ class FleetWatcher:
         return self._tail.is_over
 
     def _running(self) -> str:
-        """The members that have not ended, with their states; empty if all have."""
-        members = self._platform.members(self._job.name)
-        running = [member for member in members if member.role in TRAINING and not member.is_over]
+        """The members that have not ended, with their states; empty if all have. A Job may restart some much later."""
+        members = [m for m in self._platform.members(self._job.name) if m.role in TRAINING and not m.is_over]
+        running = [m for m in members if m.state == "running" or not self._platform.restarts_stopped]
         return ", ".join(f"{member.name} ({member.state})" for member in running)
 
 

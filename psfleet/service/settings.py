@@ -20,6 +20,8 @@ RUN = "PSFLEET_RUN"
 INDEX = "PSFLEET_INDEX"
 COMPLETION_INDEX = "JOB_COMPLETION_INDEX"
 """Set by Kubernetes in the pods of an Indexed Job."""
+FIRST_INDEX = "PSFLEET_FIRST_INDEX"
+"""Added to COMPLETION_INDEX: a Job counts from 0, and the index 0 of workers is the chief's, in a Job of its own."""
 PS = "PSFLEET_PS"
 ADDRESS = "PSFLEET_ADDRESS"
 OUT = "PSFLEET_OUT"
@@ -231,9 +233,10 @@ def _run(text: str) -> str:
 
 def _index(env: Mapping[str, str], tf_config_index: int | None) -> int:
     """The index of this process: of psfleet's own variable, or of an Indexed Job, or of TF_CONFIG; -1 without any."""
-    for name in (INDEX, COMPLETION_INDEX):
-        if env.get(name):
-            return _integer(name, env[name])
+    if env.get(INDEX):
+        return _integer(INDEX, env[INDEX])
+    if env.get(COMPLETION_INDEX):
+        return _integer(COMPLETION_INDEX, env[COMPLETION_INDEX]) + _integer(FIRST_INDEX, env.get(FIRST_INDEX) or "0")
     return -1 if tf_config_index is None else tf_config_index
 
 

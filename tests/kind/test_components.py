@@ -41,7 +41,8 @@ def kustomization(space: Space, name: str, resource: Path, *components: str) -> 
 def test_the_cluster_takes_every_component(space: Space, component: str) -> None:
     folder = kustomization(space, component, K8S / "base", component)
     output = space.kubectl("apply", "--dry-run=server", "-k", folder)
-    assert "job.batch/lenet-worker created (server dry run)" in output
+    for name in ("lenet-ps", "lenet-chief", "lenet-worker"):
+        assert f"job.batch/{name} created (server dry run)" in output
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 from support.kind_fleet import COMMAND_SECS, RECOVERY_SECS, START_SECS, Object, Space, Watcher, index_of, is_alive
 
+from psfleet.manifests.kubernetes.names import COMPONENT
 from psfleet.polling import wait_until
 from psfleet.report.schema import Report
 
@@ -19,6 +20,7 @@ NAME = "long"
 PS, WORKERS, SPARES = 2, 2, 1
 STEPS = 1500
 CHECKPOINT_STEPS = 20
+JOBS = ("ps", "chief", "worker")
 OURS = "--pod-selector=app.kubernetes.io/part-of=psfleet"
 STEPS_ON = 5
 """A fleet that has made so many steps after a fault has got over it."""
@@ -28,7 +30,7 @@ pytestmark = pytest.mark.timeout(RECOVERY_SECS * 3)
 
 @pytest.fixture(scope="module")
 def fleet(shared_space: Space) -> Iterator[Space]:
-    """Trains slowly, on a volume that all nodes mount."""
+    """Trains slowly, with a volume that only one node mounts."""
     space = shared_space
     job = space.job_file(
         NAME,
@@ -36,7 +38,7 @@ def fleet(shared_space: Space) -> Iterator[Space]:
         fleet={"ps": PS, "workers": WORKERS, "spares": SPARES, "max_workers": 5},
         train={"steps": STEPS, "batch_size": 1},
         checkpoint={"every_steps": CHECKPOINT_STEPS, "keep": 3},
-        container={"access_mode": "ReadWriteMany", "active_secs": 3600},
+        container={"active_secs": 3600},
     )
     up = space.start("up", job)
     space.wait_for_step(NAME, 1, START_SECS)
@@ -67,7 +69,7 @@ def uid(pod: Object) -> str:
 
 def events(space: Space) -> list[Object]:
     """What the chief has noted on the volume."""
-    name = space.pod("ps", 0)["metadata"]["name"]
+    name = space.pod("chief", 0)["metadata"]["name"]
     lines = space.kubectl("exec", name, "--", "sh", "-c", "cat /out/events.jsonl 2>/dev/null || true").splitlines()
     return [json.loads(line) for line in lines]
 
@@ -80,7 +82,18 @@ def steps_lost(space: Space) -> int:
 def others(space: Space, component: str, index: int) -> set[str]:
     """The pods of all other places."""
     pods = [pod for pod in space.pods() if is_alive(pod)]
-    return {uid(pod) for pod in pods if not pod["metadata"]["name"].startswith(f"{NAME}-{component}-{index}-")}
+    place = component, index
+    return {uid(pod) for pod in pods if (pod["metadata"]["labels"][COMPONENT], index_of(pod)) != place}
+
+
+def test_a_fleet_with_a_volume_of_one_node_trains_on_several(fleet: Space) -> None:
+    pods = [pod for pod in fleet.pods() if is_alive(pod)]
+    assert fleet.get("pvc", NAME)["spec"]["accessModes"] == ["ReadWriteOnce"]
+    mounting = [pod for pod in pods if any("persistentVolumeClaim" in each for each in pod["spec"]["volumes"])]
+    assert [pod["metadata"]["labels"][COMPONENT] for pod in mounting] == ["chief"]
+    for components in (["ps"], ["chief", "worker"]):
+        nodes = {pod["spec"]["nodeName"] for pod in pods if pod["metadata"]["labels"][COMPONENT] in components}
+        assert len(nodes) == 2, f"{components} are on {nodes}"
 
 
 @pytest.mark.parametrize("index", [1, 2], ids=["worker", "spare"])
@@ -96,7 +109,7 @@ def test_a_deleted_worker_is_replaced_and_costs_no_step(fleet: Space, index: int
 def test_a_worker_without_memory_is_replaced_and_status_says_why(fleet: Space) -> None:
     before = fleet.step(NAME)
     victim = fleet.pod("worker", 1)["metadata"]["name"]
-    fleet.kubectl("exec", victim, "--", "touch", "/out/eat-1")
+    fleet.kubectl("exec", victim, "--", "touch", "/tmp/eat-1")
 
     def status() -> str:
         return fleet.psfleet("status", NAME)
@@ -121,10 +134,10 @@ def test_a_deleted_ps_comes_back_with_another_address_and_costs_steps_since_the_
 
 def test_a_deleted_chief_is_replaced_and_costs_no_step(fleet: Space) -> None:
     before, lost = fleet.step(NAME), steps_lost(fleet)
-    rest = others(fleet, "worker", 0)
-    delete(fleet, "worker", 0)
+    rest = others(fleet, "chief", 0)
+    delete(fleet, "chief", 0)
     fleet.wait_for_step(NAME, before + STEPS_ON)
-    assert others(fleet, "worker", 0) == rest, "nobody else was started again"
+    assert others(fleet, "chief", 0) == rest, "nobody else was started again"
     assert steps_lost(fleet) == lost
 
 
@@ -133,27 +146,43 @@ def test_more_workers_join_and_those_removed_are_not_missed(fleet: Space) -> Non
     wait_until(lambda: fleet.pod("worker", 3)["status"]["phase"], RECOVERY_SECS, "the new pod", done="Running".__eq__)
 
     def joined() -> list[int]:
-        chief = fleet.entries(fleet.pod("worker", 0)["metadata"]["name"])
+        chief = fleet.entries(fleet.pod("chief", 0)["metadata"]["name"])
         tables = [entry for entry in chief if entry.get("event") == "fleet"]
         return [row["index"] for row in tables[-1]["workers"] if row["alive"] and row["step"] > 0] if tables else []
 
     wait_until(joined, RECOVERY_SECS, "worker 3 to take part", done=lambda found: 3 in found, poll_secs=1)
     spec = fleet.job(f"{NAME}-worker")["spec"]
-    assert (spec["completions"], spec["parallelism"]) == (4, 4)
+    assert (spec["completions"], spec["parallelism"]) == (3, 3), "and the chief"
     fleet.psfleet("scale", NAME, "--workers", "2")
     lives(fleet)
     wait_until(
-        lambda: [index_of(pod) for pod in fleet.pods("worker") if is_alive(pod)], RECOVERY_SECS, "two workers",
-        done=[0, 1].__eq__, poll_secs=1,
+        lambda: [index_of(pod) for pod in fleet.pods("worker") if is_alive(pod)], RECOVERY_SECS, "one worker",
+        done=[1].__eq__, poll_secs=1,
     )  # fmt: skip
     assert "expected 2 to 5" in fleet.psfleet("scale", NAME, "--workers", "6", code=64)
 
 
+def node_of_a_ps_only(space: Space) -> str:
+    """A node of a ps on which the chief with its volume is not; if there is none, a ps moves to one."""
+    chief = space.pod("chief", 0)["spec"]["nodeName"]
+
+    def found() -> list[str]:
+        return sorted({pod["spec"]["nodeName"] for pod in space.pods("ps") if is_alive(pod)} - {chief})
+
+    if not found():
+        space.kubectl("cordon", chief)
+        try:
+            delete(space, "ps", 1)
+        finally:
+            space.kubectl("uncordon", chief)
+        lives(space)
+    return found()[0]
+
+
 def test_a_drained_node_costs_no_attempt(fleet: Space) -> None:
-    nodes = {pod["spec"]["nodeName"] for pod in fleet.pods() if is_alive(pod)}
-    node = sorted(nodes)[0]
+    node = node_of_a_ps_only(fleet)
     before = fleet.step(NAME)
-    failed = {name: fleet.job(f"{NAME}-{name}")["status"].get("failed", 0) for name in ("ps", "worker")}
+    failed = {name: fleet.job(f"{NAME}-{name}")["status"].get("failed", 0) for name in JOBS}
     try:
         with Watcher(fleet) as watcher:
             drain = ("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=240s", OURS)
@@ -174,7 +203,7 @@ def test_a_suspended_fleet_is_said_to_be_resumes_and_reaches_its_target(fleet: S
     """The last test, for the run ends with it: the report has an event that an earlier pod of the chief noted."""
     delete(fleet, "ps", 0)
     lives(fleet)
-    names = (f"{NAME}-worker", f"{NAME}-ps")
+    names = [f"{NAME}-{job}" for job in JOBS]
     for name in names:
         fleet.kubectl("patch", "job", name, "--patch", '{"spec": {"suspend": true}}')
     wait_until(lambda: [pod for pod in fleet.pods() if is_alive(pod)], COMMAND_SECS, "no pod", done=lambda p: not p)
@@ -184,7 +213,8 @@ def test_a_suspended_fleet_is_said_to_be_resumes_and_reaches_its_target(fleet: S
     fleet.wait_for_step(NAME, 1, START_SECS)
     lives(fleet)
     up = fleet.processes[0]
-    fleet.kubectl("exec", fleet.pod("worker", 0)["metadata"]["name"], "--", "touch", "/out/released")
+    for place in (("chief", 0), ("worker", 1)):
+        fleet.kubectl("exec", fleet.pod(*place)["metadata"]["name"], "--", "touch", "/tmp/released")
     assert up.wait(2 * START_SECS) == 0, fleet.printed(up)
     assert "suspended" in fleet.printed(up)
     report = Report.read(fleet.folder / "runs" / NAME)

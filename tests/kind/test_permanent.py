@@ -20,12 +20,12 @@ def apply(space: Space, text: str) -> None:
     space.kubectl("apply", "-f", str(path))
 
 
-def failed_at(space: Space, name: str) -> None:
-    """Waits until a Job has failed by its policy, and checks that this came soon after its first failed process."""
+def failed_at(space: Space, name: str, reason: str = "PodFailurePolicy") -> None:
+    """Waits until a Job has failed for a reason, and checks that this came soon after its first failed process."""
     wait_until(lambda: space.condition(name), START_SECS, f"the end of Job {name}", poll_secs=1)
     conditions: list[Object] = space.job(name)["status"]["conditions"]
     ends = [each for each in conditions if each["type"] == "Failed"]
-    assert [each["reason"] for each in ends] == ["PodFailurePolicy"], conditions
+    assert [each["reason"] for each in ends] == [reason], conditions
     pods = space.pods(name.rpartition("-")[2])
     states = [pod["status"]["containerStatuses"][0]["state"] for pod in pods]
     first = min(state["terminated"]["finishedAt"] for state in states if "terminated" in state)
@@ -45,22 +45,24 @@ def assert_nothing_was_retried(space: Space, component: str) -> None:
 def test_a_program_that_fails_ends_the_job_with_its_cause(space: Space, option: str, cause: str) -> None:
     job = space.job_file("broken", {option: 5})
     apply(space, space.rendered(job))
-    failed_at(space, "broken-worker")
+    for component in ("chief", "worker"):
+        failed_at(space, f"broken-{component}")
+        assert_nothing_was_retried(space, component)
     assert cause in space.kubectl("describe", "pods").lower()
     assert cause in space.psfleet("status", "broken").lower()
-    assert_nothing_was_retried(space, "worker")
     printed = space.psfleet("up", job, code=70)
     assert cause in printed.lower(), "a launcher that attaches later must name the cause, too"
 
 
 @pytest.mark.timeout(600)
-def test_a_bad_job_file_ends_both_jobs_with_its_cause(space: Space) -> None:
+def test_a_bad_job_file_ends_all_jobs_with_its_cause(space: Space) -> None:
     job = space.job_file("wrong")
     text = space.rendered(job)
     apply(space, text.replace('"batch_size":1', '"batch_size":"many"'))
-    for name in ("wrong-ps", "wrong-worker"):
-        failed_at(space, name)
-        assert_nothing_was_retried(space, name.rpartition("-")[2])
+    # A worker that is refused ends only itself; this is the only one besides the chief.
+    for component, reason in (("ps", "PodFailurePolicy"), ("chief", "PodFailurePolicy"), ("worker", "FailedIndexes")):
+        failed_at(space, f"wrong-{component}", reason)
+        assert_nothing_was_retried(space, component)
     assert "train.batch_size is 'many'" in space.kubectl("describe", "pods")
     assert "train.batch_size is 'many'" in space.psfleet("status", "wrong")
 

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.core
 
 RUN_SECS = 900.0
+JOBS = ("lenet-ps", "lenet-chief", "lenet-worker")
 
 
 @pytest.mark.timeout(RUN_SECS + 300)
@@ -30,14 +31,14 @@ def test_the_manifests_of_the_tree_train_the_example(space: Space) -> None:
     space.kubectl("apply", "-f", str(manifests))
 
     def ends() -> list[str]:
-        return [space.condition(name) for name in ("lenet-ps", "lenet-worker")]
+        return [space.condition(name) for name in JOBS]
 
-    wait_until(ends, RUN_SECS, "both Jobs to end", done=all, poll_secs=2)
-    assert ends() == ["Complete", "Complete"]
+    wait_until(ends, RUN_SECS, "all Jobs to end", done=all, poll_secs=2)
+    assert ends() == ["Complete"] * 3
     codes = exit_codes(space.pods())
     assert len(codes) >= 3, "both ps and the chief, at least"
     assert set(codes.values()) == {0}, codes
-    chief = next(name for name in codes if name.startswith("lenet-worker-0"))
+    chief = next(name for name in codes if name.startswith("lenet-chief-0"))
     evaluations = [entry for entry in space.entries(chief) if entry.get("event") == "evaluation"]
     assert evaluations[-1]["metrics"]["accuracy"] > 0.97
 

@@ -44,7 +44,10 @@ def _apply(content: Object, operation: Mapping[str, Any]) -> None:
     for part in path:
         at = at[int(part)] if isinstance(at, list) else at[part]
     kind = operation["op"]
-    key: Any = int(last) if isinstance(at, list) else last
+    key: Any = last
+    if isinstance(at, list):
+        key = len(at) if last == "-" else int(last)
+        assert key <= len(at), f"{operation['path']} is behind the end of the list"
     if kind == "remove":
         del at[key]
     elif kind == "add" and isinstance(at, list):

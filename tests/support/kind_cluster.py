@@ -11,11 +11,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 HOME = ROOT / ".kind"
-"""Its kubeconfig, and the folder that all nodes share."""
+"""Its kubeconfig."""
 NAME = "psfleet"
 NODE_IMAGE = os.environ.get("KIND_NODE_IMAGE") or "kindest/node:v1.34.0"
 IMAGES = ("psfleet-ps:latest", "psfleet-worker:latest")
-SHARED = "/shared"
+CONFIGURATION = {
+    "kind": "Cluster",
+    "apiVersion": "kind.x-k8s.io/v1alpha4",
+    "nodes": [{"role": role} for role in ("control-plane", "worker", "worker")],
+}
+"""Nodes share no folder: a volume is a folder of the node on which it is mounted first."""
 CREATE_SECS = 600
 LOAD_SECS = 900
 COMMAND_SECS = 120
@@ -35,16 +40,13 @@ def is_up() -> bool:
 def up() -> None:
     """Makes the cluster if it is not there, and loads the images of this tree into it."""
     if not is_up():
-        shared = HOME / "shared"
-        shared.mkdir(parents=True, exist_ok=True)
-        shared.chmod(0o777)
+        HOME.mkdir(parents=True, exist_ok=True)
         configuration = HOME / "cluster.json"
-        configuration.write_text(json.dumps(_configuration(shared)))
+        configuration.write_text(json.dumps(CONFIGURATION))
         _run(
             "kind", "create", "cluster", "--name", NAME, "--image", NODE_IMAGE, "--config", str(configuration),
             "--kubeconfig", str(kubeconfig()), "--wait", "300s", secs=CREATE_SECS,
         )  # fmt: skip
-        _share_volumes()
     workers = ",".join(f"{NAME}-worker{suffix}" for suffix in ("", "2"))
     _run("kind", "load", "docker-image", *IMAGES, "--name", NAME, "--nodes", workers, secs=LOAD_SECS)
 
@@ -53,25 +55,6 @@ def down() -> None:
     """Removes the cluster and all that it left."""
     _run("kind", "delete", "cluster", "--name", NAME, "--kubeconfig", str(kubeconfig()), secs=CREATE_SECS)
     shutil.rmtree(HOME, ignore_errors=True)
-
-
-def _configuration(shared: Path) -> dict[str, object]:
-    mounts = [{"hostPath": str(shared), "containerPath": SHARED}]
-    nodes = [{"role": role, "extraMounts": mounts} for role in ("control-plane", "worker", "worker")]
-    return {"kind": "Cluster", "apiVersion": "kind.x-k8s.io/v1alpha4", "nodes": nodes}
-
-
-def _share_volumes() -> None:
-    """Has the cluster's provisioner make volumes that all nodes mount: a fleet is spread over them, and one drained."""
-    content = json.dumps({"data": {"config.json": json.dumps({"sharedFileSystemPath": SHARED})}})
-    where = ("--kubeconfig", str(kubeconfig()), "--namespace", "local-path-storage")
-    deployment = "deployment/local-path-provisioner"
-    for arguments in (
-        ("patch", "configmap", "local-path-config", "--type", "merge", "--patch", content),
-        ("rollout", "restart", deployment),
-        ("rollout", "status", deployment, f"--timeout={COMMAND_SECS}s"),
-    ):
-        _run("kubectl", *where, *arguments, secs=COMMAND_SECS + 10)
 
 
 def _run(*command: str, secs: float) -> str:

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 import yaml
 
+from psfleet.manifests.kubernetes.names import COMPLETION_INDEX, COMPONENT, FIRST_INDEX
 from psfleet.polling import wait_until
 from support.kind_user import make_user
 
@@ -26,6 +27,9 @@ START_SECS = 300.0
 """From `up` to the first step; TensorFlow's import alone takes a minute of a crowded machine."""
 RECOVERY_SECS = 240.0
 """From a fault to the next step: the Job waits 10 s, 20 s, … before it makes a pod again."""
+
+OF_FLEET = f"{COMPONENT} in (ps,chief,worker)"
+"""Selects the pods that train."""
 
 Object = dict[str, Any]
 
@@ -100,15 +104,13 @@ class Space:
         return found
 
     def pods(self, component: str = "") -> list[Object]:
-        """The pods of ps and workers, or of one of them, in the order of their indices."""
-        chosen = (
-            f"app.kubernetes.io/component={component}" if component else "app.kubernetes.io/component in (ps,worker)"
-        )
+        """The pods of ps, chief and workers, or of one of them, in the order of their indices."""
+        chosen = f"app.kubernetes.io/component={component}" if component else OF_FLEET
         found: list[Object] = self.get("pods", "-l", chosen)["items"]
         return sorted(found, key=lambda pod: (pod["metadata"]["name"], pod["metadata"]["creationTimestamp"]))
 
     def pod(self, component: str, index: int) -> Object:
-        """The pod of an index that was not deleted and has not ended."""
+        """The pod of a ps or worker that was not deleted and has not ended."""
 
         def look() -> list[Object]:
             return [pod for pod in self.pods(component) if index_of(pod) == index and is_alive(pod)]
@@ -132,7 +134,7 @@ class Space:
 
     def step(self, name: str) -> int:
         """The last step that the chief of a fleet has logged; -1: none yet."""
-        chief = [pod for pod in self.pods("worker") if index_of(pod) == 0]
+        chief = self.pods("chief")
         entries = self.entries(chief[-1]["metadata"]["name"]) if chief else []
         return max([entry["step"] for entry in entries if entry.get("event") == "progress"], default=-1)
 
@@ -174,14 +176,14 @@ class Space:
 
 
 class Watcher:
-    """Remembers the last state of every pod of ps and workers, also of those that are removed."""
+    """Remembers the last state of every pod of ps, chief and workers, also of those that are removed."""
 
     def __init__(self, space: Space) -> None:
         self._space = space
         self._file = space.folder / "pods.json"
 
     def __enter__(self) -> Self:
-        chosen = ("-l", "app.kubernetes.io/component in (ps,worker)")
+        chosen = ("-l", OF_FLEET)
         command = ["kubectl", "get", "pods", "--watch", *chosen, "-o", "json"]
         with self._file.open("w") as output:
             self._process = subprocess.Popen(command, stdout=output, env=self._space.environment)
@@ -229,8 +231,9 @@ def made_space(kubeconfig: Path, folder: Path) -> Iterator[Space]:
 
 
 def index_of(pod: Object) -> int:
-    """The index of a pod in its Job."""
-    return int(pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"])
+    """The index of a ps or worker, from that of its pod in its Job."""
+    labels = pod["metadata"]["labels"]
+    return FIRST_INDEX[labels[COMPONENT]] + int(labels[COMPLETION_INDEX])
 
 
 def is_alive(pod: Object) -> bool:

@@ -1,7 +1,7 @@
 """Runs ten jobs one after the other on a kind cluster: `make kind-runs`. Exits with 0 if every run counts.
 
-A run counts if `psfleet up` exits 0 with a verified checkpoint, both Jobs are Complete, and every pod that ever was
-exited 0, also those that the success of the chief removed.
+A run counts if `psfleet up` exits 0 with a verified checkpoint, and every pod that ever was exited 0, also those
+that their Job removed when it was complete.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any
 
 from psfleet.errors import UsageError
 from psfleet.launch.kubernetes.api import Cluster
-from psfleet.launch.kubernetes.jobs import failed_indexes, is_suspended, place_of, verdict
+from psfleet.launch.kubernetes.jobs import failed_indexes, is_suspended, num_indexes, place_of, verdict
 from psfleet.launch.kubernetes.pods import Pod, one_line
 
 logger = logging.getLogger("psfleet.launch")
@@ -80,12 +80,13 @@ class WaitReasons:
 
     def _of_pod(self, pod: Pod) -> str:
         reason = start_problem(self._events(pod.uid))
-        return reason if reason or pod.has_node else self._of_claims(pod.fleet)
+        return reason if reason or pod.has_node else self._of_claims(pod)
 
-    def _of_claims(self, fleet: str) -> str:
-        """Why a volume of a fleet is not there; the scheduler waits for it without a word."""
-        for claim in self._cluster.claims(fleet):
-            if claim.status.phase == "Pending":
+    def _of_claims(self, pod: Pod) -> str:
+        """Why a volume of a fleet that a pod mounts is not there; the scheduler waits for it without a word."""
+        names = pod.claims
+        for claim in self._cluster.claims(pod.fleet) if names else ():
+            if claim.metadata.name in names and claim.status.phase == "Pending":
                 reason = start_problem(self._events(claim.metadata.uid))
                 if reason or self._lasts(claim.metadata.uid):
                     return f"PersistentVolumeClaim {claim.metadata.name} is not bound" + (reason and f": {reason}")
@@ -119,7 +120,7 @@ def lacks_pods(job: Any, pods: Sequence[Pod]) -> bool:
     if is_suspended(job) or verdict(job) is not None:
         return False
     served = {pod.index for pod in pods if not pod.has_failed}
-    return bool(set(range(job.spec.completions)) - served - failed_indexes(job))
+    return bool(set(range(num_indexes(job))) - served - failed_indexes(job))
 
 
 def creation_problem(events: Sequence[Any], newest_pod: float) -> str:

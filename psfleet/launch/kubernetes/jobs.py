@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from psfleet.manifests.kubernetes.names import COMPONENT, INSTANCE
+from psfleet.manifests.kubernetes.names import COMPONENT, INSTANCE, PROGRAM_VOLUME
 
 SUSPENDED = "the Job is suspended: it waits until a user resumes it"
+
+
+COMPLETE = "Complete"
+"""Condition of a Job that has succeeded."""
 
 
 def place_of(job: Any) -> tuple[str, str]:
     """The fleet and the component that a V1Job runs."""
     return job.metadata.labels[INSTANCE], job.metadata.labels[COMPONENT]
+
+
+def num_indexes(job: Any) -> int:
+    """How many indexes a V1Job runs; a Job without parallelism, of a fleet that was scaled to its chief, runs none."""
+    return int(min(job.spec.completions, job.spec.parallelism))
 
 
 def failed_indexes(job: Any) -> set[int]:
@@ -28,4 +37,16 @@ def is_suspended(job: Any) -> bool:
 def verdict(job: Any) -> Any:
     """The condition that ended a V1Job: Complete or Failed; None while it runs."""
     conditions = job.status.conditions or ()
-    return next((each for each in conditions if each.type in ("Complete", "Failed") and each.status == "True"), None)
+    return next((each for each in conditions if each.type in (COMPLETE, "Failed") and each.status == "True"), None)
+
+
+def is_complete(job: Any) -> bool:
+    """Whether a V1Job has succeeded."""
+    ended = verdict(job)
+    return ended is not None and ended.type == COMPLETE
+
+
+def program_items(job: Any) -> list[dict[str, str]] | None:
+    """The `items` of the volume with the training program's files in the pods of a V1Job; None: they have none."""
+    volumes = [volume for volume in job.spec.template.spec.volumes or () if volume.name == PROGRAM_VOLUME]
+    return [{"key": item.key, "path": item.path} for item in volumes[0].config_map.items] if volumes else None

@@ -16,15 +16,17 @@ from psfleet.job.job import Job, job_from_json
 from psfleet.launch.kubernetes.api import Cluster, translate_errors
 from psfleet.launch.kubernetes.events import WaitReasons
 from psfleet.launch.kubernetes.exec import execute
+from psfleet.launch.kubernetes.jobs import place_of, program_items
+from psfleet.launch.kubernetes.members import members_of, scaled_away
 from psfleet.launch.kubernetes.objects import FleetObjects
-from psfleet.launch.kubernetes.pods import Pod, members_of, pods_of, scaled_away
+from psfleet.launch.kubernetes.pods import Pod, pods_of
 from psfleet.launch.kubernetes.renewal import Renewal
 from psfleet.launch.platform import Member, Request
 from psfleet.manifests import container
-from psfleet.manifests.kubernetes.names import JOB_KEY, PS, RESULTS, WORKER, component_name
+from psfleet.manifests.kubernetes.names import CHIEF, FIRST_INDEX, JOB_KEY, RESULTS, WORKER, component_name
 from psfleet.manifests.kubernetes.pod_settings import apply_placement
 from psfleet.manifests.kubernetes.pod_template import reader
-from psfleet.manifests.kubernetes.render import manifests_text, render
+from psfleet.manifests.kubernetes.render import manifests_text, render, workers_job
 from psfleet.manifests.kubernetes.tls_secrets import ensure_certificates, tls_secrets
 from psfleet.polling import wait_until
 
@@ -53,7 +55,7 @@ PACK = (
 
 
 class Kubernetes:
-    """A `Platform` in a namespace of a cluster; each fleet is two Jobs and the objects that they need."""
+    """A `Platform` in a namespace of a cluster; each fleet is up to three Jobs and the objects that they need."""
 
     noun = "pod"
     look_secs = 1.0
@@ -84,12 +86,13 @@ class Kubernetes:
         objects = render(job, request.job_file) + tls_secrets(job)
         self._objects.require_own(job.name, objects)
         self.remove(job.name, results=request.fresh)
-        last = ("Job", component_name(job.name, WORKER))
-        workers = next(each for each in objects if (each["kind"], each["metadata"]["name"]) == last)
-        # The workers' Job is created last, because its pods need the other objects.
-        others = [each for each in objects if each is not workers]
+        # The Jobs of workers are created last, because their pods need the other objects. Without the chief's, which
+        # owns the rest, there is no fleet.
+        last = [("Job", component_name(job.name, component)) for component in (WORKER, CHIEF)]
+        places = {name: place for place, name in enumerate(last, start=1)}
+        *others, chief = sorted(objects, key=lambda each: places.get((each["kind"], each["metadata"]["name"]), 0))
         self._objects.apply(job.name, others)
-        (owner,) = self._objects.apply(job.name, [workers])
+        (owner,) = self._objects.apply(job.name, [chief])
         self._objects.set_owner([each for each in others if each["kind"] != VOLUME[1]], owner)
         self._renewals[job.name] = Renewal(self._cluster, self._objects, job)
 
@@ -132,7 +135,7 @@ class Kubernetes:
 
     def stop(self, chief: Member, timeout_secs: float) -> None:
         """See `Platform`. The pod is not deleted: that sends SIGTERM, at which a chief ends without ending the run."""
-        for _ in execute(self._cluster, chief.name, WORKER, INTERRUPT):
+        for _ in execute(self._cluster, chief.name, CHIEF, INTERRUPT):
             continue
         limit = math.ceil(timeout_secs) + REMOVAL_SECS
 
@@ -145,7 +148,7 @@ class Kubernetes:
     def log(self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """See `Platform`. Each pod has its own log; without `follow` and `tail`, the logs of all pods of the index."""
         if follow or tail is not None:
-            return self._cluster.log(member.name, PS if member.role == PS else WORKER, tail, follow)
+            return self._cluster.log(member.name, member.role, tail, follow)
         return self._log_of_index(member)
 
     def has_results(self, name: str) -> bool:
@@ -159,11 +162,18 @@ class Kubernetes:
             yield iter([execute(self._cluster, pod, RESULTS, PACK)])
 
     def scale(self, job: Job, workers: int) -> None:
-        """See `Platform`."""
-        name = component_name(job.name, WORKER)
-        patch = {"spec": {"completions": workers, "parallelism": workers}}
-        with translate_errors(f"scale Job {name}"):
-            self._cluster.batch.patch_namespaced_job(name, self._cluster.namespace, patch)
+        """See `Platform`. A fleet that began with its chief alone has no Job of other workers yet."""
+        name, others = component_name(job.name, WORKER), workers - 1
+        jobs = {place_of(each)[1]: each for each in self._cluster.jobs(job.name)}
+        if WORKER in jobs:
+            # A Job that needs no completion is complete, and would not start anything again.
+            spec = {"parallelism": others, **({"completions": others} if others else {})}
+            with translate_errors(f"scale Job {name}"):
+                self._cluster.batch.patch_namespaced_job(name, self._cluster.namespace, {"spec": spec})
+        elif others:
+            content = workers_job(job, program_items(jobs[CHIEF]), others)
+            self._objects.apply(job.name, [content])
+            self._objects.set_owner([content], jobs[CHIEF])
 
     def remove(self, name: str, results: bool) -> bool:
         """See `Platform`. Waits until the pods and the volume are gone."""
@@ -181,9 +191,8 @@ class Kubernetes:
 
     def _log_of_index(self, member: Member) -> Iterator[str]:
         """The logs of all pods of an index, older ones first; pods that failed are kept until their Job is deleted."""
-        place = PS if member.role == PS else WORKER, member.index
         for pod in pods_of(self._cluster.pods(member.fleet)):
-            if (pod.component, pod.index) == place:
+            if (pod.component, FIRST_INDEX[pod.component] + pod.index) == (member.role, member.index):
                 yield from self._cluster.log(pod.name, pod.component)
 
     @cached_property

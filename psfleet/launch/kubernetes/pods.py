@@ -1,15 +1,18 @@
-"""The pods and Jobs of fleets in Kubernetes, as members."""
+"""The pods of fleets in Kubernetes: the states of their processes, and why these do not start or have failed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import Any
 
-from psfleet.errors import DONE, LOST_PEERS, PERMANENT_CODES, cause_of_end
-from psfleet.launch.kubernetes.jobs import SUSPENDED, failed_indexes, is_suspended, place_of, verdict
-from psfleet.launch.platform import Member, out_of_memory
-from psfleet.manifests.kubernetes.names import COMPLETION_INDEX, COMPONENT, INSTANCE, PS, WORKER, component_name
+from psfleet.errors import DONE, cause_of_end
+from psfleet.launch.platform import out_of_memory
+from psfleet.manifests.kubernetes.names import (
+    COMPLETION_INDEX,
+    COMPONENT,
+    INSTANCE,
+    TRAINING,
+)
 from psfleet.service.logs import parse_line
 
 FAILURE_COUNTS = ("batch.kubernetes.io/job-index-failure-count", "batch.kubernetes.io/job-index-ignored-failure-count")
@@ -22,7 +25,7 @@ OUT_OF_MEMORY = "OOMKilled"
 
 
 class Pod:
-    """A pod of a ps or a worker at one moment."""
+    """A pod of a ps or a worker at one moment; its `index` is the completion index in its Job."""
 
     def __init__(self, content: Any) -> None:
         self.content = content
@@ -53,6 +56,12 @@ class Pod:
     def has_node(self) -> bool:
         """Whether a node was chosen for it."""
         return bool(self.content.spec.node_name)
+
+    @property
+    def claims(self) -> set[str]:
+        """The names of the PersistentVolumeClaims that it mounts."""
+        sources = (volume.persistent_volume_claim for volume in self.content.spec.volumes or ())
+        return {source.claim_name for source in sources if source is not None}
 
     @property
     def awaits_container(self) -> bool:
@@ -128,104 +137,8 @@ class Pod:
 
 def pods_of(contents: Iterable[Any]) -> list[Pod]:
     """The pods of ps and workers among V1Pods: by fleet, role and index, older ones first."""
-    pods = [pod for pod in map(Pod, contents) if pod.component in (PS, WORKER) and pod.index >= 0]
+    pods = [pod for pod in map(Pod, contents) if pod.component in TRAINING and pod.index >= 0]
     return sorted(pods, key=lambda pod: (pod.fleet, pod.component, pod.index, pod.created, pod.name))
-
-
-def members_of(jobs: Iterable[Any], pods: Sequence[Pod], reasons: Mapping[str, str] | None = None) -> list[Member]:
-    """The members of fleets: one for each index of each V1Job, with the newest of its pods if there is one.
-
-    Args:
-        reasons: Why pods are missing or wait, by the uid of the V1Job or of the pod.
-    """
-    places = [(job, index) for job in sorted(jobs, key=place_of) for index in range(job.spec.completions)]
-    return [_member(job, index, pods, reasons or {}) for job, index in places]
-
-
-def scaled_away(jobs: Iterable[Any], pods: Sequence[Pod]) -> list[Member]:
-    """One member for each index with a pod that is no longer among the completions of its V1Job."""
-    return [
-        _member(job, index, pods, {})
-        for job in jobs
-        for index in sorted({pod.index for pod in pods if (pod.fleet, pod.component) == place_of(job)})
-        if index >= job.spec.completions
-    ]
-
-
-def _member(job: Any, index: int, all_pods: Sequence[Pod], reasons: Mapping[str, str]) -> Member:
-    """The member of one index of a V1Job, from the Job and, if there is one, from the newest pod of that index."""
-    pods = [pod for pod in all_pods if (pod.fleet, pod.component, pod.index) == (*place_of(job), index)]
-    member = _of_job(job, index)
-    if pods:
-        member = _of_pods(member, job, pods, reasons)
-    elif not member.problem:
-        member = replace(member, problem=reasons.get(job.metadata.uid, ""))
-    if is_suspended(job) and (not pods or pods[-1].is_over):
-        member = replace(member, state="suspended")
-    ended = verdict(job)
-    if member.role == "chief" and ended is None:
-        # Until its Job has ended, a chief is over only if its index failed: after a success the Job still removes the
-        # other pods, and after a failure it makes a new pod, or ends.
-        return replace(member, is_over=index in failed_indexes(job))
-    return _with_verdict(member, ended)
-
-
-def _of_job(job: Any, index: int) -> Member:
-    """The member of an index as its V1Job describes it, without a pod."""
-    name, component = place_of(job)
-    has_ended = verdict(job) is not None
-    return Member(
-        fleet=name,
-        role=PS if component == PS else "chief" if index == 0 else WORKER,
-        index=index,
-        name=component_name(name, component),
-        # After the success of the chief, its Job removes the pods of the workers that still run.
-        state="removed" if has_ended else "waiting",
-        created=float(job.metadata.creation_timestamp.timestamp()),
-        is_over=has_ended or index in failed_indexes(job),
-        problem=SUSPENDED if is_suspended(job) else "",
-        is_held=is_suspended(job),
-    )
-
-
-def _of_pods(member: Member, job: Any, pods: Sequence[Pod], reasons: Mapping[str, str]) -> Member:
-    """A member of a V1Job, completed from the pods of its index, older ones first."""
-    pod = pods[-1]
-    return replace(
-        member,
-        name=pod.name,
-        state=pod.state(),
-        started=pod.started,
-        # The status of an evicted pod may lack its process.
-        exit_code=LOST_PEERS if pod.exit_code is None and pod.cause() else pod.exit_code,
-        cause=pod.cause(),
-        restarts=pod.failures_before,
-        is_over=member.is_over or pod.exit_code == DONE or pod.exit_code in PERMANENT_CODES,
-        health=pod.health(),
-        problem=member.problem or _problem(job, pod, reasons),
-        is_held=member.is_held or pod.is_held,
-        needs_user=not is_suspended(job) and pod.problem().partition(":")[0] in NEEDS_USER,
-        # The newest of the earlier pods that are still there.
-        note=next((each.cause() for each in reversed(pods[:-1]) if each.is_out_of_memory), ""),
-    )
-
-
-def _problem(job: Any, pod: Pod, reasons: Mapping[str, str]) -> str:
-    """Why the newest pod of an index does not start or, if it has failed, why it is not replaced."""
-    if not pod.is_over:
-        return pod.problem() or reasons.get(pod.uid, "")
-    return reasons.get(job.metadata.uid, "") if pod.has_failed and pod.index not in failed_indexes(job) else ""
-
-
-def _with_verdict(member: Member, ended: Any) -> Member:
-    """Completes a member whose Job has ended: without a failure of its own, it ended as the Job did."""
-    if ended is None:
-        return member
-    if ended.type == "Complete":
-        return member if member.exit_code is not None else replace(member, exit_code=DONE)
-    if member.has_failed:
-        return member
-    return replace(member, exit_code=LOST_PEERS, cause=f"Job failed: {ended.reason}: {one_line(ended.message or '')}")
 
 
 def _last_message(text: str) -> str:

@@ -14,10 +14,20 @@ OF_PSFLEET = {"app.kubernetes.io/name": "psfleet", PART_OF: "psfleet", MANAGED_B
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 CONTROLLER_UID = "batch.kubernetes.io/controller-uid"
 """Label of the pods of an Indexed Job."""
-PS, WORKER, RESULTS = "ps", "worker", "results"
-"""Components: the two Jobs, and the pod that reads the volume."""
+PS, CHIEF, WORKER, RESULTS = "ps", "chief", "worker", "results"
+"""Components: the Jobs of the ps, of worker 0, and of the other workers; and the pod that reads the volume."""
+TRAINING = (PS, CHIEF, WORKER)
+FIRST_INDEX = {PS: 0, CHIEF: 0, WORKER: 1}
+"""Index of a ps or worker that has the completion index 0 of its Job, by component."""
 JOB_KEY = "job.json"
 """Key of the resolved job in the fleet's ConfigMap."""
+PROGRAM_VOLUME = "program"
+"""Volume of a worker's pod with the files of `program_map`."""
+
+
+def role_of(component: str) -> str:
+    """The role of a Job's pods, ps or worker: image, limits, certificate, ServiceAccount and settings are by role."""
+    return PS if component == PS else WORKER
 
 
 def labels(name: str, component: str | None = None) -> dict[str, str]:
@@ -38,7 +48,7 @@ def selector_text(selected: dict[str, str]) -> str:
 
 
 def component_name(name: str, component: str) -> str:
-    """Name of the Job and of the ServiceAccount of a component."""
+    """Name of the Job of a component, and of the ServiceAccount of a role."""
     return f"{name}-{component}"
 
 

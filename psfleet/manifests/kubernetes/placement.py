@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from psfleet.job.job import Job
-from psfleet.manifests.kubernetes.names import COMPONENT, PS, RESULTS, WORKER, selector
+from psfleet.manifests.kubernetes.names import CHIEF, COMPONENT, PS, RESULTS, TRAINING, WORKER, selector
 
 Object = dict[str, Any]
 
@@ -15,12 +15,12 @@ TENSORBOARD = "tensorboard"
 """The component of k8s/components/tensorboard, whose pod reads the volume."""
 
 
-def mounts_results(job: Job, role: str) -> bool:
-    """Whether the pods of a role mount the volume. The ps only do if all of them write to it.
+def mounts_results(job: Job, component: str) -> bool:
+    """Whether the pods of a component mount the volume: the chief's, and the others if the job says that they do.
 
-    Worker 0 needs it as the chief, and all pods of an Indexed Job have the same volumes.
+    The chief has a Job of its own, because all pods of a Job have the same volumes.
     """
-    return role == WORKER or job.checkpoint.shared
+    return component == CHIEF or job.checkpoint.shared
 
 
 def same_node_affinity(job: Job) -> Object:
@@ -29,18 +29,20 @@ def same_node_affinity(job: Job) -> Object:
     The first pod, and the reader of a fleet that is down, have the labels themselves: the scheduler lets a pod whose
     term only matches itself on any node.
     """
-    roles = [role for role in (PS, WORKER) if mounts_results(job, role)]
-    mounting = {"key": COMPONENT, "operator": "In", "values": [*roles, RESULTS, TENSORBOARD]}
+    training = [component for component in TRAINING if mounts_results(job, component)]
+    mounting = {"key": COMPONENT, "operator": "In", "values": [*training, RESULTS, TENSORBOARD]}
     pods = {"matchLabels": selector(job.name), "matchExpressions": [mounting]}
     term = {"topologyKey": NODE, "labelSelector": pods}
     return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
 
 
-def spread(job: Job, role: str) -> Object:
-    """The pods of a role on as many nodes as have room for them: a node that is lost takes few of them."""
+def spread(job: Job, component: str) -> Object:
+    """The ps, or all workers, on as many nodes as have room for them: a node that is lost takes few of them."""
+    alike = [PS] if component == PS else [CHIEF, WORKER]
+    counted = {"key": COMPONENT, "operator": "In", "values": alike}
     return {
         "maxSkew": 1,
         "topologyKey": NODE,
         "whenUnsatisfiable": "ScheduleAnyway",
-        "labelSelector": {"matchLabels": selector(job.name, role)},
+        "labelSelector": {"matchLabels": selector(job.name), "matchExpressions": [counted]},
     }

@@ -10,20 +10,22 @@ from psfleet.job.container import Limits
 from psfleet.job.job import Job
 from psfleet.manifests import container
 from psfleet.manifests.kubernetes.names import (
+    CHIEF,
     COMPLETION_INDEX,
     CONTROLLER_UID,
+    FIRST_INDEX,
     JOB_KEY,
+    PROGRAM_VOLUME,
     PS,
     RESULTS,
-    WORKER,
     addresses,
     component_name,
     labels,
     program_map,
+    role_of,
     tls_secret,
 )
 from psfleet.manifests.kubernetes.placement import mounts_results, same_node_affinity, spread
-from psfleet.manifests.kubernetes.program_configmap import Files
 from psfleet.service import settings
 from psfleet.service.probes import PROBE_FAILURES, PROBE_LIMIT_SECS, PROBE_SECS, START_PROBE_SECS
 
@@ -34,12 +36,14 @@ READER_SECS = 3600
 """Lifetime of a reader pod: it ends even if psfleet was killed before it deleted the pod."""
 
 
-def template(job: Job, role: str, files: Files | None) -> Object:
-    """The pod template of the ps or of the workers.
+def template(job: Job, component: str, program: list[Object] | None) -> Object:
+    """The pod template of a component's Job.
 
     Args:
-        files: Of the training program, which only workers read; None: it is in the image.
+        program: The `items` of the volume with the training program's files, which only workers read; None: it is in
+            the image.
     """
+    role = role_of(component)
     spec: Object = {
         "serviceAccountName": component_name(job.name, role),
         "automountServiceAccountToken": False,
@@ -49,14 +53,14 @@ def template(job: Job, role: str, files: Files | None) -> Object:
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": math.ceil(job.deadlines.stop_secs),
         "securityContext": pod_security(),
-        "containers": [_container(job, role, files)],
-        "volumes": _volumes(job, role, files),
+        "containers": [_container(job, component, program)],
+        "volumes": _volumes(job, component, program),
     }
-    if mounts_results(job, role) and job.container.access_mode == "ReadWriteOnce":
+    if mounts_results(job, component) and job.container.access_mode == "ReadWriteOnce":
         spec["affinity"] = same_node_affinity(job)
     else:
-        spec["topologySpreadConstraints"] = [spread(job, role)]
-    return {"metadata": {"labels": labels(job.name, role)}, "spec": spec}
+        spec["topologySpreadConstraints"] = [spread(job, component)]
+    return {"metadata": {"labels": labels(job.name, component)}, "spec": spec}
 
 
 def pod_security() -> Object:
@@ -114,15 +118,15 @@ def reader(job: Job, name: str) -> Object:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 
-def _container(job: Job, role: str, files: Files | None) -> Object:
-    limits: Limits = getattr(job.container, role)
+def _container(job: Job, component: str, program: list[Object] | None) -> Object:
+    limits: Limits = getattr(job.container, role_of(component))
     health = {**_probe(job), "timeoutSeconds": PROBE_LIMIT_SECS}
     open_ports = {**ports(job), "metrics": container.METRICS_PORT}
     return {
-        "name": role,
-        "image": job.container.ps_image if role == PS else job.container.worker_image,
+        "name": component,
+        "image": job.container.ps_image if component == PS else job.container.worker_image,
         "imagePullPolicy": "IfNotPresent",
-        "env": _environment(job, role),
+        "env": _environment(job, component),
         "ports": [{"name": name, "containerPort": port} for name, port in open_ports.items()],
         "resources": resources(limits),
         "securityContext": container_security(),
@@ -136,7 +140,7 @@ def _container(job: Job, role: str, files: Files | None) -> Object:
         "livenessProbe": {**health, "periodSeconds": PROBE_SECS, "failureThreshold": PROBE_FAILURES},
         # A service writes why it failed; if it could not (it was killed), Kubernetes takes the end of its log.
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": _mounts(job, role, files),
+        "volumeMounts": _mounts(job, component, program),
     }
 
 
@@ -147,20 +151,23 @@ def _probe(job: Job) -> Object:
     return {"grpc": {"port": container.CONTROL_PORT}}
 
 
-def _environment(job: Job, role: str) -> list[Object]:
+def _environment(job: Job, component: str) -> list[Object]:
     values = {settings.JOB: container.JOB, **container.environment(job, job.name, addresses(job))}
     index = {"fieldRef": {"fieldPath": f"metadata.labels['{COMPLETION_INDEX}']"}}
-    address = f"{component_name(job.name, role)}-$({settings.INDEX}).{job.name}:{DATA_PORT}"
+    # The hosts of a Job's pods have completion indexes.
+    address = f"{component_name(job.name, component)}-$({settings.COMPLETION_INDEX}).{job.name}:{DATA_PORT}"
+    first = FIRST_INDEX[component]
     start = {"fieldRef": {"fieldPath": f"metadata.labels['{CONTROLLER_UID}']"}}
     # The Job replaces a pod that is deleted or evicted, or whose node is drained: SIGTERM must not make the chief end
     # the run. A ps leaves in any case.
     leave = {"name": settings.ON_SIGTERM, "value": settings.LEAVE}
-    of_workers: list[Object] = [leave, {"name": settings.START, "valueFrom": start}]
+    of_workers: list[Object] = [leave, {"name": settings.START, "valueFrom": start}] if component == CHIEF else [leave]
     return [
         *({"name": name, "value": value} for name, value in values.items()),
-        {"name": settings.INDEX, "valueFrom": index},
+        {"name": settings.COMPLETION_INDEX, "valueFrom": index},
+        *([{"name": settings.FIRST_INDEX, "value": str(first)}] if first else []),
         {"name": settings.ADDRESS, "value": address},
-        *(of_workers if role == WORKER else []),
+        *(of_workers if component != PS else []),
     ]
 
 
@@ -172,38 +179,39 @@ def resources(limits: Limits) -> Object:
     return {"requests": dict(amounts), "limits": dict(amounts)}
 
 
-def _mounts(job: Job, role: str, files: Files | None) -> list[Object]:
+def _mounts(job: Job, component: str, program: list[Object] | None) -> list[Object]:
     mounts: list[Object] = [
         {"name": "tmp", "mountPath": TMP},
         {"name": "job", "mountPath": container.JOB.rpartition("/")[0], "readOnly": True},
     ]
-    if mounts_results(job, role):
+    if component != PS:
+        if program is not None:
+            mounts.append({"name": PROGRAM_VOLUME, "mountPath": container.PROGRAM, "readOnly": True})
+        for number, (_, target) in enumerate(_data(job)):
+            mounts.append({"name": f"data-{number}", "mountPath": target, "readOnly": True})
+    if mounts_results(job, component):
         mounts.append({"name": "results", "mountPath": container.OUT})
     if job.tls:
         mounts.append({"name": "tls", "mountPath": container.TLS, "readOnly": True})
-    if role == WORKER:
-        if files is not None:
-            mounts.append({"name": "program", "mountPath": container.PROGRAM, "readOnly": True})
-        for number, (_, target) in enumerate(_data(job)):
-            mounts.append({"name": f"data-{number}", "mountPath": target, "readOnly": True})
     return mounts
 
 
-def _volumes(job: Job, role: str, files: Files | None) -> list[Object]:
+def _volumes(job: Job, component: str, program: list[Object] | None) -> list[Object]:
+    """In the order of `_mounts`, on which the components in k8s/components rely: the program is third, TLS is last."""
     volumes: list[Object] = [
         {"name": "tmp", "emptyDir": {}},
         {"name": "job", "configMap": {"name": job.name, "items": [{"key": JOB_KEY, "path": JOB_KEY}]}},
     ]
-    if mounts_results(job, role):
-        volumes.append({"name": "results", "persistentVolumeClaim": {"claimName": job.name}})
-    if job.tls:
-        volumes.append({"name": "tls", "secret": {"secretName": tls_secret(job.name, role)}})
-    if role == WORKER:
-        if files is not None:
-            volumes.append({"name": "program", "configMap": {"name": program_map(job.name), "items": files.items()}})
+    if component != PS:
+        if program is not None:
+            volumes.append({"name": PROGRAM_VOLUME, "configMap": {"name": program_map(job.name), "items": program}})
         for number, (source, _) in enumerate(_data(job)):
             claim = {"claimName": source, "readOnly": True}
             volumes.append({"name": f"data-{number}", "persistentVolumeClaim": claim})
+    if mounts_results(job, component):
+        volumes.append({"name": "results", "persistentVolumeClaim": {"claimName": job.name}})
+    if job.tls:
+        volumes.append({"name": "tls", "secret": {"secretName": tls_secret(job.name, role_of(component))}})
     return volumes
 
 

@@ -1,4 +1,4 @@
-"""Renders a job as Kubernetes objects: two Indexed Jobs and the objects that they need; needs no cluster."""
+"""Renders a job as Kubernetes objects: Indexed Jobs and the objects that they need; needs no cluster."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from psfleet.addresses import Address, num_own_ps
-from psfleet.errors import PERMANENT_CODES, STOPPED
+from psfleet.errors import BAD_JOB, PERMANENT_CODES, STOPPED
 from psfleet.job.job import Job
 from psfleet.manifests.kubernetes.names import (
+    CHIEF,
     COMPONENT,
     JOB_KEY,
     PS,
+    TRAINING,
     WORKER,
     component_name,
     labels,
+    role_of,
     selector,
 )
 from psfleet.manifests.kubernetes.pod_settings import apply_settings, service_account
@@ -59,7 +62,10 @@ def render(job: Job, job_file: Path) -> list[Object]:
     objects += [_config(job), _claim(job), _service(job), _policy(job)]
     if PS in roles:
         objects += [_disruption_budget(job), _ps(job)]
-    objects.append(_workers(job, files))
+    program = files.items() if files is not None else None
+    if job.fleet.replicas > 1:
+        objects.append(workers_job(job, program, job.fleet.replicas - 1))
+    objects.append(_chief(job, program))
     # The program's files come last in the text, because they may be long.
     return [*objects, files.config_map(job.name)] if files is not None else objects
 
@@ -95,7 +101,7 @@ def _service(job: Job) -> Object:
 def _policy(job: Job) -> Object:
     """Allows traffic between ps and workers, to DNS, to ps outside the fleet, and what the job adds; nothing else."""
     fleet = {"matchLabels": selector(job.name)}
-    peers = {**fleet, "matchExpressions": [{"key": COMPONENT, "operator": "In", "values": [PS, WORKER]}]}
+    peers = {**fleet, "matchExpressions": [{"key": COMPONENT, "operator": "In", "values": [*TRAINING]}]}
     open_ports = [{"protocol": "TCP", "port": port} for port in ports(job).values()]
     dns_ports = [{"protocol": protocol, "port": port} for port in DNS_PORTS for protocol in ("UDP", "TCP")]
     spec: Object = {
@@ -127,58 +133,74 @@ def _disruption_budget(job: Job) -> Object:
 
 
 def _ps(job: Job) -> Object:
-    pods = apply_settings(job, PS, template(job, PS, None))
-    return _job_object(job, PS, {**_job_spec(job, PS, job.fleet.ps), "maxFailedIndexes": 0, "template": pods})
+    return _job_object(job, PS, job.fleet.ps, _end_on(PS, PERMANENT_CODES), None, maxFailedIndexes=0)
 
 
-def _workers(job: Job, files: Files | None) -> Object:
-    """Index 0 is the chief: its success is that of the Job, which fails once fewer workers are left than a step needs.
+def _chief(job: Job, program: list[Object] | None) -> Object:
+    """The Job of worker 0, whose end is that of the run."""
+    return _job_object(job, CHIEF, 1, _end_on(CHIEF, PERMANENT_CODES), program, maxFailedIndexes=0)
 
-    `maxFailedIndexes` is at most `least_workers`, to which a fleet can be scaled down: the API refuses a Job with fewer
-    completions than `maxFailedIndexes`.
+
+def workers_job(job: Job, program: list[Object] | None, pods: int) -> Object:
+    """The Job of the workers and spares other than worker 0.
+
+    A worker ends well only once the run is over. The Job is complete when so many have that, with the chief, they make
+    a step: the run may have ended without the others, which may not even have a node. It removes those that still run.
+    A worker that is refused (78), or whose restarts are used up, is over, and the Job is not: whether enough are left
+    for a step depends on how the fleet is scaled.
+
+    Args:
+        program: See `template`.
+        pods: Number of these workers and spares.
     """
-    replicas, least = job.fleet.replicas, job.least_workers
-    spec = {
-        **_job_spec(job, WORKER, replicas),
-        "maxFailedIndexes": min(replicas - least, least),
-        "successPolicy": {"rules": [{"succeededIndexes": "0"}]},
-        "template": apply_settings(job, WORKER, template(job, WORKER, files)),
-    }
-    return _job_object(job, WORKER, spec)
+    refused = {"action": "FailIndex", "onExitCodes": _codes(WORKER, [BAD_JOB])}
+    rules = [*_end_on(WORKER, PERMANENT_CODES - {BAD_JOB}), refused]
+    # At most the completions, as the API demands, since a fleet cannot be scaled to fewer than `least_workers`.
+    enough = {"succeededCount": max(1, job.least_workers - 1)}
+    return _job_object(job, WORKER, pods, rules, program, successPolicy={"rules": [enough]})
 
 
-def _job_object(job: Job, role: str, spec: Object) -> Object:
-    content = _object("batch/v1", "Job", job, role, spec=spec)
+def _job_object(
+    job: Job, component: str, pods: int, rules: list[Object], program: list[Object] | None, **further: Any
+) -> Object:
+    """A Job of `pods` pods; `rules` are those of its podFailurePolicy about exit codes that a retry does not mend."""
+    pod = apply_settings(job, role_of(component), template(job, component, program))
+    spec = {**_job_spec(job, component, pods, rules), **further, "template": pod}
+    content = _object("batch/v1", "Job", job, component, spec=spec)
     content["metadata"]["labels"] = {**job.kubernetes.job_labels, **content["metadata"]["labels"]}
     if job.kubernetes.job_annotations:
         content["metadata"]["annotations"] = dict(job.kubernetes.job_annotations)
     return content
 
 
-def _job_spec(job: Job, role: str, pods: int) -> Object:
-    """The settings that both Jobs share. `suspend` is left to a queue of jobs (Kueue).
+def _job_spec(job: Job, component: str, pods: int, rules: list[Object]) -> Object:
+    """The settings that all Jobs share. `suspend` is left to a queue of jobs (Kueue).
 
     A pod is replaced only after it has ended, so there are never two of one index. The Job restarts, not the kubelet,
-    because only a Job distinguishes exit codes. Permanent ones end it. Ends that have a cause outside the pod are not
-    counted against the limit of restarts: `psfleet down`, and pods that are deleted, evicted or suspended.
+    because only a Job distinguishes exit codes. Permanent ones are not retried. Ends that have a cause outside the pod
+    are not counted against the limit of restarts: `psfleet down`, and pods that are deleted, evicted or suspended.
     """
-
-    def of_codes(codes: Iterable[int]) -> Object:
-        # Not those of a container that the cluster adds to the pod.
-        return {"containerName": role, "operator": "In", "values": sorted(codes)}
-
-    rules = [
-        {"action": "FailJob", "onExitCodes": of_codes(PERMANENT_CODES)},
+    uncounted = [
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
-        {"action": "Ignore", "onExitCodes": of_codes(STOPPED)},
+        {"action": "Ignore", "onExitCodes": _codes(component, STOPPED)},
     ]
     return {
         "completionMode": "Indexed",
         "completions": pods,
         "parallelism": pods,
         "backoffLimitPerIndex": job.fleet.max_restarts,
-        "podFailurePolicy": {"rules": rules},
+        "podFailurePolicy": {"rules": [*rules, *uncounted]},
         "podReplacementPolicy": "Failed",
         "activeDeadlineSeconds": job.container.active_secs,
         "ttlSecondsAfterFinished": max(job.container.keep_secs, FETCH_SECS),
     }
+
+
+def _end_on(component: str, codes: Iterable[int]) -> list[Object]:
+    """The rule by which exit codes end a Job at once."""
+    return [{"action": "FailJob", "onExitCodes": _codes(component, codes)}]
+
+
+def _codes(component: str, codes: Iterable[int]) -> Object:
+    """Exit codes of a component's own container, not of one that the cluster adds to the pod."""
+    return {"containerName": component, "operator": "In", "values": sorted(codes)}

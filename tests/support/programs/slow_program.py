@@ -1,6 +1,6 @@
-"""A small regression with slow steps, until the file `/out/released` is there.
+"""A small regression with slow steps, until the file `/tmp/released` is there.
 
-A worker that finds `/out/eat-<shard>` removes it, and takes all the memory that it can get.
+A worker that finds `/tmp/eat-<shard>` removes it, and takes all the memory that it can get.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import psfleet
 
 FEATURES = 8
 EXAMPLES = 64
-RELEASED = Path("/out/released")
+RELEASED = Path("/tmp/released")
 FOREVER = threading.Event()
 """Never set: waiting for it paces the data."""
 
@@ -37,7 +37,7 @@ def build(step_secs: float = 0.0, fail_at: int | None = None, nan_at: int | None
             for count, at in enumerate(range(shard_index, num_shards * EXAMPLES, num_shards)):
                 if not RELEASED.exists():
                     FOREVER.wait(step_secs)
-                if (gate := Path(f"/out/eat-{shard_index}")).exists():
+                if (gate := Path(f"/tmp/eat-{shard_index}")).exists():
                     gate.unlink()
                     _take_all_memory()
                 if count == fail_at:

@@ -128,6 +128,17 @@ def test_a_chief_that_may_not_be_stopped_is_left_to_its_platform() -> None:
     assert platform.stopped == []
 
 
+def test_all_that_run_have_ended_when_their_logs_are_read(caplog: pytest.LogCaptureFixture) -> None:
+    """Each Job of a fleet ends on its own, and one of workers may make a pod again after the end of the run."""
+    missing = ended("worker", 2, 75, is_over=False)
+    late = changed(ended("chief"), ended("ps"), missing)
+    platform = ScriptedPlatform(*[late] * 8, changed(ended("chief"), ended("ps"), ended("worker", 1), missing))
+    platform.restarts_stopped = True
+    follow(platform)
+    assert [one.state for one in platform.members("small")[2:]] == ["exited (0)", "exited (75)"]
+    assert not caplog.records, "nothing was waited for in vain"
+
+
 def test_a_platform_that_is_away_for_a_while_ends_nothing() -> None:
     platform = ScriptedPlatform(ALL, LostPeerError("gone"), LostPeerError("gone"), ALL, DONE)
     assert follow(platform) == []

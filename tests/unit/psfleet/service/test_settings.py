@@ -92,6 +92,13 @@ def test_the_projects_own_variables_come_before_those_of_the_platform(job: Job) 
     assert (read.index, read.ps) == (0, (Address("a", 1),))
 
 
+def test_the_index_of_a_job_may_begin_after_those_of_other_jobs() -> None:
+    assert settings.read({"JOB_COMPLETION_INDEX": "4", "PSFLEET_FIRST_INDEX": "1"}).index == 5
+    assert settings.read({"PSFLEET_INDEX": "4", "PSFLEET_FIRST_INDEX": "1"}).index == 4, "of the fleet, not of a Job"
+    with pytest.raises(BadJobError, match=r"^PSFLEET_FIRST_INDEX is 'one', expected a whole number"):
+        settings.read({"JOB_COMPLETION_INDEX": "4", "PSFLEET_FIRST_INDEX": "one"})
+
+
 def test_a_tf_config_of_another_tool_says_nothing_to_a_process_with_ps_addresses() -> None:
     """MultiWorkerMirroredStrategy has a cluster without ps, in which another process may have index 0."""
     config = json.dumps({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 0}})

@@ -11,7 +11,8 @@ from kubernetes import client
 
 from psfleet.errors import UsageError
 from psfleet.launch.kubernetes.events import KEPT_SECS, SILENT_SECS, STUCK_SECS, WaitReasons
-from psfleet.launch.kubernetes.pods import Pod, members_of
+from psfleet.launch.kubernetes.members import members_of
+from psfleet.launch.kubernetes.pods import Pod
 
 QUOTA = 'Error creating: pods "small-worker-1-abcde" is forbidden: exceeded quota: pods, used: pods=0, limited: pods=0'
 NO_SECRET = 'MountVolume.SetUp failed for volume "tls" : secret "small-worker-tls" not found'
@@ -38,7 +39,7 @@ def workers(**spec: Any) -> Any:
     """The Job of two workers."""
     labels = {"app.kubernetes.io/instance": "small", "app.kubernetes.io/component": "worker"}
     meta = {"name": "small-worker", "uid": "job", "creationTimestamp": at(0), "labels": labels}
-    spec = {"completions": 2, "template": {"spec": {"containers": []}}, **spec}
+    spec = {"completions": 2, "parallelism": 2, "template": {"spec": {"containers": []}}, **spec}
     return read({"metadata": meta, "spec": spec, "status": {}}, "V1Job")
 
 
@@ -68,6 +69,13 @@ def deleted(found: Pod, second: int) -> Pod:
     return found
 
 
+def mounting(found: Pod, claim: str) -> Pod:
+    """A pod with the volume of a claim."""
+    volume = {"name": "results", "persistentVolumeClaim": {"claimName": claim}}
+    found.content.spec.volumes = [read(volume, "V1Volume"), read({"name": "tmp", "emptyDir": {}}, "V1Volume")]
+    return found
+
+
 class Eventful:
     """The part of `Cluster` that has events, at a time that tests set."""
 
@@ -93,7 +101,7 @@ class Eventful:
         return self._claims
 
     def problems(self, *pods: Pod, job: Any = None) -> list[str]:
-        """Of the chief and of worker 1."""
+        """Of both workers."""
         job = job or workers()
         return [member.problem for member in members_of([job], pods, self.reasons.of([job], pods))]
 
@@ -161,14 +169,14 @@ def test_a_pod_that_runs_has_no_problem_though_its_events_are_there() -> None:
 def test_a_pod_without_a_node_waits_for_the_volume() -> None:
     claim = {"metadata": {"name": "small", "uid": "claim"}, "status": {"phase": "Pending"}}
     claims = [read(claim, "V1PersistentVolumeClaim")]
-    cluster = Eventful(claims=claims)
-    assert cluster.problems(pod(0, node=""), running(1)) == ["", ""], "it may be made in a moment"
+    cluster, waits = Eventful(claims=claims), mounting(pod(0, node=""), "small")
+    assert cluster.problems(waits, running(1)) == ["", ""], "it may be made in a moment"
     cluster.now += SILENT_SECS + 1
     problem = "PersistentVolumeClaim small is not bound"
-    assert cluster.problems(pod(0, node=""), running(1)) == [problem, ""]
+    assert cluster.problems(waits, pod(1, node="")) == [problem, ""], "the other one does not mount it"
     cluster.now += KEPT_SECS
     cluster.happened.append(event("claim", 1, "ProvisioningFailed", "no space"))
-    assert cluster.problems(pod(0, node=""), running(1)) == [f"{problem}: ProvisioningFailed: no space", ""]
+    assert cluster.problems(waits, running(1)) == [f"{problem}: ProvisioningFailed: no space", ""]
 
 
 def test_a_pod_that_its_node_does_not_end_is_a_problem_because_it_is_not_replaced() -> None:

@@ -77,7 +77,7 @@ class Recording:
 
     def set_owner(self, objects: Sequence[Mapping[str, Any]], owner: Any) -> None:
         """See `FleetObjects`."""
-        assert owner.metadata.name == "linear-worker"
+        assert owner.metadata.name == "linear-chief"
         self.owned += [(each["kind"], each["metadata"]["name"]) for each in objects]
 
     def remove_all(self, name: str, kinds: Sequence[tuple[str, str]]) -> None:
@@ -101,10 +101,10 @@ def platform(cluster: Recording) -> Kubernetes:
     return found
 
 
-def test_the_job_of_the_workers_is_applied_when_all_that_its_pods_need_is_there_and_owns_it() -> None:
+def test_the_jobs_of_workers_are_applied_when_all_that_their_pods_need_is_there_and_the_chiefs_owns_it() -> None:
     cluster = Recording()
     platform(cluster).apply(Request(load_job(JOB), JOB))
-    assert cluster.applied[-1] == ("Job", "linear-worker")
+    assert cluster.applied[-2:] == [("Job", "linear-worker"), ("Job", "linear-chief")]
     assert ("Job", "linear-ps") in cluster.applied
     volume = ("PersistentVolumeClaim", "linear")
     assert volume in cluster.applied
@@ -153,5 +153,5 @@ def test_a_chief_gets_sigint_and_its_pod_is_waited_for(monkeypatch: pytest.Monke
     states = iter([False, True])
     monkeypatch.setattr(cluster, "pods", lambda name: [SimpleNamespace(name="chief-x", is_over=next(states))])
     platform(cluster).stop(Member("small", "chief", 0, "chief-x", "running"), 1.0)
-    assert said == [("chief-x", "worker", ("sh", "-c", "kill -INT 1"))]
+    assert said == [("chief-x", "chief", ("sh", "-c", "kill -INT 1"))]
     assert next(states, None) is None, "until it has ended"

@@ -90,9 +90,9 @@ def test_fields_are_taken_over_only_in_objects_that_the_fleet_has(namespace: Nam
 
 
 def test_an_owner_is_added_without_a_change_of_anything_else(namespace: Namespace, objects: FleetObjects) -> None:
-    owner = SimpleNamespace(metadata=SimpleNamespace(name="small-worker", uid="u"))
+    owner = SimpleNamespace(metadata=SimpleNamespace(name="small-chief", uid="u"))
     objects.set_owner([content("Service")], owner)
-    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": "small-worker", "uid": "u"}
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": "small-chief", "uid": "u"}
     assert namespace.patched == {("Service", "small"): {"metadata": {"ownerReferences": [reference]}}}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -11,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kubernetes import client
 from kubernetes.client.exceptions import ApiException
+from support.pod_samples import job, read
 
 from psfleet.errors import BadJobError, LostPeerError, UsageError
 from psfleet.launch.kubernetes.api import translate_errors
@@ -45,10 +44,7 @@ class ScriptedCluster:
         with translate_errors("list the parts of fleets"):
             if status:
                 raise ApiException(status=status, reason="Unauthorized")
-        labels = {INSTANCE: "small", COMPONENT: "worker"}
-        meta = {"name": "small-worker", "uid": "workers", "creationTimestamp": "2026-01-01T00:00:00Z", "labels": labels}
-        content = {"metadata": meta, "spec": {"completions": 2, "template": {"spec": {"containers": []}}}, "status": {}}
-        return [read(content, "V1Job")]
+        return [job("chief"), job("worker", completions=1, parallelism=1)]
 
     def pods(self, name: str | None) -> list[Any]:
         """See `Cluster`."""
@@ -64,19 +60,16 @@ class ScriptedCluster:
         return [read(content, "V1PersistentVolumeClaim")] if name == "small" else []
 
     def log(self, pod: str, container: str, tail: int | None = None, follow: bool = False) -> Iterator[str]:
-        """See `Cluster`."""
-        assert container == "worker"
+        """See `Cluster`. Pod `a` is the chief's."""
+        assert container == ("chief" if pod == "a" else "worker")
         lines = [f"{pod} 1", f"{pod} 2"]
         return iter(lines if tail is None else lines[-tail:])
 
 
-def read(content: dict[str, Any], kind: str) -> Any:
-    return client.ApiClient().deserialize(json.dumps(content), kind, "application/json")
-
-
-def pod(name: str, index: int, second: int, phase: str = "Running") -> Any:
+def pod(name: str, worker: int, second: int, phase: str = "Running") -> Any:
     """A pod of a worker, created at a second."""
-    labels = {INSTANCE: "small", COMPONENT: "worker", INDEX: str(index)}
+    component, index = ("worker", worker - 1) if worker else ("chief", 0)
+    labels = {INSTANCE: "small", COMPONENT: component, INDEX: str(index)}
     meta = {"name": name, "uid": name, "creationTimestamp": f"2026-01-01T00:00:{second:02}Z", "labels": labels}
     return read({"metadata": meta, "spec": {"containers": []}, "status": {"phase": phase}}, "V1Pod")
 
@@ -94,7 +87,7 @@ def test_the_log_of_an_index_is_that_of_all_its_pods_older_ones_first() -> None:
     assert (worker.name, worker.started) == ("b", 0.0)
     assert list(fleet.log(worker)) == ["c 1", "c 2", "b 1", "b 2"]
     assert list(fleet.log(worker, tail=1)) == ["b 2"], "of the newest pod"
-    assert list(fleet.log(chief)) == ["a 1", "a 2"]
+    assert list(fleet.log(chief)) == list(fleet.log(chief, tail=2)) == ["a 1", "a 2"]
 
 
 def test_a_member_without_a_pod_says_why_by_the_events_of_its_job() -> None:

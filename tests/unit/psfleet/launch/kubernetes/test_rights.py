@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from kubernetes.config import kube_config
-from support.kubernetes_api import Api, Asked, serving
+from support.kubernetes_api import Api, Asked
 
 from psfleet.errors import DeadlineError, LostPeerError, UsageError
 from psfleet.job.job import load_job
@@ -21,27 +18,6 @@ from psfleet.tls import certificates
 
 ROOT = Path(__file__).parents[5]
 JOB = ROOT / "examples" / "linear" / "job.yaml"
-
-
-@pytest.fixture
-def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
-    """An API to which the current context leads; certificates are kept in a folder of this test."""
-    made = Api()
-    monkeypatch.setenv("HOME", str(tmp_path))
-    path = tmp_path / "config"
-    with serving(made):
-        path.write_text(
-            json.dumps(
-                {
-                    "current-context": "test",
-                    "clusters": [{"name": "test", "cluster": {"server": made.url}}],
-                    "users": [{"name": "test", "user": {}}],
-                    "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": "here"}}],
-                }
-            )
-        )
-        monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(path))
-        yield made
 
 
 def granted() -> set[Asked]:
@@ -75,7 +51,7 @@ def test_a_fleet_is_started_scaled_fetched_and_ended_with_the_rights_of_the_role
         pass
     list(platform.log(members[0], tail=1))
     with pytest.raises((LostPeerError, UsageError)):
-        list(execute(platform._cluster, "linear-worker-0-x", "worker", ["true"]))
+        list(execute(platform._cluster, "linear-chief-0-x", "chief", ["true"]))
     assert platform.remove("linear", results=True)
     assert api.objects == {}, "all that it made is gone"
     # From Kubernetes 1.35 on, and asked of the API server itself.

@@ -64,7 +64,7 @@ def test_a_job_with_all_settings_is_valid(tmp_path: Path, version: str) -> None:
     assert not [text for text in (problem(each, version) for each in rendered(tmp_path, **EVERYTHING).values()) if text]
 
 
-@pytest.mark.parametrize("role", ["ps", "worker"])
+@pytest.mark.parametrize("role", ["ps", "chief"])
 def test_pods_have_the_settings_of_the_job(tmp_path: Path, role: str) -> None:
     workload = rendered(tmp_path, **EVERYTHING)["Job", f"small-{role}"]
     assert workload["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
@@ -81,7 +81,7 @@ def test_pods_have_the_settings_of_the_job(tmp_path: Path, role: str) -> None:
 
 
 def test_variables_and_files_come_from_secrets(tmp_path: Path) -> None:
-    spec = rendered(tmp_path, **EVERYTHING)["Job", "small-worker"]["spec"]["template"]["spec"]
+    spec = rendered(tmp_path, **EVERYTHING)["Job", "small-chief"]["spec"]["template"]["spec"]
     container = spec["containers"][0]
     variables = {each["name"]: each for each in container["env"]}
     assert variables["LEVEL"]["value"] == "1"
@@ -96,7 +96,7 @@ def test_only_workers_get_a_gpu_besides_their_memory(tmp_path: Path) -> None:
     objects = rendered(tmp_path, **EVERYTHING)
     found = [
         objects["Job", f"small-{role}"]["spec"]["template"]["spec"]["containers"][0]["resources"]
-        for role in ("ps", "worker")
+        for role in ("ps", "chief")
     ]
     amounts = {"memory": "2Gi", "nvidia.com/gpu": "1", "ephemeral-storage": "2Gi"}
     assert found == [

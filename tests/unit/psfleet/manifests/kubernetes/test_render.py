@@ -15,6 +15,7 @@ from support.kubernetes_schema import problem, versions
 from psfleet.job.job import Job, load_job, parse_job
 from psfleet.manifests.kubernetes.names import addresses
 from psfleet.manifests.kubernetes.render import manifests_text, render
+from psfleet.service import settings
 
 ROOT = Path(__file__).parents[5]
 K8S = ROOT / "k8s"
@@ -98,6 +99,14 @@ def test_the_tls_component_makes_what_a_job_with_tls_renders() -> None:
     assert without_job_file(made) == without_job_file(render(job, LENET))
 
 
+def test_components_can_be_used_together() -> None:
+    job = load_job(LENET, ["tls=true", "container.program=image", "container.worker_image=my-program:1"])
+    made = render(load_job(LENET), LENET)
+    for name in ("tls", "program-from-image"):
+        made = with_component(made, K8S / "components" / name)
+    assert without_job_file(made) == without_job_file(render(job, LENET))
+
+
 def test_the_image_component_makes_what_a_job_with_its_own_image_renders() -> None:
     job = load_job(LENET, ["container.program=image", "container.worker_image=my-program:1"])
     made = with_component(render(load_job(LENET), LENET), K8S / "components/program-from-image")
@@ -141,28 +150,54 @@ def test_with_tls_only_encrypted_ports_are_open(tmp_path: Path) -> None:
     assert {port["port"] for rule in spec["ingress"] for port in rule["ports"]} == {2225, 2223}
 
 
-def test_permanent_exit_codes_end_the_jobs_and_disruptions_do_not_count(tmp_path: Path) -> None:
-    for name in ("small-ps", "small-worker"):
-        spec = only(rendered(tmp_path), "Job", name)["spec"]
-        rules = spec["podFailurePolicy"]["rules"]
-        assert [rule["action"] for rule in rules] == ["FailJob", "Ignore", "Ignore"]
-        assert rules[0]["onExitCodes"]["values"] == [64, 65, 70, 78]
-        own = name.removeprefix("small-")
-        assert [rule["onExitCodes"]["containerName"] for rule in (rules[0], rules[2])] == [own, own], "not a sidecar's"
-        assert rules[1]["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
-        assert spec["backoffLimitPerIndex"] == 10
-        assert spec["template"]["spec"]["restartPolicy"] == "Never"
-        assert "suspend" not in spec, "whoever queues jobs says it"
+@pytest.mark.parametrize("component", ["ps", "chief", "worker"])
+def test_permanent_exit_codes_are_not_retried_and_disruptions_do_not_count(tmp_path: Path, component: str) -> None:
+    """A worker that is refused (78) ends alone: the others may be enough."""
+    spec = only(rendered(tmp_path), "Job", f"small-{component}")["spec"]
+    *ends, disrupted, stopped = spec["podFailurePolicy"]["rules"]
+    expected = {"FailJob": [64, 65, 70], "FailIndex": [78]} if component == "worker" else {"FailJob": [64, 65, 70, 78]}
+    assert {rule["action"]: rule["onExitCodes"]["values"] for rule in ends} == expected
+    assert [rule["action"] for rule in (disrupted, stopped)] == ["Ignore", "Ignore"]
+    assert {rule["onExitCodes"]["containerName"] for rule in [*ends, stopped]} == {component}, "not a sidecar's"
+    assert disrupted["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
+    assert spec["backoffLimitPerIndex"] == 10
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
+    assert "suspend" not in spec, "whoever queues jobs says it"
 
 
-def test_the_chief_decides_and_a_fleet_below_its_quorum_is_over(tmp_path: Path) -> None:
-    spec = only(rendered(tmp_path), "Job", "small-worker")["spec"]
-    assert spec["successPolicy"] == {"rules": [{"succeededIndexes": "0"}]}
-    assert (spec["completions"], spec["parallelism"], spec["maxFailedIndexes"]) == (3, 3, 1)
+def test_the_chief_has_a_job_of_its_own(tmp_path: Path) -> None:
+    objects = rendered(tmp_path)
+    chief, others = only(objects, "Job", "small-chief")["spec"], only(objects, "Job", "small-worker")["spec"]
+    assert (chief["completions"], chief["parallelism"], chief["maxFailedIndexes"]) == (1, 1, 0)
+    assert (others["completions"], others["parallelism"]) == (2, 2)
+    assert "maxFailedIndexes" not in others, "a fleet that is scaled has another limit"
+
+
+@pytest.mark.parametrize(
+    ("update", "enough"),
+    [
+        ({"mode": "sync"}, 2),
+        ({"mode": "sync", "quorum": 2}, 1),
+        ({"mode": "sync", "quorum": 1}, 1),
+        ({"mode": "async"}, 1),
+    ],
+    ids=["spare", "quorum", "chief", "async"],
+)
+def test_the_job_of_the_workers_needs_the_end_of_those_that_make_a_step(
+    tmp_path: Path, update: Object, enough: int
+) -> None:
+    """A spare that found no node keeps no Job from its end."""
+    objects = rendered(tmp_path, fleet={"ps": 2, "workers": 3, "spares": 2}, update=update)
+    assert only(objects, "Job", "small-worker")["spec"]["successPolicy"] == {"rules": [{"succeededCount": enough}]}
+
+
+def test_a_fleet_of_one_worker_is_its_chief(tmp_path: Path) -> None:
+    objects = rendered(tmp_path, fleet={"ps": 1, "workers": 1})
+    assert [each["metadata"]["name"] for each in objects if each["kind"] == "Job"] == ["small-ps", "small-chief"]
 
 
 def test_the_objects_of_two_jobs_have_different_names(tmp_path: Path) -> None:
-    names = ["small", "small-program", "small-ps", "small-worker", "small-worker-tls", "small-results"]
+    names = ["small", "small-program", "small-ps", "small-worker", "small-worker-tls", "small-results", "small-chief"]
     found = [
         (each["kind"], each["metadata"]["name"]) for name in names for each in rendered(tmp_path, name=name, tls=True)
     ]
@@ -171,8 +206,8 @@ def test_the_objects_of_two_jobs_have_different_names(tmp_path: Path) -> None:
 
 def test_ended_jobs_are_kept_until_their_results_are_copied(tmp_path: Path) -> None:
     for keep_secs, expected in ((0, 300), (3600, 3600)):
-        job = only(rendered(tmp_path, container={"keep_secs": keep_secs}), "Job", "small-worker")
-        assert job["spec"]["ttlSecondsAfterFinished"] == expected
+        jobs = [each for each in rendered(tmp_path, container={"keep_secs": keep_secs}) if each["kind"] == "Job"]
+        assert [each["spec"]["ttlSecondsAfterFinished"] for each in jobs] == [expected] * 3
 
 
 def test_one_ps_at_a_time_is_evicted(tmp_path: Path) -> None:
@@ -183,67 +218,40 @@ def test_one_ps_at_a_time_is_evicted(tmp_path: Path) -> None:
 
 def test_pods_know_their_index_and_their_name_in_dns(tmp_path: Path) -> None:
     objects = rendered(tmp_path)
-    for role in ("ps", "worker"):
-        spec = only(objects, "Job", f"small-{role}")["spec"]["template"]["spec"]
-        variables = {entry["name"]: entry for entry in spec["containers"][0]["env"]}
-        assert variables["PSFLEET_ADDRESS"]["value"] == f"small-{role}-$(PSFLEET_INDEX).small:2222"
-        assert list(variables).index("PSFLEET_INDEX") < list(variables).index("PSFLEET_ADDRESS"), (
-            "what is used comes first"
-        )
-        assert variables["PSFLEET_PS"]["value"] == "small-ps-0.small:2222,small-ps-1.small:2222"
+    for component, index in (("ps", 4), ("chief", 4), ("worker", 5)):
+        spec = only(objects, "Job", f"small-{component}")["spec"]["template"]["spec"]
+        variables = {entry["name"]: entry.get("value", "4") for entry in spec["containers"][0]["env"]}
+        names = list(variables)
+        assert names.index("JOB_COMPLETION_INDEX") < names.index("PSFLEET_ADDRESS"), "what is used comes first"
+        assert variables["PSFLEET_ADDRESS"] == f"small-{component}-$(JOB_COMPLETION_INDEX).small:2222"
+        read = settings.read({name: variables[name] for name in variables if name.endswith("_INDEX")})
+        assert read.index == index, "that of a Job, of which another one has the first"
+        assert variables["PSFLEET_PS"] == "small-ps-0.small:2222,small-ps-1.small:2222"
         assert spec["subdomain"] == only(objects, "Service")["metadata"]["name"]
+        assert ("PSFLEET_START" in names) == (component == "chief"), "the attempt is that of its Job"
+        assert ("PSFLEET_ON_SIGTERM" in names) == (component != "ps")
     assert [at.host for at in addresses(parse_job(JOB))] == ["small-ps-0.small", "small-ps-1.small"]
-
-
-def test_a_disk_keeps_the_fleet_together_and_a_shared_file_system_does_not(tmp_path: Path) -> None:
-    """The workers, of which one is the chief: ps that mount no disk run on any node."""
-    ps, workers = pods(rendered(tmp_path))
-    assert "affinity" not in ps
-    [term] = workers["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    [mounting] = term["labelSelector"]["matchExpressions"]
-    assert mounting["values"] == ["worker", "results", "tensorboard"]
-    shared = rendered(tmp_path, container={"access_mode": "ReadWriteMany"})
-    assert not any("affinity" in spec for spec in pods(shared))
-    assert only(shared, "PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteMany"]
-    ps, workers = pods(rendered(tmp_path, checkpoint={"shared": True}))
-    assert ps["affinity"] == workers["affinity"], "all write to one disk"
-
-
-def test_pods_that_may_run_on_any_node_spread_over_nodes_if_these_have_room(tmp_path: Path) -> None:
-    ps, workers = pods(rendered(tmp_path))
-    [rule] = ps["topologySpreadConstraints"]
-    assert (rule["topologyKey"], rule["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
-    assert rule["labelSelector"]["matchLabels"]["app.kubernetes.io/component"] == "ps"
-    assert "topologySpreadConstraints" not in workers, "they share a disk"
-    both = pods(rendered(tmp_path, container={"access_mode": "ReadWriteMany"}))
-    assert all(spec["topologySpreadConstraints"] for spec in both)
-
-
-@pytest.mark.parametrize("is_shared", [False, True])
-def test_ps_mount_the_results_only_if_the_job_shares_them(tmp_path: Path, is_shared: bool) -> None:
-    of_ps, of_workers = pods(rendered(tmp_path, checkpoint={"shared": is_shared}))
-    for spec, mounts in ((of_ps, is_shared), (of_workers, True)):
-        assert ("results" in [volume["name"] for volume in spec["volumes"]]) == mounts
-        assert ("/out" in [mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]]) == mounts
 
 
 def test_what_a_container_asks_for_is_what_it_may_have(tmp_path: Path) -> None:
     objects = rendered(tmp_path, container={"worker": {"memory": "1Gi", "cpus": 1.5}})
-    container = only(objects, "Job", "small-worker")["spec"]["template"]["spec"]["containers"][0]
     expected = {"memory": "1Gi", "cpu": "1500m"}
-    assert container["resources"] == {"requests": expected, "limits": expected}
+    for name in ("small-chief", "small-worker"):
+        container = only(objects, "Job", name)["spec"]["template"]["spec"]["containers"][0]
+        assert container["resources"] == {"requests": expected, "limits": expected}
 
 
 def test_data_of_the_job_are_mounted_read_only_into_workers(tmp_path: Path) -> None:
     objects = rendered(tmp_path, container={"mounts": ["images:/data"]})
-    spec = only(objects, "Job", "small-worker")["spec"]["template"]["spec"]
-    assert {"name": "data-0", "mountPath": "/data", "readOnly": True} in spec["containers"][0]["volumeMounts"]
+    for name in ("small-chief", "small-worker"):
+        spec = only(objects, "Job", name)["spec"]["template"]["spec"]
+        assert {"name": "data-0", "mountPath": "/data", "readOnly": True} in spec["containers"][0]["volumeMounts"]
     assert "images" not in json.dumps(only(objects, "Job", "small-ps"))
 
 
 def test_ps_that_run_elsewhere_are_reached_and_not_started(tmp_path: Path) -> None:
     objects = rendered(tmp_path, fleet={"ps": 1, "workers": 2, "ps_addresses": ["10.0.0.1:7000"]})
-    assert [each["metadata"]["name"] for each in objects if each["kind"] == "Job"] == ["small-worker"]
+    assert [each["metadata"]["name"] for each in objects if each["kind"] == "Job"] == ["small-worker", "small-chief"]
     egress = only(objects, "NetworkPolicy")["spec"]["egress"]
     assert [port["port"] for port in egress[-1]["ports"]] == [7000, 7001]
 
