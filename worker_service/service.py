@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from worker_service.frontends import FrontEnd, front_end, planned
 from worker_service.heartbeat import Heartbeat
 from worker_service.joining import join
 from worker_service.metrics import WorkerMetrics
+from worker_service.preloading import preload as preload
 from worker_service.program_optimizer import resolved
 from worker_service.progress import TrainingProgress
 from worker_service.run_context import RunContext, TaskAddresses, shares_folder
@@ -43,16 +43,6 @@ from worker_service.training_data import TrainingData
 from worker_service.worker import Worker
 
 logger = logging.getLogger("psfleet.worker")
-
-LATE_IMPORTS = (
-    "tensorboard.summary.v2",
-    "tensorflow.python.data.ops.flat_map_op",
-    "tensorflow.python.data.ops.from_generator_op",
-    "tensorflow.python.data.ops.from_tensors_op",
-    "tensorflow.python.data.ops.range_op",
-    "tensorflow.python.data.ops.shard_op",
-)
-"""What TensorFlow imports at the first call of a function."""
 
 
 @dataclass(frozen=True)
@@ -73,13 +63,6 @@ class _Process:
     def save_trained(self) -> bool:
         """Saves what the fleet has trained without this chief, which stops; see `unbuilt_stop`."""
         return save_trained(self.settings, self.job, self.fleet, self.stop, self.incarnation, self.disk)
-
-
-def preload() -> None:
-    """Prepares what workers need for their data, and chiefs for their first summary and report: 0.3 CPU seconds."""
-    for module in LATE_IMPORTS:
-        importlib.import_module(module)
-    html.template("report.html.j2")
 
 
 def serve(settings: Settings, stop: Stop) -> int:
