@@ -72,12 +72,10 @@ class Settings:
         cause: Cause of the restart of this process; empty at its first start.
         metrics_port: Port of the metrics endpoint for Prometheus; 0: disabled.
         tls: Folder with ca.crt, tls.crt and tls.key; None: no TLS.
-        records: Folder of exit records, for containers that are restarted whatever their exit code (see
-            `psfleet.service.exit_records`); None: the launcher or Kubernetes decides about restarts.
+        records: Folder of exit records (see `psfleet.service.exit_records`); None: the platform decides about restarts.
         leaves_on_sigterm: Whether the chief, too, exits at SIGTERM and is replaced (Kubernetes evicts pods and drains
             nodes), instead of writing a checkpoint and ending the run.
-        start: Identifier of this attempt of the run, which replacements of a process share: of the launcher or the
-            Kubernetes Job, or the host name of a container that is restarted; empty: none.
+        start: Identifier of this attempt of the run, which replacements of a process share; empty: none.
         launched: When a local launcher started the attempt, in seconds since 1970; 0: there is none.
         logs_text: Whether the log is text for readers instead of JSON lines.
     """
@@ -149,7 +147,7 @@ def logs_text(environ: Mapping[str, str] | None = None) -> bool:
 
 
 def num_threads(environ: Mapping[str, str] | None = None) -> int:
-    """Threads for this machine, where the job leaves it open, which so stays as the user wrote it; 0: not set."""
+    """Threads of TensorFlow where the job leaves the number open; 0: not set."""
     return _integer(THREADS, (os.environ if environ is None else environ).get(THREADS) or "0")
 
 
