@@ -70,6 +70,10 @@ class PartHolder:
         with self._stream.only(cancel):
             yield part.blocks(CHUNK_BYTES)
 
+    def end_stream(self) -> None:
+        """Ends the stream of the part, which stays held."""
+        self._stream.end()
+
     def release(self, step: int, error: str = "") -> None:
         """Drops the part of a step and ends its stream, for the chief; nothing happens if it is not held."""
         self._end(step, error, is_by_chief=True)

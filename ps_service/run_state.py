@@ -13,6 +13,7 @@ from ps_service.fleet_view import FleetView
 from ps_service.only_stream import OnlyStream
 from ps_service.relearning import RELEARN_SECS, Relearning
 from ps_service.shard import Shard
+from ps_service.shard_state import describe
 from ps_service.worker_record import CHIEF, NEVER, Member
 from psfleet.control import control_pb2 as pb
 from psfleet.service.logs import RunLogger
@@ -99,10 +100,25 @@ class Run:
         A chief that has just replaced another one loads the program first: meanwhile no step waits for it.
         """
         with self.lock:
-            chief = self.view.workers.get(CHIEF)
-            if chief is None or self.view.outcome is not None:
+            if self.view.outcome is not None or not self._has_chief():
                 return False
-            return chief.owner.incarnation == self._follower and chief.is_alive(self._clock())
+            return self.view.workers[CHIEF].owner.incarnation == self._follower
+
+    def end_streams_without_chief(self) -> None:
+        """Ends the streams of a chief that is not alive: nobody reads them, and each has a thread of the control plane.
+
+        Runs that share this ps share those threads.
+        """
+        with self.lock:
+            has_chief, shard = self._has_chief(), self._shard
+        if not has_chief:
+            self.restoring.end()
+            if shard is not None:
+                shard.writer.held.end_stream()
+
+    def _has_chief(self) -> bool:
+        chief = self.view.workers.get(CHIEF)
+        return chief is not None and chief.is_alive(self._clock())
 
     def record_heartbeat(self, request: pb.HeartbeatRequest) -> None:
         """See `FleetView.heartbeat`."""
@@ -202,7 +218,7 @@ class Run:
             if shard is None:
                 return state
             state.layout_digest, state.quorum, state.stop_signal = self._digest, view.quorum, view.stop_signal
-        _describe_shard(state, shard, self._clock())
+        describe(state, shard, self._clock())
         if with_counters:
             self._add_counters(state, shard)
         return state
@@ -223,25 +239,3 @@ class Run:
         if self._shard is None:
             return pb.EMPTY
         return pb.COMPLETE if self._shard.is_complete else pb.RUNNING
-
-
-def _describe_shard(state: pb.ShardState, shard: Shard, now: float) -> None:
-    """Fills in what the shard knows without a call of TensorFlow."""
-    plan = shard.plan
-    state.generation, state.step, state.final_step = plan.generation, shard.step, shard.final_step
-    state.first_step = shard.first_step
-    state.optimizer = plan.optimizer
-    state.slots[:] = shard.slot_names
-    state.model_bytes = shard.model_bytes
-    state.tables.update(plan.layout.tables)
-    state.waiting_secs = now - shard.last_update
-    for part in shard.writer.parts():
-        record = part.record
-        state.parts.add(
-            step=part.step,
-            error=part.error,
-            file=record.file if record else "",
-            num_bytes=record.num_bytes if record else 0,
-            sha256=record.sha256 if record else "",
-            held=part.is_held,
-        )

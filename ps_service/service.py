@@ -59,8 +59,10 @@ def _serve(settings: Settings, stop: Stop, plane: DataPlane, identity: Identity 
 
 
 def _check_runs(servicer: ControlServicer, settings: Settings) -> None:
-    """Drops runs that are over, logs a slow step, and raises if no worker sends heartbeats."""
+    """Drops what is over, logs a slow step, and raises if no worker sends heartbeats."""
     servicer.drop_finished()
+    for run in servicer.runs():
+        run.end_streams_without_chief()
     if settings.job is None:
         return
     deadlines = settings.job.deadlines

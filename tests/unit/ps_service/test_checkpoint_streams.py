@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,10 +16,12 @@ import pytest
 from support.chief_samples import sample_job
 from support.control_calls import JOB, join
 
+from ps_service import service
 from ps_service.checkpoint_writer import CheckpointWriter
 from ps_service.part_holder import PartHolder
 from ps_service.restore import Restored
 from ps_service.servicer import ControlServicer
+from ps_service.worker_record import LEASE_SECS
 from psfleet.checkpoint.part_writing import encode_part, write_chunks
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.control import control_pb2 as pb
@@ -154,6 +157,25 @@ def test_a_chief_that_is_replaced_gets_no_more_of_a_part(ps: Ps) -> None:
             older.release_part(GENERATION, STEP)
         with pytest.raises(ReplacedError):
             next(iter(older.fetch_part(GENERATION, STEP)))
+
+
+def test_streams_of_a_chief_that_is_not_alive_end(ps: Ps) -> None:
+    """It is frozen, and nothing replaces it: 16 of them on a ps that many runs share would have all of its threads."""
+    holder, ended = ps.hold(), list[str]()
+    servicer: Any = SimpleNamespace(runs=lambda: [ps.run], drop_finished=lambda: None)
+    settings: Any = SimpleNamespace(job=None)
+    with ps.chief("chief") as chief, ps.run.restoring.only(lambda: ended.append("restore")):
+        chunks = iter(chief.fetch_part(GENERATION, STEP))
+        next(chunks)
+        service._check_runs(servicer, settings)
+        assert next(chunks)
+        assert not ended
+        ps.run._clock = lambda: time.monotonic() + LEASE_SECS
+        service._check_runs(servicer, settings)
+        with pytest.raises(LostPeerError):
+            list(chunks)
+    assert ended == ["restore"]
+    assert holder.is_held(STEP), "the part can be fetched again"
 
 
 def test_a_ps_that_is_gone_in_the_middle_of_a_part_ends_the_fetch(ps: Ps) -> None:

@@ -1,0 +1,34 @@
+"""What a ps tells of its shard, in replies of the control plane."""
+
+from __future__ import annotations
+
+from ps_service.shard import Shard
+from psfleet.control import control_pb2 as pb
+
+
+def describe(state: pb.ShardState, shard: Shard, now: float) -> None:
+    """Fills in what the shard knows without a call of TensorFlow.
+
+    Args:
+        state: Of the shard's run.
+        shard: The shard.
+        now: The time, as `Shard.last_update`.
+    """
+    plan = shard.plan
+    state.generation, state.step, state.final_step = plan.generation, shard.step, shard.final_step
+    state.first_step = shard.first_step
+    state.optimizer = plan.optimizer
+    state.slots[:] = shard.slot_names
+    state.model_bytes = shard.model_bytes
+    state.tables.update(plan.layout.tables)
+    state.waiting_secs = now - shard.last_update
+    for part in shard.writer.parts():
+        record = part.record
+        state.parts.add(
+            step=part.step,
+            error=part.error,
+            file=record.file if record else "",
+            num_bytes=record.num_bytes if record else 0,
+            sha256=record.sha256 if record else "",
+            held=part.is_held,
+        )
