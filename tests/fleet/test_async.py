@@ -23,7 +23,7 @@ from psfleet.report.schema import EventLog
 pytestmark = pytest.mark.usefixtures("launches_forked")
 PROGRAMS = Path(__file__).parents[1] / "support" / "programs"
 
-STEPS = 80
+STEPS = 240
 BATCH_SIZE = 4
 WARMUP_STEPS = 20
 COMPARED_STEP = 80

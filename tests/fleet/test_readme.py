@@ -83,7 +83,11 @@ def test_it_is_rendered_as_a_compose_file(trained: Path) -> None:
 
 def test_it_is_rendered_as_kubernetes_manifests(trained: Path) -> None:
     objects = yaml.safe_load_all(psfleet(trained, "render", "kubernetes", "job.yaml"))
-    assert [each["metadata"]["name"] for each in objects if each["kind"] == "Job"] == ["mine-ps", "mine-worker"]
+    assert [each["metadata"]["name"] for each in objects if each["kind"] == "Job"] == [
+        "mine-ps",
+        "mine-worker",
+        "mine-chief",
+    ]
 
 
 def test_certificates_are_made(trained: Path) -> None:

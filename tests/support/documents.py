@@ -54,11 +54,9 @@ class Document:
         return targets
 
     def lines_of(self, program: str) -> list[str]:
-        """The lines of code blocks, and the code spans, that begin with a program of that name, up to a pipe."""
+        """The lines of code blocks, and the code spans, that begin with a program of that name."""
         shown = itertools.chain.from_iterable(block.text.splitlines() for block in self.blocks())
-        lines = (
-            re.sub(r"\s+#.*|\s+\|\s.*", "", line.removeprefix("$ ")) for line in itertools.chain(shown, self.spans())
-        )
+        lines = (re.sub(r"\s+#.*", "", line.removeprefix("$ ")) for line in itertools.chain(shown, self.spans()))
         return [line for line in lines if re.match(rf"(\S*/)?{program}( |$)", line)]
 
 

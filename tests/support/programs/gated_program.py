@@ -56,7 +56,7 @@ def build(gate: str, alone: int = 0, events: str = "") -> psfleet.GraphProgram:
                         wait_for([files / f"gate-{shard}" for shard in all_shards], GATE_SECS)
                 if events and at == REDUCED_AT:
                     text = "the learning rate to be reduced"
-                    wait_until(lambda: "learning_rate_reduced" in Path(events).read_text(), GATE_SECS, text)
+                    wait_until(lambda: "learning_rate_reduced" in logged(Path(events)), GATE_SECS, text)
                 yield example
 
         features = tf.TensorSpec([exact_graph_program.FEATURES], tf.float32)
@@ -67,6 +67,11 @@ def build(gate: str, alone: int = 0, events: str = "") -> psfleet.GraphProgram:
         return tf.data.Dataset.from_tensor_slices((x[:8], label[:8]))
 
     return psfleet.GraphProgram(loss=exact_graph_program.loss, train=train, evaluate=evaluate if events else None)
+
+
+def logged(file: Path) -> str:
+    """The text of a file, which may not be there yet: a worker reads ahead."""
+    return file.read_text() if file.exists() else ""
 
 
 def wait_for(files: list[Path], timeout_secs: float) -> None:

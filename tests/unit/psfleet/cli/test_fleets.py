@@ -139,11 +139,14 @@ def test_status_shows_local_runs_even_where_no_engine_is(psfleet: Psfleet, monke
 
     job = load_job(Path("job.yaml"))
     with claimed(Path("runs/tiny"), job, fresh=False):
-        assert len(psfleet("status", "tiny").out.splitlines()) == 4, "a local run and a fleet in containers"
+        # Four processes that start, beside two in containers.
+        assert len(psfleet("status", "tiny").out.splitlines()) == 1 + 4 + 2
         assert len(psfleet("status", "tiny", "--on", "compose").out.splitlines()) == 3
         monkeypatch.setattr(fleets, "statuses", unreachable)
-        (row,) = json.loads(psfleet("status", "--json").out)
-        assert (row["fleet"], row["role"], row["state"]) == ("tiny", "chief", "starting")
+        rows = json.loads(psfleet("status", "--json").out)
+        assert [(row["fleet"], row["role"], row["state"]) for row in rows] == [
+            ("tiny", role, "starting") for role in ("ps", "chief", "worker", "spare")
+        ]
         assert psfleet("status", "--on", "compose").code == 64
         assert psfleet("status", "other").code == 64
     assert psfleet("status").code == 64
@@ -192,7 +195,7 @@ def test_a_local_run_may_end_while_it_is_watched_without_an_engine(
     monkeypatch.setattr(fleets, "statuses", unreachable)
     monkeypatch.setattr(fleets, "Event", Pause)
     said = psfleet("status", "--watch")
-    assert (said.code, said.out.count("starting"), "no fleet is there" in said.out) == (130, 1, True), said
+    assert (said.code, said.out.count("starting"), "no fleet is there" in said.out) == (130, 4, True), said
 
 
 def test_the_logs_of_a_local_run_are_printed_if_it_trains_or_no_fleet_has_its_name(
