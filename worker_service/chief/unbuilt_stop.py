@@ -58,7 +58,7 @@ def save_trained(settings: Settings, job: Job, fleet: FleetClient, stop: Stop, i
     """
     try:
         return _save_trained(settings, job, fleet, stop, incarnation, disk)
-    except TemporaryError as error:
+    except (TemporaryError, OSError) as error:
         logger.warning("what the fleet has trained since its newest checkpoint is not saved: %s", error)
         return False
 

@@ -127,3 +127,15 @@ def test_a_fleet_that_does_not_reach_its_last_step_is_not_waited_for(
         ps.accepts = lambda step: False
     assert not fleet.stop()
     assert "what the fleet has trained since its newest checkpoint is not saved: gave up after" in caplog.text
+
+
+def test_a_run_folder_that_cannot_be_read_ends_the_stop_without_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def gone(_: Path) -> Checkpoint:
+        raise OSError("Stale file handle")
+
+    fleet = Fleet(tmp_path)
+    monkeypatch.setattr(unbuilt_stop, "newest_committed", gone)
+    assert not fleet.stop()
+    assert "is not saved: Stale file handle" in caplog.text
