@@ -169,7 +169,8 @@ def require_tensorflow() -> None:
 def read_at_start(environ: Mapping[str, str] | None = None) -> set[tuple[str, str]]:
     """The variables that the interpreter, glibc and TensorFlow read once, when they are loaded: (name, value) pairs."""
     env = os.environ if environ is None else environ
-    return {item for item in env.items() if item[0].startswith(_READ_AT_START)}
+    # TensorFlow reads TF_CONFIG when a cluster resolver is made, psfleet when a service starts.
+    return {item for item in env.items() if item[0].startswith(_READ_AT_START) and item[0] != TF_CONFIG}
 
 
 def replace_environment(environment: Mapping[str, str]) -> None:
