@@ -167,9 +167,9 @@ def require_tensorflow() -> None:
 
 
 def read_at_start(environ: Mapping[str, str] | None = None) -> set[tuple[str, str]]:
-    """The variables that the interpreter, glibc and TensorFlow read once, when they are loaded: (name, value) pairs."""
+    """(name, value) of what the interpreter, glibc and TensorFlow read once, when loaded; they read TF_CONFIG later."""
     env = os.environ if environ is None else environ
-    return {item for item in env.items() if item[0].startswith(_READ_AT_START)}
+    return {item for item in env.items() if item[0].startswith(_READ_AT_START) and item[0] != TF_CONFIG}
 
 
 def replace_environment(environment: Mapping[str, str]) -> None:

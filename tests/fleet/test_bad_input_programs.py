@@ -116,11 +116,6 @@ CASES = {
     "module": Case(
         "", "program 'nowhere:build': no module 'nowhere'", (), ("program=nowhere:build",), before_training=True
     ),
-    "parameters": Case(
-        "build = lambda: psfleet.GraphProgram(loss=tf.reduce_mean, train=data)",
-        "loss(batch) has no trainable parameters, expected at least one",
-        before_training=True,
-    ),
     "exception in the model": Case(
         "def loss(batch):\n    raise ValueError('my own mistake')",
         "loss(batch) raised ValueError: my own mistake",

@@ -15,7 +15,7 @@ from support.programs.paced_program import EXAMPLES, _data
 from psfleet.report.schema import EvaluationLog
 
 SECTIONS: dict[str, Any] = {
-    "fleet": {"ps": 2, "workers": 2},
+    "fleet": {"ps": 1, "workers": 2},
     "train": {"steps": 5000},
     # No loss is so much better than the first one: training ends with the third evaluation after it.
     "evaluate": {

@@ -155,11 +155,17 @@ def stored_bytes(out: Path) -> list[int]:
 
 
 @functools.cache
+def keras_replica() -> tuple[KerasReplica, Weights]:
+    """The plain Keras model, and all its tensors at step 0."""
+    replica = KerasReplica(exact_keras_program.model(), exact_keras_program.build().loss)
+    return replica, replica.values()
+
+
 def initial_weights(case: Case) -> Weights:
     """All tensors at step 0."""
     if case.front_end == "graph":
         return exact_graph_program.initial_weights() | exact_graph_program.initial_state()
-    return KerasReplica(exact_keras_program.model(), exact_keras_program.build().loss).values()
+    return keras_replica()[1]
 
 
 @functools.cache
@@ -170,11 +176,10 @@ def replayed(case: Case) -> Weights:
     options |= {"rule": lambda: rule(optimizer), "rate": case.rate, "clip_norm": optimizer.get("clip_norm")}
     if case.front_end == "graph":
         return replay(initial_weights(case), perceptron_gradient, exact_graph_program.data(), **options)
-    program = exact_keras_program.build()
-    replicas = [KerasReplica(program.model(), program.loss) for _ in range(case.workers)]
+    replica, initial = keras_replica()
     return replay(
-        initial_weights(case),
-        lambda weights, worker, batch: replicas[worker].gradient(weights, batch),
+        initial,
+        lambda weights, worker, batch: replica.gradient(weights, batch),
         exact_keras_program.data(),
         **options,
     )

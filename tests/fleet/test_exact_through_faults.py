@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -124,10 +124,10 @@ def replayed(front_end: str, rate: Callable[[int], float]) -> Weights:
         initial = exact_graph_program.initial_weights() | exact_graph_program.initial_state()
         return replay(initial, perceptron_gradient, exact_graph_program.data(), **options)
     program = exact_keras_program.build()
-    replicas: Sequence[KerasReplica] = [KerasReplica(program.model(), program.loss) for _ in range(WORKERS)]
+    replica = KerasReplica(program.model(), program.loss)
     return replay(
-        replicas[0].values(),
-        lambda weights, worker, batch: replicas[worker].gradient(weights, batch),
+        replica.values(),
+        lambda weights, worker, batch: replica.gradient(weights, batch),
         exact_keras_program.data(),
         **options,
     )

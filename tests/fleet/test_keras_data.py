@@ -45,7 +45,7 @@ def test_weights_metrics_accumulation_and_tables_work_in_a_fleet_that_is_resumed
     job = {
         "name": "words",
         "program": "words_program:build",
-        "fleet": {"ps": 2, "workers": 2},
+        "fleet": {"ps": 1, "workers": 2},
         "optimizer": {"name": "lion", "learning_rate": 0.1, "weight_decay": 0.01},
         "train": {"steps": 4, "batch_size": 4, "accumulate": 3},
         "summaries": {"every_steps": 2},

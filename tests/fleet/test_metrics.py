@@ -31,7 +31,7 @@ from psfleet.report.schema import Report
 from psfleet.service.metrics import METRICS, PREFIX, RESTARTS
 
 RUN = "measured-1"
-SCRAPE_SECS = 0.1
+SCRAPE_SECS = 0.2
 """Between two looks at all processes: a chief that has ended its run stays for 2 s."""
 TRAIN_SECS = 2 * START_SECS
 """Until four processes that start at once train."""

@@ -74,7 +74,7 @@ class Fleet:
             def look() -> list[pb.ShardState]:
                 return [client.describe() for client in clients]
 
-            return wait_until(look, START_SECS, what, done=done, poll_secs=0.005)
+            return wait_until(look, START_SECS, what, done=done, poll_secs=0.05)
 
     def wait_for_checkpoint(self, step: int) -> None:
         """Waits until a checkpoint of at least a step is committed."""

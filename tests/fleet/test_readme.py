@@ -20,8 +20,8 @@ README = Path(__file__).parents[2] / "README.md"
 COMMAND_SECS = 150.0
 STEPS = 60
 """Instead of the 900 of the README's job."""
-SHORTER = (f"train.steps={STEPS}", "optimizer.learning_rate=0.02")
-"""The job with fewer steps; it learns faster, so that the accuracy is still that of a trained model."""
+SHORTER = (f"train.steps={STEPS}", "fleet.workers=1", "optimizer.learning_rate=0.02")
+"""The job with fewer steps, and a worker and a spare; it learns faster, and so has the accuracy of a trained model."""
 
 
 def block(language: str, title: str) -> str:

@@ -1,4 +1,7 @@
-"""`psfleet task`: fleets that no launcher starts, on one host and on two."""
+"""`psfleet task`: fleets that no launcher starts, on one host and on two.
+
+The services are forked, except in the last test; test_start.py starts some in new interpreters.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +98,7 @@ def test_a_fleet_trains_on_two_hosts(folder: Path) -> None:
             own = ("--role", role, "--index", str(index), *(("--tls", f"certs/{role}") if tls else ()))
             host = second if (role, index) == ("worker", 1) else first
             log = folder / f"{role}-{index}.txt"
-            return stack.enter_context(host.runs(log, folder, "psfleet", "task", "job.yaml", *own, *shared))
+            return stack.enter_context(host.runs(log, folder, "task", "job.yaml", *own, *shared))
 
         ps, *workers = [start("ps", 0), start("worker", 0), start("worker", 1)]
         wait_until(lambda: "ps is ready" in text(folder, "ps-0") or ps.poll(), END_SECS, "the ps")

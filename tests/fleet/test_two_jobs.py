@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.commands import psfleet
+from support.command_line import Psfleet
 from support.local_fleet import Fleet, training
 from support.numpy_optimizers import rule
 from support.programs import exact_graph_program
@@ -26,7 +26,7 @@ from psfleet.report.schema import Report
 
 NUM_PS = 2
 STEP_SECS = 0.07
-STEPS = 120
+STEPS = 100
 """More than are made until one job is reset, at `STEP_SECS` each."""
 BATCH_SIZE = 4
 MAX_DIFFERENCE = 1e-5
@@ -133,12 +133,12 @@ def are_empty(ps: Sequence[Service], run: str) -> bool:
     return all(state.phase == pb.EMPTY for state in states(ps, run))
 
 
-def reset(ps: Sequence[Service], run: str) -> list[str]:
+def reset(psfleet: Psfleet, ps: Sequence[Service], run: str) -> list[str]:
     """`psfleet reset`; what it prints for each ps."""
     addresses = [part for service in ps for part in ("--ps", service.address.data)]
-    said = psfleet(Path.cwd(), "reset", run, *addresses, timeout_secs=START_SECS)
-    assert said.returncode == 0, said
-    return said.stdout.splitlines()
+    said = psfleet("reset", run, *addresses)
+    assert said.code == 0, said
+    return said.out.splitlines()
 
 
 @contextmanager
@@ -166,13 +166,15 @@ def check_alone(fleet: Fleet, report: Report, workers: int) -> None:
     assert [entry for index in range(workers) for entry in fleet.entries("lost_peer", index=index)] == []
 
 
-def test_two_jobs_at_once_train_as_each_would_alone_though_one_is_reset(ps: list[Service], tmp_path: Path) -> None:
+def test_two_jobs_at_once_train_as_each_would_alone_though_one_is_reset(
+    ps: list[Service], psfleet_here: Psfleet, tmp_path: Path
+) -> None:
     """The one that was reset resumes from its last checkpoint and reaches the same weights; the other is unaffected."""
     other, victim = TrainedJob("other", 2, learning_rate=0.05), TrainedJob("victim", 1, learning_rate=0.02)
     with other.on(ps, tmp_path) as fleet_of_other, victim.on(ps, tmp_path) as fleet_of_victim:
         runs = train_together(ps, fleet_of_victim, fleet_of_other)
         with undisturbed(ps, fleet_of_other, runs[1]):
-            first, *others = reset(ps, runs[0])
+            first, *others = reset(psfleet_here, ps, runs[0])
             assert first == f"{ps[0].address.data}: deleted run {runs[0]}"
             # By then the chief may have noticed, and have the others between two shards.
             assert [line for line in others if not line.endswith(f" run {runs[0]}")] == []
@@ -191,4 +193,4 @@ def test_two_jobs_at_once_train_as_each_would_alone_though_one_is_reset(ps: list
     assert [service.failures() for service in ps] == [[]] * NUM_PS
     for run in runs:
         wait_until(partial(are_empty, ps, run), END_SECS, f"the ps to drop {run}, which is over")
-        assert reset(ps, run) == [f"{service.address.data}: no state of run {run}" for service in ps]
+        assert reset(psfleet_here, ps, run) == [f"{service.address.data}: no state of run {run}" for service in ps]

@@ -70,15 +70,33 @@ def standing() -> dict[str, str]:
     return {settings.FORK_SERVER: _standing[0]} if _standing else {}
 
 
-def started(module: str, *arguments: str, folder: Path, out: Path, err: Path) -> Process:
+def started(
+    module: str,
+    *arguments: str,
+    folder: Path,
+    out: Path,
+    err: Path,
+    network: Path | None = None,
+    stays: bool = False,
+) -> Process:
     """Starts `python -m module arguments...` in a folder.
 
     Args:
         folder: The command's current folder.
         out: Takes what it prints to stdout, in place of what is there.
         err: The same for stderr; may be the same file.
+        network: File of the network namespace that it runs in; None: that of this process.
+        stays: Whether a service that replaces the command runs in the same interpreter, without another import of
+            TensorFlow.
     """
-    plan = {"folder": str(folder), "out": str(out), "err": str(err), "module": module, "arguments": arguments}
+    plan: dict[str, object] = {
+        "folder": str(folder),
+        "out": str(out),
+        "err": str(err),
+        "module": module,
+        "arguments": arguments,
+    }
+    plan |= {"network": "" if network is None else str(network), "stays": stays}
     return service("support.forked_command", {COMMAND: json.dumps(plan)}, Path(os.devnull))
 
 

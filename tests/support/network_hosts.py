@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from psfleet.processes.command import Process
+from support.commands import started
 
 COMMAND_SECS = 20.0
 
@@ -34,17 +38,14 @@ class Host:
         return ["nsenter", f"--net=/run/netns/{self.name}", *arguments]
 
     @contextmanager
-    def runs(self, log: Path, folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Starts `python -m` with arguments; kills it at the end of the block."""
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                self.command(sys.executable, "-m", *arguments),
-                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=folder,
-            )  # fmt: skip
+    def runs(self, log: Path, folder: Path, *arguments: str) -> Iterator[Process]:
+        """Starts `psfleet` with arguments, and forks the service that it becomes; kills it at the end of the block."""
+        network = Path("/run/netns", self.name)
+        process = started("psfleet", *arguments, folder=folder, out=log, err=log, network=network, stays=True)
         try:
             yield process
         finally:
-            process.kill()
+            process.send_signal(signal.SIGKILL)
             process.wait()
 
     def reaches(self, ip: str, port: int) -> bool:

@@ -97,7 +97,7 @@ def perceptron_gradient(values: Weights, worker: int, batch: Batch) -> tuple[Wei
 
 
 class KerasReplica:
-    """One worker's plain Keras model, and its gradient by `tf.GradientTape`."""
+    """A plain Keras model, and its gradient by `tf.GradientTape`; one serves all workers, since it keeps no values."""
 
     def __init__(self, model: keras.Model, loss: Any) -> None:
         self.model = model

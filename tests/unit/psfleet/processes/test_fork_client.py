@@ -111,6 +111,13 @@ def test_a_process_with_another_start_environment_is_started_alone(server: ForkS
     assert seen(log)["named"] == os.getpid(), "the launcher is its parent"
 
 
+def test_a_process_with_a_tf_config_is_forked(server: ForkServer, tmp_path: Path) -> None:
+    log = tmp_path / "ps 0.log"
+    process = fork(server, log, TF_CONFIG="{}")
+    assert process.wait() == 0
+    assert seen(log)["named"] != os.getpid(), "the fork server is its parent"
+
+
 def test_processes_end_with_their_fork_server_and_new_ones_start_alone(server: ForkServer, tmp_path: Path) -> None:
     first, second = tmp_path / "ps 0.log", tmp_path / "ps 1.log"
     process = fork(server, first, WAITS="yes")
