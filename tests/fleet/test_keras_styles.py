@@ -29,7 +29,7 @@ TESTS = Path(__file__).parents[1]
 
 STEPS = 4
 BATCH = 3
-TWO_PS = ("mobile_net", "texts")
+TWO_PS = ("mobile_net_v2", "dictionaries")
 """Styles that train on two ps: how a model is cut does not depend on its style."""
 KEPT = {
     "normalized": {"normalization/mean", "normalization/variance", "normalization/count"},

@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras import layers
 
 from psfleet import KerasProgram
-from support.keras_models import CLASSES, partly_frozen
+from support.keras_models import CLASSES, by_name, partly_frozen
 from support.keras_styles import Scaled, TwoTowers
 
 RANDOM = np.random.default_rng(11)
@@ -64,38 +64,48 @@ def asymmetric(truth: tf.Tensor, predicted: tf.Tensor) -> tf.Tensor:
     return tf.reduce_mean(tf.where(error < 0, 2.0 * tf.square(error), tf.square(error)), axis=-1)
 
 
-@keras.saving.register_keras_serializable()
-def squared(x: tf.Tensor) -> tf.Tensor:
-    """What the layer of `custom` with a function computes."""
-    return tf.concat([x, tf.square(x)], axis=-1)
-
-
 def custom() -> KerasProgram:
-    """A custom layer with weights that move and count, lambdas, penalties, and a custom loss function.
-
-    The penalties are on weights and activities; one kernel is trained by its penalty only.
-    """
+    """A custom layer with weights that move and count, and a custom loss function."""
 
     def model() -> keras.Model:
-        inputs = keras.Input((5,))
-        x = Scaled()(layers.Lambda(squared, output_shape=(10,))(inputs))
-        dense = layers.Dense(4, activity_regularizer=keras.regularizers.L1(0.1))
-        unseen = layers.Dense(1, kernel_regularizer="l2", use_bias=False, name="unseen")
-        x = layers.Dense(1)(dense(x)) + unseen(layers.Rescaling(0.0)(inputs))
-        return keras.Model(inputs, layers.Lambda(lambda y: 0.5 * y, output_shape=(1,))(x))
+        return keras.Sequential([keras.Input((5,)), Scaled(), layers.Dense(1)])
 
     return program(model, examples(NUMBERS, TARGETS), asymmetric, ["mae"])
 
 
-def mobile_net() -> KerasProgram:
-    """The first blocks of MobileNet for images of 32 x 32, with a head; the whole has four times as many layers."""
+@keras.saving.register_keras_serializable()
+def squared(x: tf.Tensor) -> tf.Tensor:
+    """What the layer of `lambdas` computes."""
+    return tf.concat([x, tf.square(x)], axis=-1)
+
+
+def lambdas() -> KerasProgram:
+    """`Lambda` layers of a function and of a lambda expression."""
 
     def model() -> keras.Model:
-        whole = keras.applications.MobileNet((32, 32, 3), alpha=0.25, weights=None, include_top=False)
-        features = whole.get_layer("conv_pw_3_relu").output
+        inputs = keras.Input((5,))
+        x = layers.Lambda(squared, output_shape=(10,))(inputs)
+        return keras.Model(inputs, layers.Lambda(lambda y: 0.5 * y, output_shape=(1,))(layers.Dense(1)(x)))
+
+    return program(model, examples(NUMBERS, TARGETS), "mse", ["mae"])
+
+
+def mobile_net_v2() -> KerasProgram:
+    """The first blocks of MobileNetV2 for images of 32 x 32, with a head; the whole has six times as many layers."""
+
+    def model() -> keras.Model:
+        whole = keras.applications.MobileNetV2((32, 32, 3), alpha=0.35, weights=None, include_top=False)
+        features = whole.get_layer("block_2_add").output
         return keras.Model(whole.input, layers.Dense(3)(layers.GlobalAveragePooling2D()(features)))
 
     return program(model, examples(IMAGES, LABELS), CLASSES, ["accuracy"])
+
+
+def dictionaries() -> KerasProgram:
+    """Several inputs and outputs by name."""
+    x = {"a": NUMBERS[:, :3], "b": NUMBERS[:, 3:]}
+    losses = {"label": CLASSES, "score": "mse"}
+    return program(by_name, examples(x, {"label": LABELS, "score": TARGETS}), losses, {"label": "accuracy"})
 
 
 def _vocabulary() -> layers.TextVectorization:
@@ -104,25 +114,26 @@ def _vocabulary() -> layers.TextVectorization:
     return split
 
 
-def _read(words: Any) -> Any:
-    """Numbers of words `[batch, 4]` to features `[batch, 4]`."""
-    return layers.GlobalAveragePooling1D()(layers.Embedding(20, 4)(words))
+def _reader() -> list[layers.Layer]:
+    return [layers.Embedding(20, 4), layers.GlobalAveragePooling1D(), layers.Dense(3)]
 
 
-def texts() -> KerasProgram:
-    """Several inputs and outputs by name; the data set turns one text into numbers of words, and the model another."""
+def text_in_data() -> KerasProgram:
+    """The data set turns texts into numbers of words."""
     split = _vocabulary()
-    data = examples(TEXTS, {"label": LABELS, "score": TARGETS}).map(
-        lambda text, y: ({"words": split(text), "text": text}, y)
+    data = examples(TEXTS, LABELS).map(lambda text, label: (split(text), label))
+    return program(
+        lambda: keras.Sequential([keras.Input((4,), dtype="int64"), *_reader()]), data, CLASSES, ["accuracy"]
     )
 
-    def model() -> keras.Model:
-        words, text = keras.Input((4,), dtype="int64", name="words"), keras.Input((), dtype="string", name="text")
-        both = layers.Concatenate()([_read(words), _read(_vocabulary()(text))])
-        outputs = {"label": layers.Dense(3, name="label")(both), "score": layers.Dense(1, name="score")(both)}
-        return keras.Model({"words": words, "text": text}, outputs)
 
-    return program(model, data, {"label": CLASSES, "score": "mse"}, {"label": "accuracy"})
+def text_in_model() -> KerasProgram:
+    """The model turns texts into numbers of words."""
+
+    def model() -> keras.Model:
+        return keras.Sequential([keras.Input((), dtype="string"), _vocabulary(), *_reader()])
+
+    return program(model, examples(TEXTS, LABELS), CLASSES, ["accuracy"])
 
 
 def frozen() -> KerasProgram:
@@ -130,11 +141,27 @@ def frozen() -> KerasProgram:
     return program(partly_frozen, examples(IMAGES[:, :6, :6, :1], LABELS), CLASSES, ["accuracy"])
 
 
+def regularized() -> KerasProgram:
+    """Penalties on weights and activities; one kernel is trained by its penalty only."""
+
+    def model() -> keras.Model:
+        inputs = keras.Input((5,))
+        dense = layers.Dense(4, activity_regularizer=keras.regularizers.L1(0.1))
+        unseen = layers.Dense(1, kernel_regularizer="l2", use_bias=False, name="unseen")
+        return keras.Model(inputs, layers.Dense(1)(dense(inputs)) + unseen(layers.Rescaling(0.0)(inputs)))
+
+    return program(model, examples(NUMBERS, TARGETS), "mse", ["mae"])
+
+
 PROGRAMS: Mapping[str, Callable[[], KerasProgram]] = {
     "normalized": normalized,
     "subclassed": subclassed,
     "custom": custom,
-    "mobile_net": mobile_net,
-    "texts": texts,
+    "lambdas": lambdas,
+    "mobile_net_v2": mobile_net_v2,
+    "dictionaries": dictionaries,
+    "text_in_data": text_in_data,
+    "text_in_model": text_in_model,
     "frozen": frozen,
+    "regularized": regularized,
 }
