@@ -25,7 +25,7 @@ QUORUM = 3
 LENGTHS = {"equal": [5, 5, 5, 5], "different": [3, 7, 4, 6]}
 """Batches of each shard: 20 in all."""
 ROUND = 20
-EPOCHS = 20
+EPOCHS = 8
 Train = Callable[[int, int], tf.data.Dataset]
 
 

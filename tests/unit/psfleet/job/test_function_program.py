@@ -9,7 +9,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import keras
 import pytest
 
 from psfleet.errors import UsageError
@@ -118,6 +117,8 @@ print(*reference(linked_program.build))
 
 def test_a_class_of_a_script_stays_registered_with_keras(tmp_path: Path) -> None:
     """An exported model names its classes as they are registered, and is loaded where they are."""
+    import keras  # Not above: other processes import this module for `build`, which needs no Keras.
+
     script = tmp_path / "script.py"
     script.write_text("""
 import pathlib, sys, threading, keras
