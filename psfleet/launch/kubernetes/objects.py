@@ -11,7 +11,7 @@ from kubernetes.dynamic import DynamicClient
 from kubernetes.dynamic.exceptions import ResourceNotFoundError
 
 from psfleet.errors import UsageError
-from psfleet.launch.kubernetes.api import Cluster, suppress_missing, translate_errors
+from psfleet.launch.kubernetes.api import Cluster, label_selector, suppress_missing, translate_errors
 from psfleet.manifests.kubernetes.names import selector, selector_text
 
 MANAGER = "psfleet"
@@ -90,7 +90,7 @@ class FleetObjects:
         for version, kind in kinds:
             with translate_errors(f"delete {kind} of fleet {name}"), suppress(ResourceNotFoundError):
                 resource = self._dynamic.resources.get(api_version=version, kind=kind)
-                for item in resource.get(**where, label_selector=selector_text(selector(name))).items:
+                for item in resource.get(**where, label_selector=label_selector(name)).items:
                     with suppress_missing():
                         resource.delete(name=item.metadata.name, **where, body={"propagationPolicy": "Background"})
 

@@ -67,3 +67,16 @@ def test_an_object_of_another_owner_stays_as_it_is(api: Api) -> None:
     with pytest.raises(UsageError, match="ConfigMap linear in namespace here is not of fleet linear"):
         Kubernetes().apply(Request(job, JOB))
     assert api.objects == {("configmaps", "linear"): theirs}
+
+
+def test_a_pod_of_another_owner_with_the_labels_of_a_fleet_stays_when_the_fleet_ends(api: Api) -> None:
+    """That of k8s/components/tensorboard, which its Deployment would replace for ever."""
+    text = (ROOT / "k8s" / "components" / "tensorboard" / "tensorboard.yaml").read_text()
+    labels = {**yaml.safe_load(text)["spec"]["template"]["metadata"]["labels"], "app.kubernetes.io/instance": "linear"}
+    meta = {"name": "board", "uid": "b", "labels": labels}
+    theirs = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": []}, "status": {}}
+    platform = Kubernetes()
+    platform.apply(Request(load_job(JOB), JOB))
+    api.objects["pods", "board"] = theirs
+    assert platform.remove("linear", results=True)
+    assert api.objects == {("pods", "board"): theirs}
