@@ -16,7 +16,7 @@ from psfleet.job.job import Job, job_from_json
 from psfleet.launch.kubernetes.api import Cluster, translate_errors
 from psfleet.launch.kubernetes.events import WaitReasons
 from psfleet.launch.kubernetes.exec import execute
-from psfleet.launch.kubernetes.jobs import place_of, program_items
+from psfleet.launch.kubernetes.jobs import place_of, program_items, require_own_chief
 from psfleet.launch.kubernetes.members import members_of, scaled_away
 from psfleet.launch.kubernetes.objects import FleetObjects
 from psfleet.launch.kubernetes.pods import Pod, pods_of
@@ -178,6 +178,7 @@ class Kubernetes:
     def remove(self, name: str, results: bool) -> bool:
         """See `Platform`. Waits until the pods and the volume are gone."""
         jobs, claims = self._cluster.jobs(name), self._cluster.claims(name) if results else []
+        require_own_chief(jobs)
         if jobs:
             pods = self._cluster.pods(name)
             self._objects.remove_all(name, KINDS)
