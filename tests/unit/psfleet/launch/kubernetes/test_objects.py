@@ -81,10 +81,12 @@ class Recording:
         assert owner.metadata.name == "linear-chief"
         self.owned += [(each["kind"], each["metadata"]["name"]) for each in objects]
 
-    def remove_all(self, name: str, kinds: Sequence[tuple[str, str]]) -> None:
-        """See `Cluster`."""
-        self.removed += [kind for _, kind in kinds]
-        self._ending.update({kind: 2 for _, kind in kinds})
+    def remove_all(self, name: str, kinds: Sequence[tuple[str, str]]) -> bool:
+        """See `FleetObjects`."""
+        found = [kind for _, kind in kinds if self._left.get(kind)]
+        self.removed += found
+        self._ending.update(dict.fromkeys(found, 2))
+        return bool(found)
 
 
 @pytest.fixture(autouse=True)

@@ -101,3 +101,15 @@ def test_a_fleet_that_an_older_psfleet_started_is_not_ended_before_it_has_saved(
     workers["status"] = {"conditions": [{"type": "Failed", "status": "True", "reason": "x", "message": ""}]}
     down(platform, "linear", results=False)
     assert set(api.objects) == {("persistentvolumeclaims", "linear")}
+
+
+def test_down_removes_what_is_left_of_a_fleet_without_jobs(api: Api) -> None:
+    """The API refused one, or objects did not get their owner before its connection broke; Secrets have keys."""
+    platform = Kubernetes()
+    platform.apply(Request(load_job(JOB, ["tls=true"]), JOB))
+    for key in [key for key in api.objects if key[0] == "jobs"]:
+        del api.objects[key]
+    down(platform, "linear", results=False)
+    assert set(api.objects) == {("persistentvolumeclaims", "linear")}
+    with pytest.raises(UsageError, match="no fleet linear is in namespace here"):
+        down(platform, "linear", results=False)
