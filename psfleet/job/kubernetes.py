@@ -93,6 +93,18 @@ class Pods(Section):
         _require(SECRET_FOLDER, files, "SECRET:FOLDER with an absolute FOLDER")
         return files
 
+    @field_validator("affinity")
+    @classmethod
+    def _check_affinity(cls, affinity: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Only the parts that psfleet adds its own terms to; the API checks the rest."""
+        for kind, rules in (affinity or {}).items():
+            if not isinstance(rules, dict):
+                raise ValueError(f"{kind} is {rules!r}, expected a mapping")
+        for rule, terms in (affinity or {}).get("podAffinity", {}).items():
+            if not isinstance(terms, list):
+                raise ValueError(f"podAffinity.{rule} is {terms!r}, expected a list")
+        return affinity
+
     @field_validator("resources")
     @classmethod
     def _check_resources(cls, resources: dict[str, int | str]) -> dict[str, int | str]:

@@ -42,8 +42,8 @@ def test_settings_of_a_role_are_added_to_those_of_both() -> None:
 
 
 def test_a_kind_of_affinity_of_a_role_replaces_that_of_both() -> None:
-    shared: dict[str, Any] = {"nodeAffinity": {"x": 1}, "podAffinity": {"y": 2}}
-    own: dict[str, Any] = {"podAffinity": {"z": 3}}
+    shared: dict[str, Any] = {"nodeAffinity": {"x": 1}, "podAffinity": {"y": [2]}}
+    own: dict[str, Any] = {"podAffinity": {"z": [3]}}
     section = job(affinity=shared, ps={"affinity": own}).kubernetes
     assert (section.of_role("ps").affinity, section.of_role("worker").affinity) == ({**shared, **own}, shared)
 
@@ -78,6 +78,11 @@ def test_without_the_section_pods_have_no_settings() -> None:
         ({"resources": {"nvidia.com/gpu": True}}, "kubernetes.resources.nvidia.com/gpu"),
         ({"tolerations": ["spot"]}, "kubernetes.tolerations.0 is 'spot': Input should be a valid dictionary"),
         ({"affinity": []}, r"kubernetes.affinity is \[\]: Input should be a valid dictionary"),
+        ({"affinity": {"podAffinity": "near"}}, "kubernetes.affinity: podAffinity is 'near', expected a mapping"),
+        (
+            {"ps": {"affinity": {"podAffinity": {"x": {}}}}},
+            "kubernetes.ps.affinity: podAffinity.x is {}, expected a list",
+        ),
         ({"image_pull_secrets": ["My Secret"]}, "kubernetes.image_pull_secrets.0 is 'My Secret'"),
         ({"image_pull_policy": "never"}, "kubernetes.image_pull_policy is 'never'"),
         ({"nodeSelector": {}}, "kubernetes.nodeSelector: unknown key; did you mean node_selector"),
