@@ -171,6 +171,9 @@ def parse_tf_config(text: str) -> TfConfig:
         raise BadJobError("TF_CONFIG is not JSON with cluster.ps and task") from error
     if kind not in ("", "ps", "worker", *CHIEFS):
         raise BadJobError(f"TF_CONFIG: task type is {kind!r}, expected ps, worker or chief")
+    if index is not None and (index < 0 or (kind in CHIEFS and index)):
+        expected = "0" if kind in CHIEFS else "a whole number from 0"
+        raise BadJobError(f"TF_CONFIG: task index of {kind} is {index}, expected {expected}")
     if kind == "worker" and index is not None and any(name in cluster for name in CHIEFS):
         index += 1
     return TfConfig(ps, "worker" if kind in CHIEFS else kind, index, address)

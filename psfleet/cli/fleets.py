@@ -60,8 +60,10 @@ def up(
     place = platform(on, context, namespace)
     console = progress_console()
     check_owner(folder, loaded, fresh, on)
+    is_started = False
     try:
         start(place, Request(loaded, job, fresh))
+        is_started = True
         if fresh:
             # Deletes the results of earlier runs here, which `collect` would otherwise mix with those of this run.
             with claimed(folder, loaded, fresh=True, platform=on):
@@ -77,11 +79,12 @@ def up(
     except KeyboardInterrupt:
         where = ["--on", on, *_words({"--context": context, "--namespace": namespace})]
         again = shlex.join(["psfleet", "up", str(job), *where, *_options(overrides, out)])
-        text = (
-            f"detached; the run continues. `{again}` reattaches to it, "
-            f"`{shlex.join(['psfleet', 'down', loaded.name, *where])}` saves and ends it."
-        )
-        console.print(text, markup=False, highlight=False)
+        text = f"detached; the run continues. `{again}` reattaches to it"
+        if not is_started:
+            again += " --fresh" if fresh else ""
+            text = f"interrupted before the whole fleet was started. `{again}` starts it"
+        down_words = shlex.join(["psfleet", "down", loaded.name, *where])
+        console.print(f"{text}, `{down_words}` saves and ends it.", markup=False, highlight=False)
         raise typer.Exit(INTERRUPTED) from None
     raise typer.Exit(report.exit_code)
 

@@ -18,7 +18,7 @@ from psfleet.errors import BadJobError, UsageError
 from psfleet.job.callback import CallbackEntry
 from psfleet.job.container import Container
 from psfleet.job.fields import Options, Section
-from psfleet.job.kubernetes import Kubernetes
+from psfleet.job.kubernetes import Kubernetes, require_own_folders
 from psfleet.job.monitored import require_schedule
 from psfleet.job.optimizer import Optimizer
 from psfleet.job.problems import problem
@@ -89,6 +89,7 @@ class Job(Section):
             if self.update.stale != Stale():
                 raise ValueError("update.stale is set, expected only in mode async")
         require_schedule(self)
+        require_own_folders(self.kubernetes, self.container.mounts)
         if self.optimizer.name == "lamb" and self.fleet.ps > 1:
             raise ValueError(
                 f"fleet.ps is {self.fleet.ps}, expected 1 with optimizer lamb: it needs the norm of each tensor, and "

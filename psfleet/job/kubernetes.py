@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from posixpath import normpath
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, StringConstraints, field_validator, model_validator
 
-from psfleet.job.fields import Options, Section
+from psfleet.job.fields import NonNegativeInt, Options, Section
 
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 SECRET_KEY = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?:[A-Za-z0-9._-]+")
 SECRET_FOLDER = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?:/[^:]+")
-OWN_ENV = "PSFLEET_"
+LABEL_VALUE = re.compile(r"(?=.{0,63}\Z)([A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?")
+OWN_ENV = ("PSFLEET_", "JOB_COMPLETION_INDEX")
+"""Prefixes of variables that psfleet sets."""
+OWN_FOLDERS = ("/out", "/program", "/tls", "/etc/psfleet")
+"""Folders in the containers with files of psfleet only."""
+SHARED_FOLDER = "/tmp"
+"""Folder in the containers in which everybody may have files and folders."""
+ROLES = ("ps", "worker")
 OWN_LABELS = ("app.kubernetes.io/", "batch.kubernetes.io/")
 """Prefixes of labels by which psfleet and the Job controller find a fleet's objects."""
 
@@ -41,7 +49,7 @@ class Pods(Section):
         default_factory=list,
         description="`SECRET:FOLDER`: each key of the Secret becomes a read-only file in this folder of the container.",
     )
-    resources: dict[str, int | Quantity] = Field(
+    resources: dict[str, NonNegativeInt | Quantity] = Field(
         default_factory=dict,
         description="Further resources of each pod, for example `nvidia.com/gpu: 1`; memory and CPUs are set in "
         "`container`.",
@@ -56,10 +64,15 @@ class Pods(Section):
         None, description="Name of an existing ServiceAccount; null: psfleet creates one. No token is mounted."
     )
 
-    @field_validator("labels", "annotations")
+    @field_validator("labels")
     @classmethod
     def _check_labels(cls, labels: dict[str, str]) -> dict[str, str]:
         return _checked_labels(labels)
+
+    @field_validator("annotations")
+    @classmethod
+    def _check_annotations(cls, annotations: dict[str, str]) -> dict[str, str]:
+        return _checked_keys(annotations)
 
     @field_validator("env")
     @classmethod
@@ -80,12 +93,25 @@ class Pods(Section):
         _require(SECRET_FOLDER, files, "SECRET:FOLDER with an absolute FOLDER")
         return files
 
+    @field_validator("affinity")
+    @classmethod
+    def _check_affinity(cls, affinity: dict[str, Any] | None) -> dict[str, Any] | None:
+        """Only the parts that psfleet adds its own terms to; the API checks the rest."""
+        for kind, rules in (affinity or {}).items():
+            if not isinstance(rules, dict):
+                raise ValueError(f"{kind} is {rules!r}, expected a mapping")
+        for rule, terms in (affinity or {}).get("podAffinity", {}).items():
+            if not isinstance(terms, list):
+                raise ValueError(f"podAffinity.{rule} is {terms!r}, expected a list")
+        return affinity
+
     @field_validator("resources")
     @classmethod
     def _check_resources(cls, resources: dict[str, int | str]) -> dict[str, int | str]:
         for name in ("memory", "cpu"):
             if name in resources:
                 raise ValueError(f"{name} is in it, expected in container.ps and container.worker")
+        _require(LABEL_KEY, resources, "names of resources such as nvidia.com/gpu")
         return resources
 
 
@@ -113,10 +139,24 @@ class Kubernetes(Pods):
         "object store.",
     )
 
-    @field_validator("job_labels", "job_annotations")
+    @field_validator("job_labels")
     @classmethod
     def _check_job_labels(cls, labels: dict[str, str]) -> dict[str, str]:
         return _checked_labels(labels)
+
+    @field_validator("job_annotations")
+    @classmethod
+    def _check_job_annotations(cls, annotations: dict[str, str]) -> dict[str, str]:
+        return _checked_keys(annotations)
+
+    @model_validator(mode="after")
+    def _check_variables(self) -> Kubernetes:
+        for role in ROLES:
+            pods = self.of_role(role)
+            for name in pods.env:
+                if name in pods.secret_env:
+                    raise ValueError(f"{name} is in env and in secret_env of {role}, expected in one of them")
+        return self
 
     def of_role(self, role: str) -> Pods:
         """The settings of the pods of `ps` or `worker`, those of both roles included."""
@@ -132,7 +172,38 @@ def _merged(shared: Any, own: Any) -> Any:
     return shared if own is None else own
 
 
+def require_own_folders(section: Kubernetes, mounts: Iterable[str]) -> None:
+    """Checks that each folder of `secret_files` has no other files: a pod cannot mount two volumes in one folder.
+
+    Args:
+        mounts: `container.mounts`, which workers have.
+
+    Raises:
+        ValueError: One has.
+    """
+    targets = [_folder(mount) for mount in mounts]
+    for role in ROLES:
+        taken = {SHARED_FOLDER, *(targets if role == "worker" else ())}
+        for folder in map(_folder, section.of_role(role).secret_files):
+            if folder in taken or any(f"{folder}/".startswith(f"{own}/") for own in OWN_FOLDERS):
+                raise ValueError(
+                    f"kubernetes: secret_files has {folder}, which has other files, expected a folder of its own"
+                )
+            taken.add(folder)
+
+
+def _folder(pair: str) -> str:
+    """The FOLDER of `SOURCE:FOLDER`."""
+    return "/" + normpath(pair.partition(":")[2]).lstrip("/")
+
+
 def _checked_labels(labels: dict[str, str]) -> dict[str, str]:
+    _require(LABEL_VALUE, labels.values(), "values of labels: at most 63 letters, digits, dots, dashes, underscores")
+    return _checked_keys(labels)
+
+
+def _checked_keys(labels: dict[str, str]) -> dict[str, str]:
+    """Checks the names of labels or annotations."""
     for key in labels:
         if not LABEL_KEY.fullmatch(key):
             raise ValueError(f"{key!r} is in it, expected names of labels such as example.com/team")
@@ -144,7 +215,9 @@ def _checked_labels(labels: dict[str, str]) -> dict[str, str]:
 def _check_names(env: Iterable[str]) -> None:
     for name in env:
         if not ENV_NAME.fullmatch(name) or name.startswith(OWN_ENV):
-            raise ValueError(f"{name!r} is in it, expected names of variables, none with the prefix {OWN_ENV}")
+            raise ValueError(
+                f"{name!r} is in it, expected names of variables, none with the prefix {' or '.join(OWN_ENV)}"
+            )
 
 
 def _require(pattern: re.Pattern[str], texts: Iterable[str], expected: str) -> None:

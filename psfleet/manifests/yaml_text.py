@@ -16,6 +16,11 @@ def dump(*documents: Any) -> str:
     return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=WIDTH)
 
 
+def comment(command: str) -> str:
+    """A command line for a comment at the start of a file: its words may have line breaks, which would end that."""
+    return "\n#   ".join(command.splitlines())
+
+
 def job_text(job: Job) -> str:
     """The job as JSON, one line for each section, with only the fields that the job file sets."""
     names = [name for name in type(job).model_fields if name in job.model_fields_set]

@@ -135,7 +135,7 @@ class Cluster:
 
     def _listed(self, listing: Callable[..., Any], name: str | None) -> list[Any]:
         with translate_errors("list the parts of fleets"):
-            return list(listing(self.namespace, label_selector=_label_selector(name)).items)
+            return list(listing(self.namespace, label_selector=label_selector(name)).items)
 
     def config_map(self, name: str) -> Mapping[str, str]:
         """The texts of a ConfigMap; empty if there is none."""
@@ -175,9 +175,9 @@ class Cluster:
             yield from lines_of(reply.stream(decode_content=False))
 
 
-def _label_selector(name: str | None) -> str:
-    """Selects the objects of a fleet, or of all fleets."""
-    return selector_text(selector(name)) if name is not None else f"{MANAGED_BY}=psfleet"
+def label_selector(name: str | None) -> str:
+    """Selects the objects of a fleet, or of all fleets, that psfleet made; not a pod of k8s/components/tensorboard."""
+    return selector_text({MANAGED_BY: "psfleet", **({} if name is None else selector(name))})
 
 
 def _reason(error: ApiException) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from psfleet.manifests.kubernetes.names import COMPONENT, INSTANCE, PROGRAM_VOLUME
+from psfleet.errors import UsageError
+from psfleet.manifests.kubernetes.names import COMPONENT, INSTANCE, PROGRAM_VOLUME, WORKER
+from psfleet.service.settings import FIRST_INDEX
 
 SUSPENDED = "the Job is suspended: it waits until a user resumes it"
 
@@ -44,6 +47,23 @@ def is_complete(job: Any) -> bool:
     """Whether a V1Job has succeeded."""
     ended = verdict(job)
     return ended is not None and ended.type == COMPLETE
+
+
+def require_own_chief(jobs: Iterable[Any]) -> None:
+    """Checks that no V1Job of other workers has a chief that runs, as index 0, as older versions of psfleet started it.
+
+    Raises:
+        UsageError: One has. Its chief cannot be told to save, so nothing may end it unasked.
+    """
+    for job in jobs:
+        containers = job.spec.template.spec.containers if place_of(job)[1] == WORKER and verdict(job) is None else ()
+        own = [each for each in containers if each.name == WORKER]
+        if own and FIRST_INDEX not in [variable.name for variable in own[0].env or ()]:
+            name = job.metadata.name
+            raise UsageError(
+                f"fleet {place_of(job)[0]} was started by an older psfleet, and runs: expected that version's `psfleet "
+                f"down`, which saves what it trained, or `kubectl delete job {name}`, which does not"
+            )
 
 
 def program_items(job: Any) -> list[dict[str, str]] | None:

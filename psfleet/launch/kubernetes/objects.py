@@ -11,7 +11,7 @@ from kubernetes.dynamic import DynamicClient
 from kubernetes.dynamic.exceptions import ResourceNotFoundError
 
 from psfleet.errors import UsageError
-from psfleet.launch.kubernetes.api import Cluster, suppress_missing, translate_errors
+from psfleet.launch.kubernetes.api import Cluster, label_selector, suppress_missing, translate_errors
 from psfleet.manifests.kubernetes.names import selector, selector_text
 
 MANAGER = "psfleet"
@@ -84,15 +84,22 @@ class FleetObjects:
         """The client of an object's kind."""
         return self._dynamic.resources.get(api_version=content["apiVersion"], kind=content["kind"])
 
-    def remove_all(self, name: str, kinds: Sequence[tuple[str, str]]) -> None:
-        """Deletes a fleet's objects of the given kinds (API version and kind), and the objects that they own."""
+    def remove_all(self, name: str, kinds: Sequence[tuple[str, str]]) -> bool:
+        """Deletes a fleet's objects of the given kinds (API version and kind), and the objects that they own.
+
+        Returns:
+            Whether there were any.
+        """
+        is_found = False
         where = {"namespace": self._cluster.namespace}
         for version, kind in kinds:
             with translate_errors(f"delete {kind} of fleet {name}"), suppress(ResourceNotFoundError):
                 resource = self._dynamic.resources.get(api_version=version, kind=kind)
-                for item in resource.get(**where, label_selector=selector_text(selector(name))).items:
+                for item in resource.get(**where, label_selector=label_selector(name)).items:
+                    is_found = True
                     with suppress_missing():
                         resource.delete(name=item.metadata.name, **where, body={"propagationPolicy": "Background"})
+        return is_found
 
     @cached_property
     def _dynamic(self) -> DynamicClient:

@@ -16,7 +16,7 @@ from psfleet.job.job import Job, job_from_json
 from psfleet.launch.kubernetes.api import Cluster, translate_errors
 from psfleet.launch.kubernetes.events import WaitReasons
 from psfleet.launch.kubernetes.exec import execute
-from psfleet.launch.kubernetes.jobs import place_of, program_items
+from psfleet.launch.kubernetes.jobs import place_of, program_items, require_own_chief
 from psfleet.launch.kubernetes.members import members_of, scaled_away
 from psfleet.launch.kubernetes.objects import FleetObjects
 from psfleet.launch.kubernetes.pods import Pod, pods_of
@@ -176,18 +176,22 @@ class Kubernetes:
             self._objects.set_owner([content], jobs[CHIEF])
 
     def remove(self, name: str, results: bool) -> bool:
-        """See `Platform`. Waits until the pods and the volume are gone."""
+        """See `Platform`. Waits until the pods and the volume are gone.
+
+        A fleet may have no Jobs: the API refused one of its objects, or has deleted the Jobs some time after their end.
+        """
         jobs, claims = self._cluster.jobs(name), self._cluster.claims(name) if results else []
+        require_own_chief(jobs)
+        pods = self._cluster.pods(name) if jobs else []
+        is_found = self._objects.remove_all(name, KINDS)
         if jobs:
-            pods = self._cluster.pods(name)
-            self._objects.remove_all(name, KINDS)
             grace = max([pod.spec.termination_grace_period_seconds or 0 for pod in pods], default=0)
             what = f"the pods of fleet {name} to end"
             _wait_until_gone(name, [self._cluster.jobs, self._cluster.pods], grace + REMOVAL_SECS, what)
         if claims:
             self._objects.remove_all(name, [VOLUME])
             _wait_until_gone(name, [self._cluster.claims], REMOVAL_SECS, f"the volume of fleet {name} to go")
-        return bool(jobs or claims)
+        return is_found or bool(claims)
 
     def _log_of_index(self, member: Member) -> Iterator[str]:
         """The logs of all pods of an index, older ones first; pods that failed are kept until their Job is deleted."""

@@ -58,7 +58,10 @@ class Renewal:
         changed = []
         for secret in tls_secrets(self._job):
             new, old = secret["data"], self._cluster.secret(secret["metadata"]["name"])
-            if old.get(AUTHORITY) not in (None, new[AUTHORITY]):
+            if not old:
+                # The fleet is being removed.
+                continue
+            if old.get(AUTHORITY) != new[AUTHORITY]:
                 raise UsageError(f"{folder / AUTHORITY} is not the authority of the fleet, which trusts another one")
             if old != new:
                 changed.append(secret)

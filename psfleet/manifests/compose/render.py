@@ -14,7 +14,7 @@ from psfleet.manifests import container
 from psfleet.manifests.certificates_folder import certificates_folder
 from psfleet.manifests.compose import monitoring
 from psfleet.manifests.compose.monitoring import bind
-from psfleet.manifests.yaml_text import dump, job_text
+from psfleet.manifests.yaml_text import comment, dump, job_text
 from psfleet.service import settings
 
 ROLE = "psfleet.role"
@@ -51,7 +51,7 @@ def file_text(job: Job, job_file: Path, folder: Path | None, command: str) -> st
         command: The command line that renders this file, for its header.
     """
     content = render(job, job_file, folder)
-    return HEADER.format(command=command, program=container.PROGRAM) + dump(content)
+    return HEADER.format(command=comment(command), program=container.PROGRAM) + dump(content)
 
 
 def render(job: Job, job_file: Path, folder: Path | None = None) -> dict[str, Any]:

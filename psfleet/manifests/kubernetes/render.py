@@ -24,7 +24,7 @@ from psfleet.manifests.kubernetes.names import (
 from psfleet.manifests.kubernetes.pod_settings import apply_settings, service_account
 from psfleet.manifests.kubernetes.pod_template import Object, ports, template
 from psfleet.manifests.kubernetes.program_configmap import Files
-from psfleet.manifests.yaml_text import dump, job_text
+from psfleet.manifests.yaml_text import comment, dump, job_text
 
 HEADER = """\
 # A psfleet fleet, made from a job file by
@@ -47,7 +47,7 @@ def manifests_text(job: Job, job_file: Path, command: str) -> str:
     Raises:
         UsageError: The program does not fit into a ConfigMap.
     """
-    return HEADER.format(command=command) + dump(*render(job, job_file))
+    return HEADER.format(command=comment(command)) + dump(*render(job, job_file))
 
 
 def render(job: Job, job_file: Path) -> list[Object]:

@@ -68,6 +68,14 @@ def test_a_chief_in_tf_config_is_worker_0_and_the_workers_follow(kind: str, inde
     assert found == TfConfig((Address("p", 1),), "worker", index, Address(host, 1))
 
 
+@pytest.mark.parametrize(("kind", "index"), [("worker", -1), ("ps", -1), ("chief", 1), ("master", -1)])
+def test_no_other_task_of_tf_config_becomes_the_chief_by_its_index(kind: str, index: int) -> None:
+    """With a chief in the cluster, worker -1 would be worker 0."""
+    config = {"cluster": {"ps": ["p:1"], "chief": ["c:1"], "worker": ["a:1"]}, "task": {"type": kind, "index": index}}
+    with pytest.raises(BadJobError, match=rf"TF_CONFIG: task index of {kind} is {index}, expected (0|a whole number)"):
+        parse_tf_config(json.dumps(config))
+
+
 def test_an_index_may_be_a_text_and_its_address_may_be_missing() -> None:
     config = {"cluster": {"ps": ["p:1"]}, "task": {"type": "worker", "index": "3"}}
     assert parse_tf_config(json.dumps(config)) == TfConfig((Address("p", 1),), "worker", 3)

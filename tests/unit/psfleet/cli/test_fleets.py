@@ -47,6 +47,8 @@ def test_the_hint_after_ctrl_c_repeats_the_whole_command(psfleet: Psfleet, monke
     said = psfleet("up", "job.yaml", "--on", "kubernetes", "--context", "far", "--namespace", "team")
     assert "`psfleet up job.yaml --on kubernetes --context far --namespace team`" in said.out
     assert "`psfleet down tiny --on kubernetes --context far --namespace team`" in said.out
+    assert "the run continues" not in said.out, "it may not have its chief yet"
+    assert "`psfleet up job.yaml --on compose --fresh` starts it" in psfleet("up", "job.yaml", "--fresh").out
 
 
 @pytest.mark.parametrize(
@@ -84,7 +86,9 @@ def test_the_address_of_tensorboard_is_printed_before_training(
 
     monkeypatch.setattr(fleets, "start", lambda platform, request: None)
     monkeypatch.setattr(fleets.FleetWatcher, "run", interrupt)
-    assert psfleet("up", "job.yaml").out.splitlines()[0] == "tensorboard: http://127.0.0.1:6007"
+    said = psfleet("up", "job.yaml")
+    assert said.out.splitlines()[0] == "tensorboard: http://127.0.0.1:6007"
+    assert "detached; the run continues. `psfleet up job.yaml --on compose` reattaches to it, `psfleet down" in said.out
 
 
 def test_results_of_a_fleet_are_copied_and_summed_up(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:

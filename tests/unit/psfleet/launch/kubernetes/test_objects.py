@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.pod_samples import job
 
 from psfleet.errors import DeadlineError
 from psfleet.job.job import load_job
@@ -36,7 +37,7 @@ class Recording:
         self.owned: list[tuple[str, str]] = []
         self.removed: list[str] = []
         self.is_stuck = False
-        self._left = {"Job": [self._named("job")] * jobs, "Pod": [self._named("pod")] * jobs}
+        self._left = {"Job": [job("chief")] * jobs, "Pod": [self._named("pod")] * jobs}
         self._left["PersistentVolumeClaim"] = [self._named("claim")] * claims
         self._ending: dict[str, int] = {}
 
@@ -80,10 +81,12 @@ class Recording:
         assert owner.metadata.name == "linear-chief"
         self.owned += [(each["kind"], each["metadata"]["name"]) for each in objects]
 
-    def remove_all(self, name: str, kinds: Sequence[tuple[str, str]]) -> None:
-        """See `Cluster`."""
-        self.removed += [kind for _, kind in kinds]
-        self._ending.update({kind: 2 for _, kind in kinds})
+    def remove_all(self, name: str, kinds: Sequence[tuple[str, str]]) -> bool:
+        """See `FleetObjects`."""
+        found = [kind for _, kind in kinds if self._left.get(kind)]
+        self.removed += found
+        self._ending.update(dict.fromkeys(found, 2))
+        return bool(found)
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +139,9 @@ def test_pods_that_do_not_go_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "REMOVAL_SECS", 0.05)
     cluster = Recording(jobs=1)
     cluster.is_stuck = True
-    with pytest.raises(DeadlineError, match=r"waiting for the pods of fleet small to end; last seen: \['job', 'pod'\]"):
+    with pytest.raises(
+        DeadlineError, match=r"waiting for the pods of fleet small to end; last seen: \['small-chief', 'pod'\]"
+    ):
         platform(cluster).remove("small", results=False)
 
 

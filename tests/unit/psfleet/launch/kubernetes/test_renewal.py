@@ -125,3 +125,10 @@ def test_a_fleet_is_started_with_certificates_that_outlast_its_run(
     assert not caplog.records
     ensure_certificates(job(active_secs=400 * 24 * 3600))
     assert "the authority of fleet small ends on" in caplog.text
+
+
+def test_secrets_of_a_fleet_that_is_being_removed_are_not_made_again(secrets: Secrets) -> None:
+    """Nothing would own them, and their keys would stay in the namespace."""
+    secrets.content.clear()
+    secrets.renewal.look()
+    assert secrets.content == {}

@@ -13,6 +13,7 @@ from psfleet.job.job import load_job
 from psfleet.launch.kubernetes.exec import execute
 from psfleet.launch.kubernetes.platform import Kubernetes
 from psfleet.launch.platform import Request
+from psfleet.launch.up import down, start
 from psfleet.manifests.certificates_folder import certificates_folder
 from psfleet.tls import certificates
 
@@ -67,3 +68,48 @@ def test_an_object_of_another_owner_stays_as_it_is(api: Api) -> None:
     with pytest.raises(UsageError, match="ConfigMap linear in namespace here is not of fleet linear"):
         Kubernetes().apply(Request(job, JOB))
     assert api.objects == {("configmaps", "linear"): theirs}
+
+
+def test_a_pod_of_another_owner_with_the_labels_of_a_fleet_stays_when_the_fleet_ends(api: Api) -> None:
+    """That of k8s/components/tensorboard, which its Deployment would replace for ever."""
+    text = (ROOT / "k8s" / "components" / "tensorboard" / "tensorboard.yaml").read_text()
+    labels = {**yaml.safe_load(text)["spec"]["template"]["metadata"]["labels"], "app.kubernetes.io/instance": "linear"}
+    meta = {"name": "board", "uid": "b", "labels": labels}
+    theirs = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": []}, "status": {}}
+    platform = Kubernetes()
+    platform.apply(Request(load_job(JOB), JOB))
+    api.objects["pods", "board"] = theirs
+    assert platform.remove("linear", results=True)
+    assert api.objects == {("pods", "board"): theirs}
+
+
+def test_a_fleet_that_an_older_psfleet_started_is_not_ended_before_it_has_saved(api: Api) -> None:
+    """The index 0 of its Job of workers is the chief, which has no Job of its own."""
+    platform, request = Kubernetes(), Request(load_job(JOB, ["fleet.workers=2"]), JOB)
+    platform.apply(request)
+    del api.objects["jobs", "linear-chief"]
+    workers = api.objects["jobs", "linear-worker"]
+    (container,) = workers["spec"]["template"]["spec"]["containers"]
+    container["env"] = [each for each in container["env"] if each["name"] != "PSFLEET_FIRST_INDEX"]
+    before = set(api.objects)
+    for end in (lambda: start(platform, request), lambda: down(platform, "linear", results=False)):
+        with pytest.raises(
+            UsageError, match="fleet linear was started by an older psfleet, and runs: expected that ve"
+        ):
+            end()
+        assert set(api.objects) == before
+    workers["status"] = {"conditions": [{"type": "Failed", "status": "True", "reason": "x", "message": ""}]}
+    down(platform, "linear", results=False)
+    assert set(api.objects) == {("persistentvolumeclaims", "linear")}
+
+
+def test_down_removes_what_is_left_of_a_fleet_without_jobs(api: Api) -> None:
+    """The API refused one, or objects did not get their owner before its connection broke; Secrets have keys."""
+    platform = Kubernetes()
+    platform.apply(Request(load_job(JOB, ["tls=true"]), JOB))
+    for key in [key for key in api.objects if key[0] == "jobs"]:
+        del api.objects[key]
+    down(platform, "linear", results=False)
+    assert set(api.objects) == {("persistentvolumeclaims", "linear")}
+    with pytest.raises(UsageError, match="no fleet linear is in namespace here"):
+        down(platform, "linear", results=False)
