@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 STAMP := .venv/.stamp
 PACKAGES := psfleet ps_service worker_service
-PROTO := psfleet/control/control.proto
+PROTO := psfleet/control/control.proto psfleet/control/run_control.proto
 PROTOC := $(BIN)/python -m grpc_tools.protoc --proto_path=.
 # Two test files at a time, each with its own fork server: a fleet test spends much of its time waiting. Files run in the
 # order of the command line, not those with most tests first: the short files of unit tests at the end keep both busy.
@@ -32,7 +32,7 @@ IMAGE = DOCKER_BUILDKIT=1 docker build --file docker/Dockerfile --build-arg BASE
 	--build-arg LOCK=$(LOCK_OF_EXTRA) --build-arg REVISION=$(or $(shell git rev-parse HEAD 2>/dev/null),unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv train up status logs down test test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images scan wheel bench clean
+.PHONY: help venv train up status logs down test test-all test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images scan wheel bench clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,7 +61,10 @@ logs: venv ## Prints log lines of JOB's fleet; ARGS go to `psfleet logs`, for ex
 down: venv ## Saves, stops and removes JOB's fleet; ARGS go to `psfleet down`
 	@$(BIN)/psfleet down $(JOB) $(ARGS)
 
-test: venv ## Runs unit tests and fleet tests (real processes); ARGS go to pytest
+test: venv ## Runs unit tests and fleet tests (real processes) except the extended ones; ARGS go to pytest
+	$(BIN)/pytest $(IN_PARALLEL) -m "not extended" tests/fleet tests/unit $(ARGS)
+
+test-all: venv ## Runs all unit tests and fleet tests; ARGS go to pytest
 	$(BIN)/pytest $(IN_PARALLEL) tests/fleet tests/unit $(ARGS)
 
 test-unit: venv ## Runs unit tests; ARGS go to pytest
@@ -103,9 +106,9 @@ format: venv ## Formats the code and applies lint's fixes
 	$(BIN)/ruff check --fix .
 
 lock: venv ## Upgrades requirements.lock (runtime), requirements-gpu.lock and requirements-dev.lock (runtime and tools)
-	$(LOCK) --extra cpu --upgrade --output-file requirements.lock
-	$(LOCK) --extra gpu --upgrade --constraint requirements.lock --output-file requirements-gpu.lock
-	$(LOCK) --extra cpu --upgrade --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	$(LOCK) --extra cpu --extra s3 --upgrade --output-file requirements.lock
+	$(LOCK) --extra gpu --extra s3 --upgrade --constraint requirements.lock --output-file requirements-gpu.lock
+	$(LOCK) --extra cpu --extra s3 --upgrade --group dev --constraint requirements.lock --output-file requirements-dev.lock
 
 proto: venv ## Generates the control plane's code from its .proto
 	$(PROTOC) --python_out=. --pyi_out=. --grpc_python_out=. $(PROTO)

@@ -21,6 +21,8 @@ UNREAD = (
     "**/__pycache__",  # compiled again after trimming
 )
 
+SERVICES = ("s3", "sts", "sso", "sso-oidc", "signin")
+"""Of the 400 services of AWS that botocore describes: the store of checkpoints, and sources of credentials."""
 SYMBOLS = ("tensorflow/libtensorflow_cc.so.*", "tensorflow/libtensorflow_framework.so.*")
 """Libraries with large symbol tables. Stripping libraries rewritten by auditwheel (numpy.libs) breaks them."""
 
@@ -33,6 +35,9 @@ def main(site_packages: Path) -> None:
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+    for path in (site_packages / "botocore" / "data").glob("*/"):
+        if path.is_dir() and path.name not in SERVICES:
+            shutil.rmtree(path)
     for pattern in SYMBOLS:
         subprocess.run(["strip", "--strip-unneeded", *map(str, site_packages.glob(pattern))], check=True)
 

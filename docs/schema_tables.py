@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import Job
 from psfleet.report.schema import Evaluation, Point, Report
 from psfleet.report.training_metrics import TrainingMetrics
@@ -21,6 +23,7 @@ from psfleet.report.training_metrics import TrainingMetrics
 BEGIN, END = "<!-- schema -->", "<!-- /schema -->"
 DOCUMENTS: Mapping[str, tuple[type[BaseModel], ...]] = {
     "job-file.md": (Job,),
+    "fleets.md": (FleetFile,),
     "report.md": (Report, Point, Evaluation, TrainingMetrics),
 }
 """The models of each document in `docs/`, in the order of its pairs of markers."""
@@ -101,6 +104,7 @@ def _models(annotation: object) -> Iterator[type[BaseModel]]:
         yield from _models(argument)
 
 
+@functools.cache
 def _properties(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
     """JSON schema of each field; other models remain a `$ref`."""
     properties: dict[str, dict[str, Any]] = model.model_json_schema().get("properties", {})

@@ -10,10 +10,10 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ps_service.finite import first_not_finite
 from ps_service.part_holder import PartHolder
+from psfleet.checkpoint.location import Folder
 from psfleet.checkpoint.manifest import checkpoint_folder
 from psfleet.checkpoint.part_writing import encode_part, write_part
 from psfleet.checkpoint.parts import NOT_FINITE, PartRecord, ShardContent
@@ -54,7 +54,7 @@ class CheckpointWriter:
     attempt. After the final step there is none, so its part is tried again until the writer is closed.
 
     Args of the constructor:
-        root: The folder of the run's checkpoints; None: parts are held for the chief.
+        root: The folder of the run's checkpoints, on a disk or in a store; None: parts are held for the chief.
         is_followed: Returns whether there is a chief that fetches parts.
         on_failure: Called with a message and an exit code, on the writer's thread: a tensor is not finite, and is not
             written, or there is a bug.
@@ -62,7 +62,7 @@ class CheckpointWriter:
 
     def __init__(
         self,
-        root: Path | None,
+        root: Folder | None,
         run: str,
         generation: int,
         shard: int,
@@ -114,6 +114,11 @@ class CheckpointWriter:
     def has_ended(self, step: int) -> bool:
         """Whether the part of a step is written, or will never be."""
         return any(part.step == step and not part.is_retried for part in self.parts())
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a snapshot is being read, or a part is written or held."""
+        return not self.held.is_empty or (self._newest is not None and not self._newest.done())
 
     def stop(self) -> None:
         """Ends retries, and drops a snapshot that waits to be read.

@@ -48,6 +48,12 @@ class PartHolder:
         with self._changed:
             self._part = step, part
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no part is held."""
+        with self._changed:
+            return self._part is None
+
     def is_held(self, step: int) -> bool:
         """Whether the part of a step is held."""
         with self._changed:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from ps_service.shard_plan import ShardPlan
+from psfleet.checkpoint.location import Folder, require_usable
 from psfleet.checkpoint.manifest import read_manifest
 from psfleet.checkpoint.parts import ShardContent, vector_layouts
 from psfleet.checkpoint.tensors import read_shard
@@ -30,24 +30,27 @@ class Restored:
     content: ShardContent
 
 
-def read_checkpoint(folder: Path, plan: ShardPlan) -> Restored:
+def read_checkpoint(folder: Folder, plan: ShardPlan) -> Restored:
     """Reads what a shard starts from, with a deadline: a disk may never answer.
 
     Raises:
-        BadJobError: The checkpoint does not match the layout.
+        BadJobError: The checkpoint does not match the layout, or this process may not read the store.
         NoCheckpointError: The checkpoint cannot be read.
-        StorageError: The disk does not answer. The thread that reads is abandoned.
+        StorageError: The disk or the store does not answer. The thread that reads is abandoned.
     """
     secs = SHARE * plan.job.deadlines.start_secs
 
     def read() -> Restored:
+        require_usable(plan.job)
         checkpoint = read_manifest(folder)
         return Restored(checkpoint.step, checkpoint.optimizer, read_shard(checkpoint, plan.layout, plan.shard))
 
     try:
         return run_within(secs, read)
     except TimeoutError as error:
-        raise StorageError(f"the disk has not answered for {secs:g} s to a read of {folder}") from error
+        raise StorageError(
+            f"{plan.job.checkpoint.store or 'the disk'} has not answered for {secs:g} s to a read of {folder}"
+        ) from error
 
 
 def receive(origin: pb.ShardOrigin, plan: ShardPlan, requests: Iterator[pb.RestoreRequest]) -> Restored:

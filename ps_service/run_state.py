@@ -13,7 +13,7 @@ from ps_service.fleet_view import FleetView
 from ps_service.only_stream import OnlyStream
 from ps_service.relearning import RELEARN_SECS, Relearning
 from ps_service.shard import Shard
-from ps_service.shard_state import describe
+from ps_service.shard_state import add_counters, describe
 from ps_service.worker_record import CHIEF, NEVER, Member
 from psfleet.control import control_pb2 as pb
 from psfleet.service.logs import RunLogger
@@ -116,6 +116,12 @@ class Run:
             if shard is not None:
                 shard.writer.held.end_stream()
 
+    def is_saving(self) -> bool:
+        """Whether a chief that is alive needs this ps for a checkpoint: for its part, or after the last step."""
+        with self.lock:
+            has_chief, shard = self.view.outcome is None and self._has_chief(), self._shard
+        return has_chief and shard is not None and (shard.step >= shard.final_step or shard.writer.is_busy)
+
     def _has_chief(self) -> bool:
         chief = self.view.workers.get(CHIEF)
         return chief is not None and chief.is_alive(self._clock())
@@ -171,10 +177,18 @@ class Run:
             now = self._clock()
             return [worker.state(now) for _, worker in sorted(self.view.workers.items())]
 
+    def exclude_absent(self) -> None:
+        """Has no worker wait for one that is not alive, or has no session: in ssp mode they wait for each other."""
+        with self.lock:
+            now, shard = self._clock(), self._shard
+            present = [index for index, each in self.view.workers.items() if each.has_session and each.is_alive(now)]
+        if shard is not None:
+            shard.set_present(present)
+
     def log_slow_step(self, slow_secs: float) -> None:
         """Logs the workers that a step waits for: once for each step that waits longer than `slow_secs`."""
         shard = self.shard
-        if shard is None or self.outcome is not None or shard.step >= shard.final_step:
+        if shard is None or self.outcome is not None or shard.step >= shard.last_step:
             return
         waited = time.monotonic() - shard.last_update
         if waited < slow_secs or shard.step == self._slow_step:
@@ -220,18 +234,8 @@ class Run:
             state.layout_digest, state.quorum, state.stop_signal = self._digest, view.quorum, view.stop_signal
         describe(state, shard, self._clock())
         if with_counters:
-            self._add_counters(state, shard)
+            add_counters(state, shard, self.logger)
         return state
-
-    def _add_counters(self, state: pb.ShardState, shard: Shard) -> None:
-        try:
-            counters = shard.counters()
-        except (tf.errors.OpError, RuntimeError) as error:
-            # The shard was closed meanwhile: the fleet restores a checkpoint.
-            self.logger.debug("no counts of generation %d: %s", shard.plan.generation, error)
-            return
-        state.pushed[:], state.used[:] = counters.pushed.tolist(), counters.used.tolist()
-        state.staleness[:] = counters.staleness.sum(axis=0).tolist()
 
     def _phase(self) -> pb.Phase:
         if self.view.outcome is not None:

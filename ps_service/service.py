@@ -17,17 +17,24 @@ from psfleet.polling import wait_until
 from psfleet.service.metrics_server import exposing
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
+from psfleet.tf.client_sessions import for_clients
 from psfleet.tf.server import boot
-from psfleet.tls.data_plane import DataPlane, data_plane
+from psfleet.tls.data_plane import DataPlane
+from psfleet.tls.fleet_plane import plane_of
 
 if TYPE_CHECKING:
     from psfleet.tls.identity import Identity
 
 logger = logging.getLogger("psfleet.ps")
 
+SAVE_SECS = 5.0
+"""How long a signal leaves to a checkpoint that needs this ps; Docker kills a container 10 s after its SIGTERM."""
+
 
 def serve(settings: Settings, stop: Stop) -> int:
     """Serves until the run is over or a signal comes; the exit code.
+
+    A checkpoint part that is being written, or held for the chief, is saved before, if that takes `SAVE_SECS` at most.
 
     Raises:
         BadJobError: With TLS, its certificate or stunnel is missing.
@@ -36,40 +43,55 @@ def serve(settings: Settings, stop: Stop) -> int:
         StoppedError: A signal came first.
     """
     identity = read_identity(settings.tls, "ps")
-    with data_plane(settings, "ps", settings.index, identity) as plane:
+    with plane_of(settings, "ps", identity) as plane:
         return _serve(settings, stop, plane, identity)
 
 
 def _serve(settings: Settings, stop: Stop, plane: DataPlane, identity: Identity | None) -> int:
-    target = boot(plane.own, settings.job.device if settings.job else None)
+    target = boot(plane.own, settings.device)
     plane.check()
     servicer = ControlServicer(target, settings.run, settings.cause, plane)
+    clients = for_clients(settings, target, plane)
     metrics = PsMetrics(max(settings.index, 0))
     with (
-        serving(settings.address, servicer, identity, stop.event, stop.probes.note_answer),
+        serving(settings.address, servicer, identity, stop.event, stop.probes.note_answer, clients),
         exposing(settings, lambda: metrics.read(servicer.runs())),
     ):
         logger.info("ps is ready at %s", settings.address.data)
         while not servicer.finished.is_set():
-            if stop.event.wait(0.1) and not servicer.finished.is_set():
+            if stop.event.wait(0.1) and not _is_finished(servicer):
                 raise stop.error()
             _check_runs(servicer, settings)
         # Only a ps that serves a single run finishes.
         return _wait_for_workers(servicer.runs()[0])
 
 
+def _is_finished(servicer: ControlServicer) -> bool:
+    """Whether the run of a ps that got a signal ends well; waits for the checkpoint that needs this process."""
+
+    def is_saved() -> bool:
+        return servicer.finished.is_set() or not any(run.is_saving() for run in servicer.runs())
+
+    try:
+        wait_until(is_saved, SAVE_SECS, "the checkpoint part of this ps to be saved")
+    except DeadlineError as error:
+        logger.warning("%s", error)
+    return servicer.finished.is_set()
+
+
 def _check_runs(servicer: ControlServicer, settings: Settings) -> None:
-    """Drops what is over, logs a slow step, and raises if no worker sends heartbeats."""
+    """Drops what is over, excludes absent workers, logs a slow step, and raises if no worker sends heartbeats."""
     servicer.drop_finished()
     for run in servicer.runs():
         run.end_streams_without_chief()
+        run.exclude_absent()
     if settings.job is None:
         return
     deadlines = settings.job.deadlines
     for run in servicer.runs():
         if time.monotonic() - run.last_heartbeat > deadlines.stall_secs:
             raise DeadlineError("a heartbeat of any worker", deadlines.stall_secs)
-        run.log_slow_step(deadlines.slow_secs)
+        run.log_slow_step(deadlines.slow_secs * settings.job.update.round_steps)
 
 
 def _wait_for_workers(run: Run) -> int:

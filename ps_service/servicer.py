@@ -6,17 +6,18 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TypeVar
 
 import grpc
 import tensorflow as tf
 
 import psfleet
+from ps_service.hold import hold
 from ps_service.refusals import refusals, refuse
 from ps_service.restore import read_checkpoint, receive
 from ps_service.run_state import Run
 from ps_service.shard_builder import ShardBuilder
+from psfleet.checkpoint.location import parse
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
 from psfleet.errors import LostPeerError
@@ -79,7 +80,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         with refusals(context), self._building(run):
             plan = self._builder.make_way(run, request)
             if plan is not None:
-                self._builder.build(run, plan, read_checkpoint(Path(request.checkpoint_folder), plan))
+                self._builder.build(run, plan, read_checkpoint(parse(request.checkpoint_folder), plan))
         return run.state(with_counters=True)
 
     def Restore(self, request_iterator: Iterator[pb.RestoreRequest], context: grpc.ServicerContext) -> pb.ShardState:
@@ -144,12 +145,13 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
         shard = run.shard
         pause_at = request.pause_at if request.HasField("pause_at") else None
         order = request.caller.member.incarnation, request.number
-        accepted = (
-            shard is not None
-            and shard.plan.generation == request.generation
-            and shard.schedule_reductions(request.reductions, pause_at, order)
-        )
+        is_current = shard is not None and shard.plan.generation == request.generation
+        accepted = is_current and shard is not None and shard.schedule_reductions(request.reductions, pause_at, order)
         return pb.ScheduleReductionsReply(accepted=accepted, step=shard.step if shard else 0)
+
+    def ScheduleHold(self, request: pb.ScheduleHoldRequest, context: grpc.ServicerContext) -> pb.ScheduleHoldReply:
+        """See control.proto."""
+        return hold(self._run_of_chief(request.caller, context).shard, request)
 
     def Finish(self, request: pb.FinishRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""

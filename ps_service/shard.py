@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 import tensorflow as tf
 
 from ps_service.checkpoint_writer import CheckpointWriter
+from ps_service.hold import Hold, Order, lowest
 from ps_service.rate_reductions import RateReductions
 from ps_service.restore import Restored
 from ps_service.shard_graph import Counters, ShardGraph
@@ -45,7 +46,7 @@ class Shard:
         step: Global step of the newest update.
         final_step: Global step at which training ends: that of the job, or of a scheduled stop.
         last_update: When the newest update was applied, by `time.monotonic`.
-
+        hold: Where training is held.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Shard:
         self.first_step = self.step = restored.step
         self.final_step = plan.job.train.steps
         self.last_update = time.monotonic()
+        self.hold = Hold(self._graph, plan.hold_at)
         self._scheduled: set[int] = set()
         self._reductions = RateReductions(plan.reductions)
         self._num_reductions = 0
@@ -87,6 +89,9 @@ class Shard:
         self._counters: tuple[float, Counters | None] = (0.0, None)
         self._counting = threading.Lock()
         self._closing = threading.Event()
+        if self.step == plan.hold_at:
+            # No update follows, after which a part would be written: a stop, or a save, finds this one.
+            self._save(self.step)
         self._thread = threading.Thread(target=self._loop, name=f"shard-{plan.generation}", daemon=True)
         self._thread.start()
 
@@ -94,6 +99,11 @@ class Shard:
     def is_complete(self) -> bool:
         """Whether the final step is applied, and its part is written or will never be."""
         return self.step >= self.final_step and self.writer.has_ended(self.step)
+
+    @property
+    def last_step(self) -> int:
+        """The step at which workers leave: the final one, or that at which training is held before."""
+        return lowest(self.final_step, self.hold.at)
 
     @property
     def slot_names(self) -> list[str]:
@@ -123,6 +133,14 @@ class Shard:
         """Bytes of the optimizer's slots on this ps."""
         return self._graph.optimizer_bytes
 
+    def set_present(self, workers: Collection[int]) -> None:
+        """No worker waits for others than these; see `Updates.set_present`."""
+        try:
+            self._graph.updates.set_present(workers)
+        except (tf.errors.OpError, RuntimeError) as error:
+            # The shard was closed meanwhile: the fleet restores a checkpoint.
+            self._logger.debug("generation %d has ended: %s", self.plan.generation, error)
+
     def local_steps(self) -> list[int]:
         """By worker, the local step of its newest gradient; -1 before the first."""
         return self._graph.local_steps()
@@ -130,6 +148,11 @@ class Shard:
     def schedule_checkpoint(self, step: int, stop: bool) -> bool:
         """Schedules a checkpoint, and with `stop` the end of training, at a step; returns False if it is too late."""
         with self._lock:
+            held = self.last_step
+            if stop and self.step <= held <= min(step, self.final_step - 1):
+                # The workers leave there anyway, on every ps, and the part is due.
+                self.final_step = held
+                return True
             if step < self.step + MIN_STEPS_AHEAD:
                 return False
             # The job's last step ends training and has a checkpoint anyway. An earlier stop, which other ps have
@@ -138,12 +161,17 @@ class Shard:
             if step == self.final_step:
                 return True
             # Under the lock: until it is released, the update loop makes no step beyond the one in progress.
-            if stop and not self._graph.set_final_step(step):
+            if stop and not self.hold.move_end(self.final_step, step):
                 return False
             self._scheduled.add(step)
             if stop:
                 self.final_step = step
         return True
+
+    def schedule_hold(self, step: int | None, order: Order) -> bool:
+        """Sets the step at which training is held, or continues it with None; see `Hold.schedule`."""
+        with self._lock:
+            return self.hold.schedule(step, order, self.step, self.final_step)
 
     def schedule_reductions(self, steps: Sequence[int], pause_at: int | None, order: tuple[int, int]) -> bool:
         """Sets the steps from which on the learning rate is reduced; see `RateReductions.schedule`."""
@@ -164,11 +192,8 @@ class Shard:
         self._graph.close()
         self._thread.join(CLOSE_SECS)
         if self._thread.is_alive():
-            self._logger.warning(
-                "the update loop of generation %d did not end within %g s; its thread is abandoned",
-                self.plan.generation,
-                CLOSE_SECS,
-            )
+            text = "the update loop of generation %d did not end within %g s; its thread is abandoned"
+            self._logger.warning(text, self.plan.generation, CLOSE_SECS)
         self.writer.close()
 
     def _loop(self) -> None:
@@ -189,7 +214,7 @@ class Shard:
             self._graph.base_rate.reduce(num_reductions)
             self._num_reductions = num_reductions
         with self._lock:
-            hold = self._is_due(self.step + 1)
+            hold = self._is_due(self.plan.job.update.next_step(self.step))
         step = self._graph.updates.advance(hold)
         if step == self.step:
             return
@@ -218,12 +243,7 @@ class Shard:
             text = "step %d waited %.1f s: checkpoints are due faster than they are written"
             self._logger.warning(text, step, waited_secs, extra={"step": step, "event": "slow_checkpoints"})
         self._graph.take_snapshot()
-        self.writer.save(step, self._graph.read_snapshot, is_final=lambda: step >= self.final_step)
+        self.writer.save(step, self._graph.read_snapshot, is_final=lambda: step >= self.last_step)
 
     def _is_due(self, step: int) -> bool:
-        job = self.plan.job
-        # The best checkpoint has the weights that were evaluated: checkpoints are evaluated, not a worker's copy.
-        evaluated = job.evaluate.every_steps if job.checkpoint.best is not None else None
-        is_regular = any(every is not None and step % every == 0 for every in (job.checkpoint.every_steps, evaluated))
-        # The job's last step, too: if other ps have not received a stop, because the chief was killed, they train on.
-        return step in (self.final_step, job.train.steps) or step in self._scheduled or is_regular
+        return step in (self.final_step, self.hold.at) or step in self._scheduled or self.plan.has_checkpoint(step)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 from ps_service.restore import Restored
 from ps_service.run_state import Run
 from ps_service.shard import Shard
 from ps_service.shard_plan import ShardPlan
+from psfleet.checkpoint.location import parse
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import PsfleetError
 from psfleet.job.job import job_from_json
@@ -76,9 +76,10 @@ def _requested(run: str, request: pb.ConfigureRequest) -> ShardPlan:
         shard=request.shard,
         job=job_from_json(request.job_json),
         layout=Layout.from_dict(json.loads(request.layout_json)),
-        checkpoints_root=Path(request.checkpoints_root) if request.checkpoints_root else None,
+        checkpoints_root=parse(request.checkpoints_root) if request.checkpoints_root else None,
         update=TracedUpdate.from_json(request.update_json) if request.update_json else None,
         reductions=tuple(request.reductions),
+        hold_at=request.hold_at if request.HasField("hold_at") else None,
     )
 
 

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from ps_service import optimizer_state, optimizers
+from ps_service import optimizer_state
 from ps_service.base_rate import BaseRate
 from ps_service.container_handles import ContainerHandles
-from ps_service.lamb import TensorRange
+from ps_service.hold import lowest
 from ps_service.shard_plan import ShardPlan
 from ps_service.snapshot import Snapshot
-from ps_service.updates import AsyncUpdates, SyncUpdates, Updates
+from ps_service.updates import AsyncUpdates, AveragingUpdates, SspUpdates, SyncUpdates, Updates
 from ps_service.updates.final_step import FinalStep
 from ps_service.updates.interface import slot_values
 from ps_service.updates.state import state_share
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.job.sections import Device
 from psfleet.layout import Layout
-from psfleet.tf import ShardVariables, container_name, keeps_previous
+from psfleet.tf import ShardVariables, container_name, keeps_previous, optimizers
+from psfleet.tf.lamb import TensorRange
+from psfleet.tf.optimizer_slots import exchanged_slots, scalar_variables
 from psfleet.tf.own_session import OwnSession, unoptimized
 
 
@@ -60,25 +62,29 @@ class ShardGraph:
         # cond_v2 would build the optimizer in a graph of its own, where it cannot find its slots.
         v1.disable_control_flow_v2()
         with tf.Graph().as_default() as graph:
+            exchanged = exchanged_slots(job, plan.update)
             variables = ShardVariables(
-                plan.layout, plan.shard, job.fleet.worker_limit, container, "", keeps_previous(job)
+                plan.layout, plan.shard, job.fleet.worker_limit, container, "", keeps_previous(job), exchanged
             )
             self._variables = variables
             self.base_rate = BaseRate(job.optimizer, variables)
             self.updates = _updates(plan, variables, self.base_rate)
             with v1.container(container):
-                self._slots = slot_values(self.updates.optimizer, variables.buckets)
-                self._scalars = _scalars(self.updates.optimizer, self._slots)
-                of_optimizer = [*itertools.chain(*self._slots.values()), *self._scalars.values()]
+                slots = slot_values(self.updates.optimizer, variables.buckets)
+                scalars = scalar_variables(self.updates.optimizer, slots)
+                of_optimizer = v1.variables_initializer([*itertools.chain(*slots.values()), *scalars.values()])
+            self._slots, self._scalars = {**slots, **variables.slots}, {**scalars, **variables.scalars}
             restored = self._restored_variables()
-            initializer = tf.group(variables.zeros(restored), v1.variables_initializer(of_optimizer))
+            initializer = tf.group(variables.zeros(restored), variables.initial_slots(exchanged), of_optimizer)
             self._feeds = {v.name: v1.placeholder(v.dtype, v.shape) for v in restored}
             self._assigns = {v.name: v.assign(self._feeds[v.name], read_value=False) for v in restored}
             self._initial = {name: [part.read_value() for part in parts] for name, parts in self._slots.items()}
             self._snapshot = Snapshot(variables, self._slots, self._scalars)
             self._local_steps = variables.last_local_step.read_value()
-            self._final_step = FinalStep(variables, is_sync=job.update.mode == "sync")
+            self._final_step = FinalStep(variables, has_quorum=job.update.has_quorum)
             self._counters = self._counter_reads()
+        # No call may add an operation: TensorFlow would prepare the graph anew, and never free what it had.
+        graph.finalize()
         self._graph = graph
         self._container = container
         self._session = OwnSession(session_target, graph=graph, config=_session_config(job.device))
@@ -125,6 +131,10 @@ class ShardGraph:
         """Sets the global step at which workers end training; False if that is too late. See `FinalStep.set`."""
         return self._final_step.set(self._session, step)
 
+    def raise_final_step(self, step: int) -> bool:
+        """Has workers train on to a later step; False if that failed. See `FinalStep.raise_to`."""
+        return self._final_step.raise_to(self._session, step)
+
     def close(self) -> None:
         """Ends the wait of every worker and of this ps's update loop with an error, and destroys the resources."""
         # Made now: a ps that serves one run ends without it.
@@ -137,7 +147,7 @@ class ShardGraph:
     def _restored_variables(self) -> list[tf.Variable]:
         variables = self._variables
         numbers = [variables.global_step, variables.started_step, variables.final_step]
-        numbers += [variables.last_local_step, variables.last_number]
+        numbers += [variables.last_local_step, variables.last_number, variables.clocks]
         slots = itertools.chain(*self._slots.values())
         return [*variables.buckets, *numbers, variables.state, variables.frozen, *slots, *self._scalars.values()]
 
@@ -169,9 +179,10 @@ class ShardGraph:
                 (variables.frozen, content.frozen),
                 (variables.global_step, step),
                 (variables.started_step, step),
-                (variables.final_step, np.int64(plan.job.train.steps)),
+                (variables.final_step, np.int64(lowest(plan.job.train.steps, plan.hold_at))),
                 (variables.last_local_step, never),
                 (variables.last_number, never),
+                (variables.clocks, never),
             ]
         )
         for name, vector in content.slots.items():
@@ -200,16 +211,12 @@ def _updates(plan: ShardPlan, variables: ShardVariables, base_rate: BaseRate) ->
         rate = optimizers.learning_rate(job.optimizer, variables.global_step.read_value(), base_rate.read())
         return optimizers.build(job.optimizer, rate * rate_factor, tensors, plan.update)
 
-    if job.update.mode == "async":
-        return AsyncUpdates(variables, optimizer, job.update.stale, state_share(job))
+    if not job.update.has_quorum:
+        kind = SspUpdates if job.update.mode == "ssp" and plan.shard == 0 else AsyncUpdates
+        return kind(variables, optimizer, job.update.stale, state_share(job))
+    if job.update.mode == "averaging":
+        return AveragingUpdates(variables, job.quorum, job.fleet.replicas, job.update.next_step)
     return SyncUpdates(variables, optimizer(1.0), job.quorum, job.fleet.replicas)
-
-
-def _scalars(optimizer: v1.train.Optimizer, slots: Mapping[str, Sequence[tf.Variable]]) -> dict[str, tf.Variable]:
-    """The optimizer's variables other than slots, such as Adam's powers of beta."""
-    of_slots = {variable.name for parts in slots.values() for variable in parts}
-    others = [variable for variable in optimizer.variables() if variable.name not in of_slots]
-    return {variable.name.rpartition("/")[2].removesuffix(":0"): variable for variable in others}
 
 
 def _session_config(device: Device) -> v1.ConfigProto:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tensorflow as tf
+
 from ps_service.shard import Shard
 from psfleet.control import control_pb2 as pb
+from psfleet.service.logs import RunLogger
 
 
 def describe(state: pb.ShardState, shard: Shard, now: float) -> None:
@@ -17,6 +20,8 @@ def describe(state: pb.ShardState, shard: Shard, now: float) -> None:
     plan = shard.plan
     state.generation, state.step, state.final_step = plan.generation, shard.step, shard.final_step
     state.first_step = shard.first_step
+    if shard.hold.at is not None:
+        state.hold_at = shard.hold.at
     state.optimizer = plan.optimizer
     state.slots[:] = shard.slot_names
     state.model_bytes = shard.model_bytes
@@ -32,3 +37,15 @@ def describe(state: pb.ShardState, shard: Shard, now: float) -> None:
             sha256=record.sha256 if record else "",
             held=part.is_held,
         )
+
+
+def add_counters(state: pb.ShardState, shard: Shard, logger: RunLogger) -> None:
+    """Fills in the counts of gradients, which takes a call of TensorFlow; not those of a shard that is closed."""
+    try:
+        counters = shard.counters()
+    except (tf.errors.OpError, RuntimeError) as error:
+        # The shard was closed meanwhile: the fleet restores a checkpoint.
+        logger.debug("no counts of generation %d: %s", shard.plan.generation, error)
+        return
+    state.pushed[:], state.used[:] = counters.pushed.tolist(), counters.used.tolist()
+    state.staleness[:] = counters.staleness.sum(axis=0).tolist()

@@ -7,19 +7,41 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from psfleet.callbacks import Callback
+    from psfleet.errors import QueueClosedError
+    from psfleet.handle import Run, attach, start
     from psfleet.job.program import GraphProgram, KerasProgram
-    from psfleet.launch import train
+    from psfleet.launch import connect, train
     from psfleet.report.schema import Report
+    from psfleet.tf.variables import Variables
 
 __version__ = "0.1.0"
 
-__all__ = ["Callback", "GraphProgram", "KerasProgram", "Report", "__version__", "train"]
+__all__ = [
+    "Callback",
+    "GraphProgram",
+    "KerasProgram",
+    "QueueClosedError",
+    "Report",
+    "Run",
+    "Variables",
+    "__version__",
+    "attach",
+    "connect",
+    "start",
+    "train",
+]
 
 _MODULES = {
     "Callback": "psfleet.callbacks",
     "GraphProgram": "psfleet.job.program",
     "KerasProgram": "psfleet.job.program",
+    "QueueClosedError": "psfleet.errors",
     "Report": "psfleet.report.schema",
+    "Run": "psfleet.handle",
+    "Variables": "psfleet.tf.variables",
+    "attach": "psfleet.handle",
+    "connect": "psfleet.launch",
+    "start": "psfleet.handle",
     "train": "psfleet.launch",
 }
 

@@ -17,9 +17,9 @@ DATA_PORT = 2222
 CONTROL_OFFSET, METRICS_OFFSET, TUNNEL_OFFSET = 1, 2, 3
 """Distances of a task's other ports from TensorFlow's port."""
 LOOPBACK = "127.0.0.1"
-LOCAL_PORTS = {"ps": range(20000, 21000), "worker": range(21000, 32768)}
-"""With TLS: the loopback ports of each ps and worker by index, the same in all containers. They lie below 32768, where
-Linux's ports for outgoing connections begin."""
+LOCAL_PORTS = {"ps": range(20000, 21000), "worker": range(21000, 31000), "client": range(31000, 32768)}
+"""With TLS: the loopback ports of each ps, worker and client by index, the same in all containers. They lie below
+32768, where Linux's ports for outgoing connections begin."""
 
 CHIEFS = ("chief", "master")
 """Types of a task in TF_CONFIG that psfleet calls worker 0; the workers beside it are counted from 1."""

@@ -109,6 +109,12 @@ class ReplacedError(TemporaryError):
     exit_code = LOST_PEERS
 
 
+class QueueClosedError(PermanentError):
+    """A queue of a standing fleet is closed: nothing can be added, or no element is left."""
+
+    exit_code = PROGRAM_FAILED
+
+
 class StorageError(TemporaryError):
     """A file cannot be written: the disk is full or unavailable."""
 

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from psfleet.checkpoint import committed
+from psfleet.checkpoint import committed, location
+from psfleet.checkpoint.location import CHECKPOINTS
 from psfleet.errors import DeadlineError, UsageError
 from psfleet.job.callback import STATE_PREFIX
 from psfleet.job.function_program import FILES
 from psfleet.job.job import Job
 from psfleet.polling import wait_until
+from psfleet.report import hold
 from psfleet.report.reductions import ReductionLog
 from psfleet.report.schema import EvaluationLog, EventLog, History, Report
 from psfleet.report.training_metrics import TrainingMetricsLog
@@ -39,13 +41,15 @@ PROGRAM = "program"
 """Folder of a training program that is a function of a notebook or script."""
 CALLBACKS = "callbacks"
 """Folder of the callbacks' own files: one folder for each of them (`psfleet.callbacks.folders`)."""
-CHECKPOINTS = "checkpoints"
-"""Folder of the run's checkpoints."""
 STARTED = ".started"
 """Run-attempt marker, written by the chief: identifier and start time of the attempt."""
+CONTROL = ".control"
+"""Where the launcher of a run of local processes can be signalled, and its chief be called: see `psfleet.handle`."""
 REPORTED = (Report.FILE_NAME, Report.UNREADABLE_NAME, "report.html", EventLog.FILE_NAME)
 """Files that describe all attempts of the run; each attempt adds to them, none deletes them."""
-OF_ONE_ATTEMPT = (Report.DRAFT_NAME, committed.FILE_NAME)
+GRAPH_WRITTEN = ".graph_written"
+"""Marker, written by the chief: TensorBoard's files have the training graph of this attempt."""
+OF_ONE_ATTEMPT = (Report.DRAFT_NAME, committed.FILE_NAME, GRAPH_WRITTEN)
 """Files that the chief deletes when a new attempt starts."""
 CHECKPOINT = "[0-9]" * 8 + "*-g[0-9]*"
 """Pattern of the names of checkpoints."""
@@ -57,7 +61,7 @@ PATTERNS = {
     CALLBACKS: (f"{STATE_PREFIX}*", f".{STATE_PREFIX}*"),
 }
 """By subfolder, the patterns of what runs write there; everything else is the user's, and is never deleted."""
-OF_ONE_START = (*OF_ONE_ATTEMPT, STARTED, LOGS)
+OF_ONE_START = (*OF_ONE_ATTEMPT, STARTED, CONTROL, hold.FILE_NAME, LOGS)
 """Files and subfolders whose content is deleted when a run starts or resumes."""
 OVERWRITTEN = (*REPORTED, *OF_ONE_START)
 """Files and subfolders that every run writes anew or deletes."""
@@ -133,7 +137,7 @@ def claimed(path: Path, job: Job, fresh: bool, platform: str = LOCAL, keeps: boo
         raise UsageError(f"--out {path}: {error.strerror or error}, expected a folder that can be written") from error
     with lock:
         try:
-            wait_until(lambda: _try_lock(lock, fcntl.LOCK_EX), LOCK_SECS, f"the lock of {path}", poll_secs=0.02)
+            wait_until(lambda: try_lock(lock, fcntl.LOCK_EX), LOCK_SECS, f"the lock of {path}", poll_secs=0.02)
         except DeadlineError as error:
             raise UsageError(f"--out {path}: another run is using it, expected another folder") from error
         check_owner(path, job, fresh, platform)
@@ -145,6 +149,7 @@ def claimed(path: Path, job: Job, fresh: bool, platform: str = LOCAL, keeps: boo
             (folder.path / OWNER_FILE).write_text(
                 json.dumps({"name": job.name, "platform": platform}), encoding="utf-8"
             )
+            location.record(folder.path, job)
         except OSError as error:
             raise UsageError(
                 f"--out {path}: {error.strerror or error}, expected a folder that can be written"
@@ -188,12 +193,12 @@ def is_locked(path: Path) -> bool:
     """Whether a run holds the lock of a run folder: on this machine, or while its results are copied."""
     try:
         with (path / LOCK).open("r") as lock:
-            return not _try_lock(lock, fcntl.LOCK_SH)
+            return not try_lock(lock, fcntl.LOCK_SH)
     except OSError:
         return False
 
 
-def _try_lock(lock: IO[str], kind: int) -> bool:
+def try_lock(lock: IO[str], kind: int) -> bool:
     """Locks an open file, shared or exclusively; False if another process has it."""
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)

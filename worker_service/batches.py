@@ -15,7 +15,7 @@ from psfleet.errors import DataStallError, LostPeerError
 from psfleet.job.sections import Deadlines
 from worker_service.batch_reader import Batch, BatchReader, Reading
 from worker_service.progress import TrainingProgress
-from worker_service.session import SessionStart
+from worker_service.session_start import SessionStart
 
 logger = logging.getLogger("psfleet.worker")
 
@@ -42,11 +42,12 @@ class BatchNumbers:
     counts: it starts at global step / workers in each generation, and each gradient has the number of its batch.
 
     Args of the constructor:
+        are_steps: Whether the number of a batch is the local step: with a quorum.
         num_workers: Workers and spares.
     """
 
-    def __init__(self, is_sync: bool, num_workers: int) -> None:
-        self._is_sync = is_sync
+    def __init__(self, are_steps: bool, num_workers: int) -> None:
+        self._are_steps = are_steps
         self._num_workers = num_workers
         self._generation = -1
         self._count = 0
@@ -67,7 +68,7 @@ class BatchNumbers:
 
     def next(self, local_step: int) -> int:
         """The number of the batch of a step, on parameters of a global step."""
-        return local_step if self._is_sync else self._count
+        return local_step if self._are_steps else self._count
 
     def pushed(self) -> None:
         """The gradient of the last number is pushed."""

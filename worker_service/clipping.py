@@ -1,7 +1,8 @@
-"""Clips a worker's gradient to a global norm, over all tensors."""
+"""The global norm of a worker's gradient, over all tensors, and clipping to it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import tensorflow as tf
@@ -38,3 +39,14 @@ def clipped(gradients: Sequence[tf.Tensor], clip_norm: float | None) -> tuple[Se
 
     result: list[tf.Tensor] = tf.nest.flatten(tf.cond(tf.math.is_finite(norm), usual, large))
     return result, norm
+
+
+def norm_if(is_wanted: tf.Tensor, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The global norm of a gradient, float32 scalar; NaN without a pass over all elements if it is not wanted.
+
+    Args:
+        is_wanted: bool scalar.
+        gradients: float32 `[size]` for each parameter.
+    """
+    norm: tf.Tensor = tf.cond(is_wanted, lambda: tf.linalg.global_norm(gradients), lambda: tf.constant(math.nan))
+    return norm

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from psfleet.addresses import Address
+from psfleet.errors import LostPeerError
+from worker_service.session_errors import UnreachableError
+
+logger = logging.getLogger("psfleet.worker")
 
 PROBE_SECS = 2.0
+
+
+def located(error: UnreachableError, ps: Sequence[Address]) -> LostPeerError:
+    """The error with the ports of TensorFlow that cannot be reached, which are logged, too."""
+    found = blocked([(f"ps {shard}", address) for shard, address in enumerate(ps)])
+    if not found:
+        return error
+    logger.warning("%s, while its control port answers", found, extra={"event": "blocked_port"})
+    return UnreachableError(f"{error}; {found}, while its control port answers")
 
 
 def blocked(ports: Sequence[tuple[str, Address]]) -> str:

@@ -14,6 +14,7 @@ from psfleet.layout import Layout
 from psfleet.tf.server import session_config
 from worker_service.frontends.interface import FrontEnd
 from worker_service.local_step import LocalStep
+from worker_service.session import WorkerSession
 
 
 class Evaluator:
@@ -54,7 +55,16 @@ class Evaluator:
         return self._front_end.training_metrics(values)
 
     def _open(self) -> tuple[LocalStep, v1.Session]:
-        step = LocalStep(self._front_end, self._layout)
+        step = LocalStep(self._front_end, self._layout, with_gradients=False)
         session = v1.Session(graph=step.graph, config=session_config(self._device))
         session.run(step.initializer)
         return step, session
+
+
+def local_values(session: WorkerSession, layout: Layout) -> dict[str, np.ndarray]:
+    """Every named tensor of this worker, all of one step."""
+    return {
+        **layout.parameters.unpack(session.parameters()),
+        **layout.state.unpack(session.state()),
+        **layout.frozen.unpack(session.frozen()),
+    }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from signal import SIGTERM
 
+import numpy as np
+
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, ReplacedError, StoppedError
 from psfleet.layout import APPROXIMATE, Layout
@@ -105,6 +107,60 @@ def is_late(states: States, generation: int, step: int) -> bool:
     return all(
         state is not None and state.phase == pb.COMPLETE and state.generation == generation and state.step > step
         for state in states
+    )
+
+
+def is_generation_over(states: States, generation: int) -> bool:
+    """Whether every ps can be reached, and one has another generation or no shard."""
+    return all(state is not None for state in states) and any(
+        state is not None and not has_generation(state, generation) for state in states
+    )
+
+
+def have_one_end(states: States) -> bool:
+    """Whether all ps end training at one step.
+
+    Of two that have accepted a stop at once, one that is held ends where it is, and one whose hold was raised or set at
+    that moment at the step of the request, which no worker reaches then.
+    """
+    return len({None if state is None else state.final_step for state in states}) == 1
+
+
+def last_step(state: pb.ShardState) -> int:
+    """The step at which workers leave a shard: the final one, or that at which the run is held before."""
+    return min(state.hold_at, state.final_step) if state.HasField("hold_at") else state.final_step
+
+
+def is_held(states: States) -> bool:
+    """Whether a ps has reached the step at which the run is held, and all can be reached."""
+    return None not in states and any(
+        state is not None and state.phase in TRAINING and last_step(state) <= state.step < state.final_step
+        for state in states
+    )
+
+
+def trains_past(states: States, step: int) -> bool:
+    """Whether every ps has steps to make after the step at which a worker left training; older states do not count."""
+    return all(
+        state is not None and state.phase in TRAINING and step <= state.step < last_step(state) for state in states
+    )
+
+
+def has_moved_end(states: States, generation: int, shards: np.ndarray) -> bool:
+    """Whether a ps has got a later final step since a worker has made its last step.
+
+    In async mode a ps that has accepted a stop drops all gradients after it, and another one may have refused that stop
+    because it was past it, and have made the job's last step meanwhile. The chief then moves the stop, and the first
+    one needs further gradients.
+
+    Args:
+        generation: Of the worker.
+        shards: Global step and final step of each shard after the worker's last step, int64 `[num_ps, 2]`. States of
+            earlier steps are older than that.
+    """
+    return any(
+        state is not None and has_generation(state, generation) and made <= state.step < last_step(state)
+        for state, (made, _) in zip(states, shards.tolist(), strict=True)
     )
 
 

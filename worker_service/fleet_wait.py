@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from psfleet.errors import DeadlineError
 from psfleet.polling import wait_until
-from worker_service.fleet_state import States
+from worker_service.fleet_state import States, is_held
 from worker_service.heartbeat import Heartbeat
 from worker_service.run_context import RunContext
 
@@ -21,23 +21,39 @@ class FleetWait:
         self._heartbeat = heartbeat
 
     def until(self, what: str, done: Callable[[States], bool]) -> None:
-        """Waits until `done` is true of the states of all ps, or the run is over.
+        """Waits until `done` is true of the states of all ps, or the run is over; without a deadline while it is held.
 
         Raises:
             DeadlineError: Neither came in time: see `stall_secs`.
             StoppedError: A signal came.
         """
-        deadlines = self._context.job.deadlines
+        while not self._until_stalled(what, done, self._context.job.deadlines.stall_secs):
+            pass
+
+    def _until_stalled(self, what: str, done: Callable[[States], bool], stall_secs: float) -> bool:
+        """As `until`; False if the run was held meanwhile: a fleet may stand still for so long after that."""
+        was_held = False
+
+        def is_done(states: States) -> bool:
+            nonlocal was_held
+            was_held = was_held or is_held(states)
+            return done(states)
+
         try:
-            self._wait(what, done, deadlines.stall_secs)
+            self._wait(what, is_done, stall_secs)
         except DeadlineError:
-            total_secs = self.stall_secs(self._heartbeat.states)
-            if total_secs <= deadlines.stall_secs:
+            states = self._heartbeat.states
+            if was_held:
+                # Not only now: a ps that has just been lost has the whole time to come back.
+                return False
+            total_secs = self.stall_secs(states)
+            if total_secs <= stall_secs:
                 raise
             try:
-                self._wait(what, done, total_secs - deadlines.stall_secs)
+                self._wait(what, done, total_secs - stall_secs)
             except DeadlineError as error:
                 raise DeadlineError(what, total_secs, error.last_seen) from None
+        return True
 
     def until_step(self, step: int, what: str, is_replaced: Callable[[States], bool]) -> None:
         """Waits until ps 0 has reached a step: as long as it makes progress.

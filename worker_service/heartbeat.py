@@ -18,12 +18,14 @@ from psfleet.control.client import CALL_SECS
 from psfleet.control.fleet_client import FleetClient
 from psfleet.errors import LOST_PEERS, BadJobError, LostPeerError, PsfleetError, ReplacedError
 from psfleet.service.process import Stop
-from worker_service.fleet_state import States, has_generation, is_late
+from worker_service.fleet_state import States, has_generation, is_held, is_late
 from worker_service.progress import TrainingProgress
 
 logger = logging.getLogger("psfleet.worker")
 
 BEAT_SECS = 1.0
+HELD_BEAT_SECS = 0.2
+"""While the run is held: a worker learns from the replies that it trains on."""
 CALLS_AT_ONCE = 1 + math.ceil(CALL_SECS / BEAT_SECS)
 """Open calls to one ps that does not answer: after each loss it is called again, before the earlier calls end."""
 UNWIND_SECS = 3.0
@@ -112,7 +114,7 @@ class Heartbeat:
             self._listener = listener
 
     def attach(self, generation: int, interrupt: Callable[[], None]) -> None:
-        """Reports from now on that this worker has a session with a generation.
+        """Reports from now on, and at once, that this worker has a session with a generation.
 
         Args:
             generation: Of the session.
@@ -122,6 +124,7 @@ class Heartbeat:
         with self._lock:
             self._generation, self._interrupt = generation, interrupt
             self._sessions_before = self._progress.sessions
+        self._beat_now.set()
 
     def detach(self) -> None:
         """Reports from now on that this worker has no session; discards all replies and asks again at once.
@@ -165,7 +168,8 @@ class Heartbeat:
             if is_replaced or outcome is not None:
                 self._exit_if_stuck(LOST_PEERS if is_replaced or outcome is None else outcome.exit_code, is_replaced)
                 return
-            self._beat_now.wait(max(0.0, BEAT_SECS - (time.monotonic() - began)))
+            secs = HELD_BEAT_SECS if is_held(self.states) else BEAT_SECS
+            self._beat_now.wait(max(0.0, secs - (time.monotonic() - began)))
 
     def _beat(self) -> None:
         """Calls every ps at once: one that does not answer delays none of the others."""

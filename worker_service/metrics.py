@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import psfleet
 from psfleet.checkpoint.manifest import MANIFEST
@@ -13,12 +14,18 @@ from psfleet.job.job import Job
 from psfleet.layout import Layout
 from psfleet.service import metrics
 from psfleet.service.metrics import Reading, Readings
+from psfleet.tf.optimizer_slots import OptimizerSlots, exchanged_slots
+from psfleet.tf.traced_update import TracedUpdate
 from worker_service.chief.components import ChiefComponents
 from worker_service.heartbeat import Heartbeat
 from worker_service.progress import TrainingProgress
 
 WIRE_BYTES = {"float32": 4, "bfloat16": 2}
 """Of one element on the wire."""
+SLOT_BYTES = 4
+"""Of one element of an optimizer slot."""
+WORD_BYTES = 8
+"""Of one of the optimizer's scalars."""
 STEPS_BYTES = 16
 """Two int64: a push carries the local step and the gradient's number; a pull the global step and the final step."""
 
@@ -38,10 +45,16 @@ class Payload:
     attach: int
 
     @classmethod
-    def of(cls, job: Job, layout: Layout, index: int) -> Payload:
-        """As `worker_service.push_pull` sends them: buckets, steps and averages; the chief also sends other state."""
+    def of(cls, job: Job, layout: Layout, index: int, slots: OptimizerSlots | None = None) -> Payload:
+        """As `worker_service.push_pull` sends them: buckets, steps and averages; the chief also sends other state.
+
+        Args:
+            slots: That are exchanged, too; None: none.
+        """
+        slots = slots or OptimizerSlots()
         wire_bytes = WIRE_BYTES[job.update.wire]
-        buckets = layout.parameters.size * wire_bytes
+        buckets = layout.parameters.size * (wire_bytes + SLOT_BYTES * len(slots.slots))
+        buckets += layout.num_ps * WORD_BYTES * len(slots.scalars)
         ranges = [part for shard in range(layout.num_ps) for part in layout.state_ranges(shard)]
         averages = sum(part.num_bytes for part in ranges if part.float_dtype)
         others = sum(part.num_bytes for part in ranges) - averages
@@ -70,9 +83,13 @@ class WorkerMetrics:
         """The worker has joined the run."""
         self._heartbeat = heartbeat
 
-    def add_layout(self, layout: Layout, index: int) -> None:
-        """The program is loaded."""
-        self._payload = Payload.of(self._job, layout, index)
+    def add_layout(self, layout: Layout, index: int, update: TracedUpdate | None = None) -> None:
+        """The program is loaded.
+
+        Args:
+            update: Of the program's own optimizer, if this worker applies it.
+        """
+        self._payload = Payload.of(self._job, layout, index, exchanged_slots(self._job, update))
 
     def add_chief(self, components: ChiefComponents) -> None:
         """The worker is the chief."""
@@ -115,7 +132,10 @@ def _of_chief(chief: ChiefComponents) -> list[Reading]:
     checkpoint = chief.committer.newest
     if checkpoint is not None:
         readings.append(Reading(metrics.CHECKPOINT_STEP, checkpoint.step))
-        with suppress(OSError):
-            written = (checkpoint.folder / MANIFEST).stat().st_mtime
+        written = chief.committer.committed_at
+        if isinstance(checkpoint.folder, Path):
+            with suppress(OSError):
+                written = (checkpoint.folder / MANIFEST).stat().st_mtime
+        if written is not None:
             readings.append(Reading(metrics.CHECKPOINT_AGE, max(0.0, time.time() - written)))
     return readings

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from psfleet.checkpoint.keras_names import numbered
 from psfleet.layout import TensorSpec
 
 FLAT = "psfleet_flat"
@@ -29,10 +30,8 @@ def names(optimizer: Any, variables: Sequence[Any]) -> list[str]:
         name = variable.name.removeprefix(f"{FLAT}_")
         if name == variable.name:
             name = _attribute(optimizer, variable) or name
-        name = re.sub(r"\W", "_", name).strip("_") or "variable"
-        same = sum(other == name or other.startswith(f"{name}__") for other in found)
-        found.append(f"{name}__{same}" if same else name)
-    return found
+        found.append(re.sub(r"\W", "_", name).strip("_") or "variable")
+    return numbered(found, separator="__")
 
 
 def _copy_shape(shape: tuple[int, ...]) -> tuple[int, ...]:

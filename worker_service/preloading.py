@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 
 from psfleet.report import html
+from worker_service.chief.run_finisher import versions
 
 LATE_IMPORTS = (
     "tensorboard.summary.v2",
@@ -22,3 +23,4 @@ def preload() -> None:
     for module in LATE_IMPORTS:
         importlib.import_module(module)
     html.template("report.html.j2")
+    versions()

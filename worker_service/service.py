@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from psfleet.checkpoint.store_lease import StoreLease
 from psfleet.control.credentials import read_identity
 from psfleet.control.fleet_client import FleetClient
 from psfleet.control.server import serving
@@ -23,16 +24,21 @@ from psfleet.tf.server import boot
 from psfleet.tls.data_plane import DataPlane, data_plane
 from worker_service.batches import Batches, BatchNumbers
 from worker_service.build_deadline import building
+from worker_service.chief import stored_report
 from worker_service.chief.chief import Chief
-from worker_service.chief.components import ChiefComponents, chief_components
+from worker_service.chief.components import chief_components
 from worker_service.chief.conclusion import conclude, is_last, saved_final_step
 from worker_service.chief.disk import Disk
+from worker_service.chief.failure_report import publish_failure
+from worker_service.chief.leasing import leasing
 from worker_service.chief.storage_watch import end_if_stuck
 from worker_service.chief.unbuilt_stop import save_trained
-from worker_service.fleet_state import States, check_chief, trains_on
+from worker_service.controls import Controls
+from worker_service.fleet_state import check_chief, trains_on
 from worker_service.frontends import FrontEnd, front_end, planned
 from worker_service.heartbeat import Heartbeat
 from worker_service.joining import join
+from worker_service.lending import lend
 from worker_service.metrics import WorkerMetrics
 from worker_service.preloading import preload as preload
 from worker_service.program_optimizer import resolved
@@ -47,7 +53,10 @@ logger = logging.getLogger("psfleet.worker")
 
 @dataclass(frozen=True)
 class _Process:
-    """This process, once it has an index; `program` is the digest of its training program, `disk` its chief's."""
+    """This process, once it has an index; `program` is the digest of its training program.
+
+    `disk` is its chief's.
+    """
 
     settings: Settings
     job: Job
@@ -59,6 +68,7 @@ class _Process:
     incarnation: int
     program: str
     disk: Disk
+    controls: Controls
 
     def save_trained(self) -> bool:
         """Saves what the fleet has trained without this chief, which stops; see `unbuilt_stop`."""
@@ -66,19 +76,30 @@ class _Process:
 
 
 def serve(settings: Settings, stop: Stop) -> int:
-    """Trains until the run is over; returns the exit code.
+    """Trains until the run is over, or lends its devices if it belongs to a standing fleet; returns the exit code.
 
     Raises:
         PsfleetError: What ended this worker before the run's end.
     """
+    if settings.fleet is not None:
+        return lend(settings, stop)
     if settings.job is None or not settings.ps or not settings.run:
         raise BadJobError("PSFLEET_JOB, PSFLEET_PS and PSFLEET_RUN are missing, expected all three")
     job, progress, disk = settings.job, TrainingProgress(), Disk()
     metrics = WorkerMetrics(settings.run, job, progress)
     identity = read_identity(settings.tls, "worker")
+    controls = Controls.of(settings)
     with (
         FleetClient(settings.ps, settings.run, identity) as fleet,
-        serving(settings.address, identity=identity, stopping=stop.event, answered=stop.probes.note_answer),
+        serving(
+            settings.address,
+            None,
+            identity,
+            stop.event,
+            stop.probes.note_answer,
+            run_control=controls.run,
+            worker_control=controls.worker,
+        ),
         exposing(settings, metrics.read),
     ):
         if settings.index == 0:
@@ -95,12 +116,15 @@ def serve(settings: Settings, stop: Stop) -> int:
         heartbeat = Heartbeat(fleet, index, settings.address, stop, progress, membership.joins, digest(files))
         metrics.add_heartbeat(heartbeat)
         heartbeat.start()
-        process = _Process(settings, job, fleet, stop, progress, heartbeat, metrics, incarnation, digest(files), disk)
+        process = _Process(
+            settings, job, fleet, stop, progress, heartbeat, metrics, incarnation, digest(files), disk, controls
+        )
         try:
-            if index == 0 and stop.must_save() and not process.save_trained():
-                raise stop.error()
-            with data_plane(settings, "worker", index, identity) as plane:
-                return _train(process, plane)
+            with leasing(settings.out, job, index, stop, fleet.finish) as lease:
+                if index == 0 and stop.must_save() and not process.save_trained():
+                    raise stop.error()
+                with data_plane(settings, "worker", index, identity) as plane:
+                    return _train(process, plane, lease)
         except PsfleetError as error:
             report_failure(fleet, error, index, stop)
             raise
@@ -108,7 +132,7 @@ def serve(settings: Settings, stop: Stop) -> int:
             heartbeat.close()
 
 
-def _train(process: _Process, plane: DataPlane) -> int:
+def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int:
     """Loads the program and trains; returns the exit code."""
     settings, job, index = process.settings, process.job, process.heartbeat.index
     boot(plane.own, job.device)
@@ -117,10 +141,11 @@ def _train(process: _Process, plane: DataPlane) -> int:
     with building(job.program, job.deadlines.first_secs, _stall_report(process), process.stop):
         program = load_program(job, settings.program_folder)
         front = _front_end(program, job, index, process.fleet)
-        # Only the chief configures the ps.
-        job, update = resolved(program, job, front.parameters) if index == 0 else (job, None)
+        # Only the chief configures the ps; in averaging mode each worker applies the optimizer.
+        applies = index == 0 or job.update.mode == "averaging"
+        job, update = resolved(program, job, front.parameters) if applies else (job, None)
     layout = planned(front, job)
-    process.metrics.add_layout(layout, index)
+    process.metrics.add_layout(layout, index, update)
     context = RunContext(
         run=settings.run,
         index=index,
@@ -133,8 +158,10 @@ def _train(process: _Process, plane: DataPlane) -> int:
         out=settings.out,
         update=update,
         is_shared=shares_folder(settings, job),
+        lease=lease,
+        identity=process.fleet.identity,
     )
-    numbers = BatchNumbers(job.update.mode == "sync", job.fleet.replicas)
+    numbers = BatchNumbers(job.update.has_quorum, job.fleet.replicas)
     data = TrainingData.of_worker(program, job, index)
     batches = Batches(data, numbers, job.deadlines, index, process.progress)
     # All objects so far live as long as the process: the collector need not scan them (5 % of a worker's time).
@@ -143,7 +170,8 @@ def _train(process: _Process, plane: DataPlane) -> int:
         return _lead(process, context, front, batches)
     # From here on this worker may wait for the chief, which must not wait for this worker's first batch.
     process.progress.reading_first_batch = False
-    outcome = Worker(context, front, batches, process.heartbeat, process.progress).run()
+    worker = Worker(context, front, batches, process.heartbeat, process.progress)
+    outcome = process.controls.bind(worker, context, front, batches, process.progress).run()
     if outcome.exit_code:
         logger.info("the run ended: %s", outcome.message, extra={"exit_code": outcome.exit_code})
     return outcome.exit_code
@@ -190,6 +218,8 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, batches: Batc
         components = chief_components(process.settings, context, front, process.program, process.disk)
     process.metrics.add_chief(components)
     chief = Chief(context, front, batches, process.heartbeat, process.progress, components)
+    process.controls.bind(chief, context, front, batches, process.progress)
+    process.controls.bind_chief(chief, context, process.heartbeat, components)
     try:
         outcome = chief.run()
         error = chief.error
@@ -198,10 +228,11 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, batches: Batc
         if error is not None:
             # The chief has informed the ps.
             error.is_reported = True
-            _publish_failure(chief, components, error, [], num_informed=0)
+            publish_failure(chief, job, components, error, [], num_informed=0)
             raise error
         report = chief.report(None)
         components.storage.insist("the report", lambda: html.publish(report, context.out))
+        stored_report.save(context.out, job, components.storage)
         components.callbacks.end(report)
         return outcome.exit_code
     except PsfleetError as error:
@@ -210,30 +241,7 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, batches: Batc
             check_chief(states, context.incarnation)
             # Before the report: ps 0 refuses a chief that was replaced, however long it was frozen since the check.
             num_informed = report_failure(context.fleet, error, 0, process.stop)
-            _publish_failure(chief, components, error, states, num_informed)
+            publish_failure(chief, job, components, error, states, num_informed)
         raise
     finally:
         components.recorder.close()
-
-
-def _publish_failure(
-    chief: Chief, components: ChiefComponents, error: PsfleetError, states: States, num_informed: int
-) -> None:
-    """Writes the report of a run that an error ended, unless that would replace a better one.
-
-    Args:
-        states: Of the ps before they were informed; they may end once they are.
-        num_informed: Number of ps that have accepted the outcome.
-    """
-    attempt = components.attempt
-    with components.storage.disk.reading(attempt.out):
-        may_report = attempt.may_report_failure(states if num_informed else [])
-    if may_report:
-        report = chief.report(error, states)
-        with components.storage.writing("the report"):
-            html.publish(report, attempt.out)
-        components.callbacks.end(report)
-    else:
-        logger.warning(
-            "no report of this end (%s): a newer chief, or a chief whose run is done, has the run folder", error
-        )

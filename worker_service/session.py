@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
@@ -21,39 +21,25 @@ from psfleet.job.job import Job
 from psfleet.tf import keeps_previous
 from psfleet.tf.server import session_config
 from worker_service.accumulation import microbatches
-from worker_service.repeated_call import RepeatedCall
 from worker_service.session_errors import UnreachableError, translate_errors
+from worker_service.session_start import SessionStart, is_of_step
 from worker_service.step import StepGraph
+from worker_service.step_calls import StepCalls
 
 CLOSE_SECS = 2.0
 NEWEST = np.iinfo(np.int64).max
 """Pulls the newest parameters: no shard is ahead of this step."""
 
 
-@dataclass(frozen=True)
-class SessionStart:
-    """What a worker reads from the ps when it opens a session.
-
-    Attributes:
-        shards: Global step and final step of each shard, int64 `[num_ps, 2]`.
-        numbers: Number of this worker's newest gradient on each shard, int64 `[num_ps]`; -1: none. In sync mode a
-            gradient's number is its local step.
-    """
-
-    shards: np.ndarray
-    numbers: np.ndarray
-
-    @property
-    def global_step(self) -> int:
-        """The lowest global step among the shards."""
-        return int(self.shards[:, 0].min())
-
-
 class WorkerSession:
     """A session on the resources of one generation.
 
     Its ClusterSpec contains every ps and only this worker, and is sent with the session: no process waits for an absent
-    worker.
+    worker. `graph` is its graph.
+
+    Attributes:
+        wants_norm: Whether the next step computes the norm of its gradient, which takes a pass over all elements, if it
+            is not clipped.
 
     Raises (from every method):
         LostPeerError: A ps cannot be reached or has lost the generation's resources.
@@ -65,17 +51,19 @@ class WorkerSession:
         config = session_config(job.device)
         config.cluster_def.CopyFrom(cluster.as_cluster_def())
         config.experimental.share_session_state_in_clusterspec_propagation = True
-        self._step = step
+        self._step, self.graph = step, step.graph
         self._index = index
         self._step_secs = job.deadlines.step_secs
         self._is_exact = keeps_previous(job)
         self._num_microbatches = job.train.accumulate
+        self._update = job.update
         self._options = v1.RunOptions(timeout_in_ms=int(self._step_secs * 1000))
-        self._opened: Future[None] = Future()
+        self._barrier = v1.RunOptions(timeout_in_ms=int(self._step_secs * 1000) * job.update.round_steps)
+        self._opened: Future[np.ndarray] = Future()
         self._session = v1.Session(f"grpc://{own.data}", graph=step.graph, config=config)
-        self._closing = threading.Lock()
-        self._closed = False
+        self._closing, self._closed = threading.Lock(), False
         self._pulled = np.zeros((0, 2), np.int64)
+        self.wants_norm = True
 
     @property
     def is_of_one_step(self) -> bool:
@@ -96,31 +84,26 @@ class WorkerSession:
         threading.Thread(target=self._open, name="open-session", daemon=True).start()
         with translate_errors():
             try:
-                self._opened.result(self._step_secs)
+                shard_steps = self._opened.result(self._step_secs)
             except CancelledError as error:
                 raise UnreachableError("a ps went away while a session was opened") from error
             except TimeoutError as error:
                 message = f"a ps went away while a session was opened: no answer within {self._step_secs:g} s"
                 raise UnreachableError(message) from error
         step = self._step
-        if step.frozen.shape[0]:
-            with translate_errors():
+        with translate_errors():
+            if step.frozen.shape[0]:
                 self._session.run(step.load_frozen, options=self._options)
-        start = self.resume()
-        numbers = [step.local_step, step.number]
-        if step.accumulate is not None:
-            numbers.append(step.microbatch)
-            add = [*step.feeds, step.microbatch]
-            self._accumulate = RepeatedCall(self._session, [step.accumulate], add, self._options)
-        self._train = RepeatedCall(self._session, step.step, [*step.feeds, *numbers], self._options)
+            start = self._pull_one_step(shard_steps)
+        self._calls = StepCalls(self._session, step, self._num_microbatches, self._options, self._barrier)
         return start
 
     def resume(self) -> SessionStart:
-        """Copies parameters and state from the ps, at the start and after a `RefusedCallError`."""
+        """Copies parameters and state from the ps again, after a `RefusedCallError`."""
         with translate_errors():
             return self._pull_one_step()
 
-    def _pull_one_step(self) -> SessionStart:
+    def _pull_one_step(self, shard_steps: np.ndarray | None = None) -> SessionStart:
         """Copies parameters and state: those of the lowest global step if the shards keep them, else the newest.
 
         A shard can be a step ahead of another whose update waits for this worker's gradient; it keeps what it had
@@ -130,19 +113,21 @@ class WorkerSession:
         deadline = time.monotonic() + self._step_secs
         first = None
         while True:
-            steps = self._session.run(self._step.shard_steps, options=self._options)
+            if (steps := shard_steps) is None:
+                steps = np.asarray(self._session.run(self._step.shard_steps, options=self._options))
             lowest = int(steps[:, 0].min())
             first = lowest if first is None else first
-            is_awaited = self._is_exact and lowest <= first + 1
-            at_step = lowest if is_awaited else NEWEST
-            read = self._session.run(self._step.pull, {self._step.local_step: at_step}, options=self._options)
-            if not is_awaited or _is_of_step(lowest, read):
+            is_awaited = self._is_exact and lowest <= self._update.next_step(first)
+            feeds = {self._step.local_step: lowest if is_awaited else NEWEST}
+            read = self._session.run(self._step.pull, feeds, options=self._options)
+            if not is_awaited or is_of_step(lowest, self._update.next_step(lowest), read):
                 return SessionStart(read[:, :2], steps[:, 1])
             if time.monotonic() > deadline:
                 raise LostPeerError(
                     f"the shards' global steps are {read[:, 0].tolist()} with updates to {read[:, 2].tolist()} in "
                     f"progress after {self._step_secs:g} s, expected at most one step apart and no update"
                 )
+            shard_steps = None
 
     def _open(self) -> None:
         """Makes the first call of the session, which opens it.
@@ -153,11 +138,12 @@ class WorkerSession:
         """
         with suppress(InvalidStateError):
             try:
-                self._session.run(self._step.initializer)
+                # In one call: TensorFlow prepares the graph anew for each set of operations.
+                _, shard_steps = self._session.run([self._step.initializer, self._step.shard_steps])
             except Exception as error:
                 self._opened.set_exception(error)
             else:
-                self._opened.set_result(None)
+                self._opened.set_result(shard_steps)
 
     def train(self, batch: Sequence[np.ndarray], local_step: int, number: int) -> tuple[float, np.ndarray]:
         """Runs one step.
@@ -171,29 +157,30 @@ class WorkerSession:
             The loss of the batch; global step and final step of each shard after the step, int64 `[num_ps, 2]`.
         """
         with translate_errors(f"worker {self._index}, step {local_step + 1}: "):
-            if self._num_microbatches > 1:
-                loss, shards = self._train_accumulated(batch, np.int64(local_step), np.int64(number))
-            else:
-                loss, shards = self._train(*batch, np.int64(local_step), np.int64(number))
-        self._pulled = shards
-        return float(loss), shards
+            loss, self._pulled = self._calls.train(batch, local_step, number, self.wants_norm)
+            return loss, self._pulled
 
-    def _train_accumulated(
-        self, batch: Sequence[np.ndarray], local_step: np.int64, number: np.int64
-    ) -> tuple[float, np.ndarray]:
-        """A step whose gradient is the mean over microbatches; only the last one exchanges anything with the ps."""
-        *others, last = microbatches(batch, self._num_microbatches)
-        first = number * self._num_microbatches
-        losses = [self._accumulate(*part, first + index)[0] for index, part in enumerate(others)]
-        loss, shards = self._train(*last, local_step, number, first + len(others))
-        return float(np.mean([*losses, loss])), shards
+    def update_locally(self, batch: Sequence[np.ndarray], number: int) -> float:
+        """Averaging mode: one update of this worker's own parameters, without the ps; returns the loss of the batch.
+
+        Args:
+            batch: As for `train`.
+            number: Of the batch, which is the global step before the update.
+        """
+        with translate_errors(f"worker {self._index}, step {number + 1}: "):
+            return self._calls.update_locally(batch, number, self.wants_norm)
+
+    def exchange(self, local_step: int) -> np.ndarray:
+        """Averaging mode: pushes what the updates since `local_step` have made, and pulls; see `train`."""
+        with translate_errors(f"worker {self._index}, round after step {local_step}: "):
+            self._pulled = self._calls.exchange(local_step)
+            return self._pulled
 
     def await_step(self, local_step: int) -> np.ndarray:
         """Waits for the end of a step whose gradient is pushed already; returns what `train` does, without the loss."""
         step = self._step
         with translate_errors():
-            shards: np.ndarray = self._session.run(step.await_step, {step.local_step: local_step}, self._options)
-        return shards
+            return np.asarray(self._session.run(step.await_step, {step.local_step: local_step}, self._barrier))
 
     def summaries(self, batch: Sequence[np.ndarray]) -> bytes | None:
         """The program's own summaries of a batch; None if it has none."""
@@ -204,11 +191,12 @@ class WorkerSession:
             return bytes(self._session.run(self._step.summaries, feeds, options=self._options))
 
     def gradient_norm(self) -> float | None:
-        """The global norm of the newest step's gradient before it was clipped; None if the job does not clip."""
+        """The global norm of the newest step's gradient before it was clipped; None if that step did not compute it."""
         if self._step.gradient_norm is None:
             return None
         with translate_errors():
-            return float(self._session.run(self._step.gradient_norm, options=self._options))
+            norm = float(self._session.run(self._step.gradient_norm, options=self._options))
+        return None if math.isnan(norm) else norm
 
     def gradients(self) -> list[np.ndarray]:
         """See `StepGraph.gradients`."""
@@ -241,10 +229,3 @@ class WorkerSession:
         closer = threading.Thread(target=self._session.close, name="close-session", daemon=True)
         closer.start()
         closer.join(wait_secs)
-
-
-def _is_of_step(step: int, read: np.ndarray) -> bool:
-    """Whether parameters are of one step and were not being updated; `read` is that of `StepGraph.pull`."""
-    global_steps, started_steps = read[:, 0], read[:, 2]
-    is_settled = bool((global_steps == started_steps).all())
-    return is_settled and global_steps.min() == step and global_steps.max() <= step + 1

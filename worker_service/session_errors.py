@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import tensorflow as tf
 
 from psfleet.errors import LostPeerError, ProgramError
+from psfleet.tf.error_text import reason
 from psfleet.tf.own_session import is_refused
 from worker_service.frontends import finite
 
-HEADING = re.compile(r"=+$|([A-Z_]+: )?From /job:")
-"""Lines of TensorFlow's messages before and after the reason."""
 PROGRAM_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError, tf.errors.ResourceExhaustedError)
 """Caused by the training program only. All other errors of a run can come from a peer that died or restarted."""
 
@@ -38,19 +35,12 @@ def translate_errors(at: str = "") -> Iterator[None]:
     except PROGRAM_ERRORS as error:
         if failure := finite.failure(error.message):
             raise ProgramError(at + failure) from error
-        raise ProgramError(f"the program failed in TensorFlow: {_reason(error)}", error.message) from error
+        raise ProgramError(f"the program failed in TensorFlow: {reason(error)}", error.message) from error
     except tf.errors.OpError as error:
         kind = RefusedCallError if is_refused(error) else LostPeerError
         if isinstance(error, tf.errors.UnavailableError):
             kind = UnreachableError
-        raise kind(f"{type(error).__name__}: {_reason(error)}") from error
+        raise kind(f"{type(error).__name__}: {reason(error)}") from error
     except RuntimeError as error:
         # The session was closed by another thread.
         raise LostPeerError(f"the session is closed: {error}") from error
-
-
-def _reason(error: Any) -> str:
-    """The line of an error's message that gives the reason; Python's wrapper puts headings before it."""
-    original = error.__context__ if isinstance(error.__context__, tf.errors.OpError) else error
-    lines = [line.strip() for line in str(original.message).splitlines()]
-    return next((line for line in lines if line and not HEADING.match(line)), type(error).__name__)

@@ -11,8 +11,11 @@ import numpy as np
 from worker_service.batch_reader import Batch
 from worker_service.batches import Batches
 from worker_service.progress import TrainingProgress
-from worker_service.session import SessionStart, WorkerSession
+from worker_service.session import WorkerSession
 from worker_service.session_errors import RefusedCallError
+from worker_service.session_start import SessionStart
+from worker_service.updates import UpdatePart
+from worker_service.updates.interface import is_done
 
 logger = logging.getLogger("psfleet.worker")
 
@@ -38,15 +41,18 @@ class Observer(Protocol):
 def train_generation(
     session: WorkerSession,
     generation: int,
-    is_sync: bool,
+    part: UpdatePart,
     batches: Batches,
     progress: TrainingProgress,
     observer: Observer,
-) -> None:
+) -> np.ndarray:
     """Opens a session and trains until every shard has reached its final step.
 
     Resumes the session after each call that TensorFlow refused by mistake. What such a call left is cured as after a
     lost session: state and parameters are read again, and a gradient that every ps has is not repeated.
+
+    Returns:
+        Global step and final step of each shard, int64 `[num_ps, 2]`.
 
     Raises:
         LostPeerError: See `WorkerSession`.
@@ -56,59 +62,46 @@ def train_generation(
     while True:
         batches.numbers.start(generation, start)
         try:
-            train(session, start, is_sync, batches, progress, observer)
+            return train(session, start, part, batches, progress, observer)
         except RefusedCallError as error:
             logger.debug("resuming the session: %s", error)
             start = session.resume()
-        else:
-            return
 
 
 def train(
     session: WorkerSession,
     start: SessionStart,
-    is_sync: bool,
+    part: UpdatePart,
     batches: Batches,
     progress: TrainingProgress,
     observer: Observer,
-) -> None:
-    """Trains until every shard has reached its final step.
+) -> np.ndarray:
+    """Trains until every shard has reached its final step; returns and raises what `train_generation` does.
 
     A step's local step is the lowest global step among the shards, so that a gradient is never newer than the
     parameters that it was computed on, on any shard.
-
-    Raises:
-        LostPeerError: See `WorkerSession`.
-        ProgramError: See `WorkerSession`.
     """
-    shards = start.shards
     local_step = start.global_step
     observer.start(local_step)
     progress.session_opened(local_step)
     before = time.perf_counter()
-    if is_sync and local_step <= start.numbers.min() and not _is_done(shards):
-        shards = session.await_step(local_step)
+    shards = part.begin(session, batches, start)
+    if shards is not start.shards:
         local_step = _global_step(shards)
         progress.step_awaited(local_step)
-    while not _is_done(shards):
-        number = batches.numbers.next(local_step)
-        batch = batches.at(number)
-        loss, shards = session.train(batch, local_step, number)
-        batches.numbers.pushed()
+    while not is_done(shards):
+        batch, loss, shards = part.step(session, batches, local_step)
         local_step = _global_step(shards)
         now = time.perf_counter()
         progress.step_done(local_step, now - before)
         observer.step(session, batch, local_step, loss, now - before)
         before = now
+    return shards
 
 
 def _global_step(shards: np.ndarray) -> int:
     """The lowest global step of int64 `[num_ps, 2]`."""
     return min(global_step for global_step, _ in shards.tolist())
-
-
-def _is_done(shards: np.ndarray) -> bool:
-    return all(global_step >= final_step for global_step, final_step in shards.tolist())
 
 
 class NullObserver:

@@ -26,7 +26,7 @@ from psfleet.tf.server import session_config
 from worker_service import program_optimizer
 from worker_service.data_shard import least_examples
 from worker_service.evaluation import Evaluator
-from worker_service.frontends import FrontEnd, finite, front_end, planned
+from worker_service.frontends import FrontEnd, front_end, planned
 from worker_service.input_pipeline import read
 from worker_service.local_step import LocalStep
 from worker_service.session_errors import translate_errors
@@ -93,9 +93,8 @@ def _loss(
     front: FrontEnd, job: Job, layout: Layout, values: dict[str, np.ndarray], batch: tuple[np.ndarray, ...]
 ) -> float:
     """The loss of a batch; computes gradients and state as well, and checks that all are finite."""
-    step = LocalStep(front, layout)
-    with step.graph.as_default():
-        training = finite.checked(step.training, layout)
+    step = LocalStep(front, layout, checks_finite=True)
+    training = step.training
     feeds = step.feeds(values) | step.batch(batch)
     config = session_config(job.device)
     with v1.Session(graph=step.graph, config=config) as session, translate_errors("the first batch: "):

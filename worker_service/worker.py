@@ -7,11 +7,22 @@ import math
 import time
 from collections.abc import Callable
 
+import numpy as np
+
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import DataStallError, DeadlineError, LostPeerError, ProgramError
 from worker_service.batches import Batches
-from worker_service.data_ports import blocked
-from worker_service.fleet_state import TRAINING, States, generation_of, has_generation, is_complete
+from worker_service.data_ports import located
+from worker_service.errands import Errands
+from worker_service.fleet_state import (
+    TRAINING,
+    States,
+    generation_of,
+    has_moved_end,
+    is_complete,
+    is_generation_over,
+    trains_past,
+)
 from worker_service.fleet_wait import FleetWait
 from worker_service.frontends.interface import FrontEnd
 from worker_service.heartbeat import Heartbeat
@@ -21,6 +32,7 @@ from worker_service.session import WorkerSession
 from worker_service.session_errors import UnreachableError
 from worker_service.step import StepGraph
 from worker_service.training_loop import NullObserver, Observer, train_generation
+from worker_service.updates import update_part
 
 logger = logging.getLogger("psfleet.worker")
 
@@ -34,6 +46,9 @@ class Worker:
     Args of the constructor:
         batches: Of this worker's shard.
         observer: Called for each step.
+
+    Attributes:
+        errands: Done by the thread that trains while the run is held.
     """
 
     def __init__(
@@ -52,7 +67,12 @@ class Worker:
         self._progress = progress
         self._fleet = FleetWait(context, heartbeat)
         self._observer = observer or NullObserver()
+        self.errands = Errands()
         self._graph: tuple[int, StepGraph] | None = None
+        # Global step and final step of each shard after the newest last step.
+        number = len(context.fleet.ps)
+        self._shards = np.zeros((number, 2), np.int64)
+        self._ps = f"{number} parameter server{'s' if number > 1 else ''}"
         self._failures = 0
         self._last_progress = time.monotonic()
         self._first_read_seen = -math.inf
@@ -77,7 +97,7 @@ class Worker:
 
     def await_generation(self) -> int | None:
         """Waits for a generation that every ps trains; None if the run is over."""
-        self._log_start(f"waiting for {self._num_ps()} to restore the model")
+        self._log_start(f"waiting for {self._ps} to restore the model")
         found: list[int] = []
 
         def is_there(states: States) -> bool:
@@ -89,8 +109,20 @@ class Worker:
         return found[0] if found else None
 
     def after_final_step(self, generation: int) -> None:
-        """Waits until the run is over, or the fleet restores a checkpoint."""
-        self._wait(f"the end of the run after step {self._progress.step}", lambda states: self._is_replaced(generation))
+        """Waits until the run is over, the fleet restores a checkpoint, or a ps has got a later last step."""
+
+        def is_over(states: States) -> bool:
+            return self.is_passed(generation) or has_moved_end(states, generation, self._shards)
+
+        with self.errands.during(is_over) as done:
+            self._wait(f"the end of the run after step {self._progress.step}", done)
+        # A run can be held for hours.
+        self._last_progress = time.monotonic()
+
+    def is_passed(self, generation: int) -> bool:
+        """Whether the fleet starts another generation, or trains beyond the step of this worker."""
+        states = self._heartbeat.states
+        return is_generation_over(states, generation) or trains_past(states, self._progress.step)
 
     def before_build(self) -> None:
         """Does nothing; a subclass may wait here before the step is built from the program."""
@@ -103,11 +135,12 @@ class Worker:
             self._warm_up(generation)
             self._batches.announce_first()
             graph = self._step_graph(generation)
-            self._log_start(f"opening a session with {self._num_ps()}")
+            self._log_start(f"opening a session with {self._ps}")
             with WorkerSession(graph, context.job, context.tasks.ps, context.tasks.own, context.index) as session:
                 self._heartbeat.attach(generation, self._interrupt(session))
-                is_sync = context.job.update.mode == "sync"
-                train_generation(session, generation, is_sync, self._batches, self._progress, self._observer)
+                part = update_part(context.job)
+                run = (generation, part, self._batches, self._progress, self._observer)
+                self._shards = train_generation(session, *run)
         except LostPeerError as error:
             if isinstance(error, UnreachableError):
                 # The abandoned thread that opens the session holds a lock, and `await_step` changes the graph.
@@ -144,9 +177,10 @@ class Worker:
         if not steps or self._context.index == 0:
             return
 
-        self._fleet.until_step(
-            steps, f"the chief to make {steps} steps alone", lambda states: self._is_replaced(generation)
-        )
+        what = f"the chief to make {steps} steps alone"
+        # A run can be held before that, too.
+        with self.errands.during(lambda states: is_generation_over(states, generation)) as is_over:
+            self._fleet.until_step(steps, what, is_over)
         self._last_progress = time.monotonic()
 
     def _step_graph(self, generation: int) -> StepGraph:
@@ -156,16 +190,11 @@ class Worker:
             self.before_build()
             self._batches.announce_first()
             context = self._context
-            graph = StepGraph(self._front_end, context.job, context.layout, context.index, context.run, generation)
+            graph = StepGraph(
+                self._front_end, context.job, context.layout, context.index, context.run, generation, context.update
+            )
             self._graph = (generation, graph)
         return self._graph[1]
-
-    def _is_replaced(self, generation: int) -> bool:
-        """Whether every ps can be reached, and one has another generation or no shard."""
-        states = self._heartbeat.states
-        return all(state is not None for state in states) and any(
-            state is not None and not has_generation(state, generation) for state in states
-        )
 
     def _handle_loss(self, error: LostPeerError, progressed: bool) -> None:
         """Logs a lost peer; raises if this worker must not try again."""
@@ -185,7 +214,7 @@ class Worker:
             self._progress.peer_lost()
             logger.warning("lost a peer at step %d: %s", step, error, extra={"event": "lost_peer", "step": step})
         if isinstance(error, UnreachableError):
-            error = self._locate(error) if is_healthy else error
+            error = located(error, context.tasks.ps) if is_healthy else error
         elif is_healthy and not is_done and "DeadlineExceeded" not in str(error):
             self._failures += 1
         self._check_stall(error, states)
@@ -193,14 +222,6 @@ class Worker:
             raise ProgramError(
                 f"step {step + 1} failed {self._failures} times in a row while every ps is healthy: {error}"
             ) from error
-
-    def _locate(self, error: UnreachableError) -> LostPeerError:
-        """The error with the ports of TensorFlow that cannot be reached, which are logged, too."""
-        found = blocked([(f"ps {shard}", address) for shard, address in enumerate(self._context.tasks.ps)])
-        if not found:
-            return error
-        logger.warning("%s, while its control port answers", found, extra={"event": "blocked_port"})
-        return UnreachableError(f"{error}; {found}, while its control port answers")
 
     def _check_stall(self, error: LostPeerError, states: States) -> None:
         """Raises if the fleet has stood still for too long; the time in which this worker reads does not count."""
@@ -223,7 +244,3 @@ class Worker:
         if message not in self._logged:
             self._logged.add(message)
             logger.info(message, extra={"event": "starting"})
-
-    def _num_ps(self) -> str:
-        number = len(self._context.fleet.ps)
-        return f"{number} parameter server{'s' if number > 1 else ''}"

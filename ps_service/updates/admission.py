@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
@@ -10,7 +13,23 @@ from ps_service.updates.state import StateUpdate
 from psfleet.tf import ShardVariables
 
 
-def admit_quorum(variables: ShardVariables, quorum: int) -> tuple[tf.Tensor, list[tf.Tensor]]:
+@dataclass(frozen=True)
+class Admitted:
+    """The quorum of a step.
+
+    Attributes:
+        contributors: The number of admitted gradients of each worker: int64 `[worker_limit]`, 1 or 0, whose sum is the
+            quorum.
+        state: After the step, see `StateUpdate`.
+        words: The scalars that came with the gradients, which are the same in all: see `Push`.
+    """
+
+    contributors: tf.Tensor
+    state: Sequence[tf.Tensor]
+    words: tf.Tensor
+
+
+def admit_quorum(variables: ShardVariables, quorum: int) -> Admitted:
     """Takes pushes from the shard's queue until `quorum` gradients are in the accumulators of `SyncReplicasOptimizer`.
 
     An element of the queue is a whole push, so the buckets of a gradient and the state that comes with it enter the
@@ -22,15 +41,12 @@ def admit_quorum(variables: ShardVariables, quorum: int) -> tuple[tf.Tensor, lis
     The final step does not matter here: workers push no gradient of a step that every ps takes for the final one, and
     a stop that only some ps have accepted must not hold back the others.
 
-    Returns:
-        The number of admitted gradients of each worker: int64 `[worker_limit]`, 1 or 0, whose sum is `quorum`; and the
-        state after the step, see `StateUpdate`.
     """
     global_step = variables.global_step.read_value()
-    accumulators = [variables.accumulator(index) for index in range(len(variables.buckets))]
+    accumulators = [variables.accumulator(index) for index in range(len(variables.exchanged))]
     state = StateUpdate(variables)
 
-    def admit_next(contributors: tf.Tensor, *means: tf.Tensor) -> list[tf.Tensor]:
+    def admit_next(contributors: tf.Tensor, words: tf.Tensor, *means: tf.Tensor) -> list[tf.Tensor]:
         push = next_push(variables)
         worker, local_step = push.worker, push.local_step
         with tf.control_dependencies([worker]):
@@ -46,15 +62,16 @@ def admit_quorum(variables: ShardVariables, quorum: int) -> tuple[tf.Tensor, lis
             counted = contributors + tf.one_hot(worker, variables.worker_limit, dtype=tf.int64) * tf.cast(
                 is_admitted, tf.int64
             )
-        return [counted, *state.added(means, push.state, worker, is_admitted, contributors)]
+        newest_words = tf.where(is_admitted, push.words, words)
+        return [counted, newest_words, *state.added(means, push.state, worker, is_admitted, contributors)]
 
     none: tf.Tensor = tf.zeros([variables.worker_limit], tf.int64)
-    contributors, *means = tf.nest.flatten(
+    contributors, words, *means = tf.nest.flatten(
         v1.while_loop(
             lambda contributors, *_: tf.reduce_sum(contributors) < quorum,
             admit_next,
-            [none, *state.initial_means()],
+            [none, tf.zeros([len(variables.scalars)], tf.int64), *state.initial_means()],
             parallel_iterations=1,
         )
     )
-    return contributors, state.joined(means)
+    return Admitted(contributors, state.joined(means), words)

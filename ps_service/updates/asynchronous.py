@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as v1
 from ps_service.updates.interface import next_push, timed
 from ps_service.updates.state import StateUpdate
 from ps_service.updates.tokens import TokenSender
-from psfleet.job.sections import Stale
+from psfleet.job.update import Stale
 from psfleet.tf import STALENESS_BUCKETS, ShardVariables
 from psfleet.tf.own_session import OwnSession
 
@@ -41,10 +41,15 @@ class AsyncUpdates:
     A worker's numbers only grow. One that is not above the newest comes from a worker that was restarted after its
     push, or from a process that has been replaced: it is dropped.
 
+    Attributes:
+        max_tokens: Of a worker's queue; see `TokenSender`.
+
     Args of the constructor:
         make_optimizer: Builds the optimizer at a factor (float32 scalar) of the scheduled learning rate.
         state_share: Returns, at a global step (int64 scalar), the share of `StateUpdate.moved`.
     """
+
+    max_tokens = 1
 
     def __init__(
         self,
@@ -66,7 +71,6 @@ class AsyncUpdates:
         entry = tf.cast(tf.minimum(staleness, STALENESS_BUCKETS - 1), tf.int32)
         counted = [
             variables.last_local_step.set_at([worker], local_step),
-            variables.last_number.set_at([worker], tf.maximum(newest, number)),
             variables.used.add_at([worker], tf.cast(is_used, tf.int64)),
             variables.staleness.add_at([worker, entry], tf.constant(1, tf.int64)),
         ]
@@ -86,11 +90,39 @@ class AsyncUpdates:
                 return variables.global_step.read_value()
 
         with tf.control_dependencies(counted):
-            after = tf.cond(is_used, apply, lambda: tf.identity(global_step))
-        sender = TokenSender(variables, max_tokens=1)
+            updated = tf.cond(is_used, apply, lambda: tf.identity(global_step))
+        sender = TokenSender(variables, self.max_tokens)
         self._ready = sender.initializer
-        with tf.control_dependencies([sender.send(worker, after)]):
+        with tf.control_dependencies([updated]):
+            opens = self._count(variables, sender, worker, number > newest)
+        # Last: a worker that reads its own number there finds its gradient applied or dropped, and counted.
+        with tf.control_dependencies([opens]):
+            numbered = variables.last_number.set_at([worker], tf.maximum(newest, number))
+        with tf.control_dependencies([numbered]):
+            after = tf.identity(updated)
+        with tf.control_dependencies([self._wake(sender, worker, after, opens)]):
             self._updated = tf.identity(after)
+
+    def _count(self, variables: ShardVariables, sender: TokenSender, worker: tf.Tensor, is_new: tf.Tensor) -> tf.Tensor:
+        """Counts a gradient that is applied or dropped.
+
+        Args:
+            is_new: bool scalar; False: the gradient's number is not above the newest.
+
+        Returns:
+            Whether this ends the waits of other workers, bool scalar.
+        """
+        del variables, sender, worker, is_new
+        return tf.constant(False)
+
+    def _wake(self, sender: TokenSender, worker: tf.Tensor, after: tf.Tensor, opens: tf.Tensor) -> tf.Operation:
+        """Ends the wait of the gradient's worker, and if it `opens` them those of others.
+
+        Args:
+            after: int64 scalar, the global step after the gradient.
+        """
+        del opens
+        return sender.send(worker, after)
 
     def start(self, session: OwnSession) -> None:
         """See `Updates`."""
@@ -103,4 +135,7 @@ class AsyncUpdates:
         return int(self._advance())
 
     def release_barrier(self) -> None:
-        """Does nothing: async mode has no barrier."""
+        """Does nothing: no worker waits for the updates of others."""
+
+    def set_present(self, workers: Collection[int]) -> None:
+        """Does nothing: no worker waits for another. See `Updates`."""

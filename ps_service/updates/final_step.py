@@ -24,11 +24,12 @@ class FinalStep:
     the final step yet.
     """
 
-    def __init__(self, variables: ShardVariables, is_sync: bool) -> None:
-        self._is_sync = is_sync
+    def __init__(self, variables: ShardVariables, has_quorum: bool) -> None:
+        self._has_quorum = has_quorum
         self._step = v1.placeholder(tf.int64, [])
-        variable = variables.stop_step if is_sync else variables.final_step
+        variable = variables.stop_step if has_quorum else variables.final_step
         self._request = variable.assign(self._step, read_value=False)
+        self._raise = variables.final_step.assign(self._step, read_value=False)
         self._progress = tf.stack([*variables.progress(), variables.started_step.read_value()])
 
     def set(self, session: v1.Session, step: int) -> bool:
@@ -38,7 +39,7 @@ class FinalStep:
             Whether it is; False: the update to it had begun before.
         """
         session.run(self._request, {self._step: np.int64(step)})
-        if not self._is_sync:
+        if not self._has_quorum:
             return True
 
         def is_final() -> bool | None:
@@ -56,14 +57,34 @@ class FinalStep:
             return False
         return bool(answer)
 
+    def raise_to(self, session: v1.Session, step: int) -> bool:
+        """Makes a step above the present final one the final one; from any thread.
 
-def began_step(variables: ShardVariables, global_step: tf.Tensor) -> tf.Operation:
+        An update that has begun may write the earlier one once more: it is awaited.
+
+        Returns:
+            Whether it is; False: the update in progress did not end in time.
+        """
+        session.run(self._request, {self._step: np.int64(step)})
+
+        def is_final() -> bool:
+            session.run(self._raise, {self._step: np.int64(step)})
+            global_step, final_step, started_step = session.run(self._progress).tolist()
+            return bool(final_step == step and (not self._has_quorum or started_step == global_step))
+
+        try:
+            return wait_until(is_final, UPDATE_SECS, "an update", poll_secs=0.001)
+        except DeadlineError:
+            return False
+
+
+def began_step(variables: ShardVariables, step: tf.Tensor) -> tf.Operation:
     """Marks an update as begun, and then makes a requested stop the final step if it is still ahead.
 
     Args:
-        global_step: int64 scalar, before the update.
+        step: int64 scalar, the global step after the update.
     """
-    started = variables.started_step.assign(global_step + 1, read_value=False)
+    started = variables.started_step.assign(step, read_value=False)
     with tf.control_dependencies([started]):
         stop_step, final_step = variables.stop_step.read_value(), variables.final_step.read_value()
-    return variables.final_step.assign(tf.where(stop_step > global_step, stop_step, final_step), read_value=False)
+    return variables.final_step.assign(tf.where(stop_step >= step, stop_step, final_step), read_value=False)

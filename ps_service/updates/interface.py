@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -37,17 +37,28 @@ class Updates(Protocol):
     def release_barrier(self) -> None:
         """Sends the tokens that `advance(hold=True)` did not send."""
 
+    def set_present(self, workers: Collection[int]) -> None:
+        """From now on no worker waits for others than these, which are alive and have a session; from any thread.
+
+        Args:
+            workers: Their indices.
+
+        Raises:
+            tf.errors.OpError, RuntimeError: The session was closed.
+        """
+
 
 @dataclass(frozen=True)
 class Push:
     """One element of the shard's queue of gradients, as `worker_service.push_pull` sends it.
 
     Attributes:
-        gradients: `[bucket_size]` float32 for each bucket.
+        gradients: `[bucket_size]` float32 for each of `ShardVariables.exchanged`.
         state: uint8 `[state shard size]`, in a list; empty for a shard without state.
         local_step: int64 scalar.
         number: Of the gradient, int64 scalar.
         worker: Index of the worker, int32 scalar.
+        words: The optimizer's scalars after a round of averaging mode: int64 `[number of scalars]`.
     """
 
     gradients: list[tf.Tensor]
@@ -55,14 +66,14 @@ class Push:
     local_step: tf.Tensor
     number: tf.Tensor
     worker: tf.Tensor
+    words: tf.Tensor
 
 
 def next_push(variables: ShardVariables) -> Push:
     """Waits for the next push of a worker, and takes it from the queue."""
     *tensors, stamp, worker = variables.gradients.dequeue()
-    num_buckets = len(variables.buckets)
-    local_step, number = tf.unstack(stamp)
-    return Push(tensors[:num_buckets], tensors[num_buckets:], local_step, number, worker)
+    number = len(variables.exchanged)
+    return Push(tensors[:number], tensors[number:], stamp[0], stamp[1], worker, stamp[2:])
 
 
 def timed(variables: ShardVariables, gradients: Sequence[Any], update: Callable[[], tf.Operation]) -> tf.Operation:

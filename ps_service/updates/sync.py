@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from ps_service.updates.admission import admit_quorum
+from ps_service.updates.admission import Admitted, admit_quorum
 from ps_service.updates.final_step import began_step
 from ps_service.updates.interface import timed
 from ps_service.updates.tokens import TokenSender
 from psfleet.tf import ShardVariables
+from psfleet.tf.optimizer_slots import from_words, to_words
 from psfleet.tf.own_session import OwnSession
 
 MAX_TOKENS = 2
@@ -25,36 +26,39 @@ none in which a worker waits forever; with one token the predecessor can take th
 
 
 class ContributorCounter(v1.train.Optimizer):
-    """Wraps an optimizer: counts the gradients of each worker in an average, writes the state, measures the update.
+    """Wraps an optimizer: counts the gradients of each worker in an average, writes state and scalars, measures.
 
     Args of the constructor:
-        contributors: int64 `[worker_limit]`, the gradients of each worker in the average.
-        state: After the update, see `StateUpdate`.
+        admitted: The gradients in the average, and what came with them.
+        next_step: The global step after the update that begins at a global step, int64 scalars.
     """
 
     def __init__(
         self,
         optimizer: v1.train.Optimizer,
         variables: ShardVariables,
-        contributors: tf.Tensor,
-        state: Sequence[tf.Tensor],
+        admitted: Admitted,
+        next_step: Callable[[Any], Any],
     ) -> None:
         super().__init__(use_locking=False, name="ContributorCounter")
         self._wrapped = optimizer
         self._variables = variables
-        self._contributors = contributors
-        self._state = state
+        self._admitted = admitted
+        self._next_step = next_step
 
     def apply_gradients(
         self, grads_and_vars: Iterable[Any], global_step: Any = None, name: str | None = None
     ) -> tf.Operation:
         """See tf.compat.v1.train.Optimizer."""
         pairs = list(grads_and_vars)
-        counted = self._variables.used.assign_add(self._contributors, read_value=False)
+        counted = self._variables.used.assign_add(self._admitted.contributors, read_value=False)
         averages = [average for average, _ in pairs]
         kept = self._begin_step()
         with tf.control_dependencies(kept):
-            written = [self._variables.state.assign(state, read_value=False) for state in self._state]
+            written = [self._variables.state.assign(state, read_value=False) for state in self._admitted.state]
+            scalars = list(self._variables.scalars.values())
+            values = from_words(self._admitted.words, [scalar.dtype for scalar in scalars])
+            written += [scalar.assign(value, read_value=False) for scalar, value in zip(scalars, values, strict=True)]
         # Before the update, which changes the global step last: a worker that reads the global step and then the state
         # gets the state of that step or of a later one.
         with tf.control_dependencies([counted, *kept, *written]):
@@ -63,12 +67,15 @@ class ContributorCounter(v1.train.Optimizer):
     def _begin_step(self) -> list[tf.Operation]:
         """Before the update, once its contributors are known: settles the final step, copies parameters and state."""
         variables = self._variables
-        with tf.control_dependencies([self._contributors]):
-            began = began_step(variables, variables.global_step.read_value())
+        with tf.control_dependencies([self._admitted.contributors]):
+            began = began_step(variables, self._next_step(variables.global_step.read_value()))
         with tf.control_dependencies([began]):
-            pairs = list(zip(variables.previous, variables.buckets if variables.previous else [], strict=True))
+            pairs = list(zip(variables.previous, variables.exchanged if variables.previous else [], strict=True))
             pairs += [(previous, variables.state) for previous in variables.previous_state]
-            return [began, *[previous.assign(present.read_value(), read_value=False) for previous, present in pairs]]
+            kept = [previous.assign(present.read_value(), read_value=False) for previous, present in pairs]
+            words = to_words([scalar.read_value() for scalar in variables.scalars.values()])
+            kept += [previous.assign(words, read_value=False) for previous in variables.previous_words]
+            return [began, *kept]
 
 
 class SyncUpdates:
@@ -77,19 +84,27 @@ class SyncUpdates:
     The class has one token queue for all workers. A token that a slow or dead worker left there lets a fast worker
     through the barrier early, and twice into one average. Here the ps dequeues the class's tokens itself and sends a
     token to the own queue of each worker that waits.
+
+    Args of the constructor:
+        next_step: The global step to which `optimizer` brings a shard from a global step, int64 scalars.
     """
 
     def __init__(
-        self, variables: ShardVariables, optimizer: v1.train.Optimizer, quorum: int, num_replicas: int
+        self,
+        variables: ShardVariables,
+        optimizer: v1.train.Optimizer,
+        quorum: int,
+        num_replicas: int,
+        next_step: Callable[[Any], Any] = lambda step: step + 1,
     ) -> None:
         self.optimizer = optimizer
         with v1.container(variables.container):
-            counter = ContributorCounter(optimizer, variables, *admit_quorum(variables, quorum))
+            counter = ContributorCounter(optimizer, variables, admit_quorum(variables, quorum), next_step)
             sync = v1.train.SyncReplicasOptimizer(
                 counter, replicas_to_aggregate=quorum, total_num_replicas=num_replicas
             )
             # Builds the accumulators and the chief's operations. This ps never runs the operation that pushes zeros.
-            zeros = [(tf.zeros(bucket.shape), bucket) for bucket in variables.buckets]
+            zeros = [(tf.zeros(each.shape), each) for each in variables.exchanged]
             sync.apply_gradients(zeros, global_step=variables.global_step)
             sync.ready_for_local_init_op.mark_used()
             runner = sync.get_chief_queue_runner()
@@ -116,6 +131,9 @@ class SyncUpdates:
         assert self._advance is not None, "start() comes first"
         self._global_step = int(self._advance_and_hold()[0] if hold else self._advance())
         return self._global_step
+
+    def set_present(self, workers: Collection[int]) -> None:
+        """Does nothing: a step waits for a quorum, whoever is there. See `Updates`."""
 
     def release_barrier(self) -> None:
         """Sends the tokens of the newest step; see `Updates`."""

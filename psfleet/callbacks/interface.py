@@ -68,7 +68,8 @@ class Callback:
 
         Args:
             step: Number of updates that it includes.
-            folder: Of the checkpoint. Older checkpoints are deleted: see `checkpoint.keep` of the job.
+            folder: Of the checkpoint. Older checkpoints are deleted: see `checkpoint.keep` of the job. With
+                `checkpoint.store` it is no path; its text is the URL of the checkpoint.
         """
 
     def on_end(self, report: Report) -> None:

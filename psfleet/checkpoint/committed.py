@@ -9,6 +9,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
+from psfleet.checkpoint.location import Folder
 from psfleet.checkpoint.manifest import Checkpoint, checkpoint_folder
 from psfleet.errors import NoCheckpointError
 
@@ -23,7 +24,7 @@ def write(out: Path, checkpoint: Checkpoint) -> None:
         temporary.replace(out / FILE_NAME)
 
 
-def require_nothing_deleted(out: Path, root: Path, found: Checkpoint | None, trained: int) -> None:
+def require_nothing_deleted(out: Path, root: Folder, found: Checkpoint | None, trained: int) -> None:
     """Refuses to train steps again whose checkpoint was deleted. After damage to one, an older one may be restored.
 
     Args:

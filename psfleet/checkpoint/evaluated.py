@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.object_store import StoreFolder
+from psfleet.checkpoint.store_client import StoreError
 from psfleet.job.monitored import Monitored
 
 FILE_NAME = "evaluation.json"
@@ -40,18 +42,28 @@ def write(checkpoint: Checkpoint, metrics: Mapping[str, float]) -> None:
     Raises:
         OSError: The file cannot be written.
     """
+    content = _Evaluation(metrics=dict(metrics)).model_dump_json().encode()
+    if isinstance(checkpoint.folder, StoreFolder):
+        (checkpoint.folder / FILE_NAME).write_bytes(content)
+        return
     temporary = checkpoint.folder / f".{FILE_NAME}.tmp"
-    temporary.write_text(_Evaluation(metrics=dict(metrics)).model_dump_json(), encoding="utf-8")
+    temporary.write_bytes(content)
     temporary.replace(checkpoint.folder / FILE_NAME)
 
 
 def evaluated(checkpoints: Iterable[Checkpoint]) -> list[Evaluated]:
-    """Those of some committed checkpoints whose metrics are stored, in the same order."""
+    """Those of some committed checkpoints whose metrics are stored, in the same order.
+
+    Raises:
+        StoreError: A store did not give them: the best checkpoint is not known.
+    """
     found = []
     for checkpoint in checkpoints:
         try:
             content = (checkpoint.folder / FILE_NAME).read_bytes()
             found.append(Evaluated(checkpoint, _Evaluation.model_validate_json(content).metrics))
+        except StoreError:
+            raise
         except (OSError, ValidationError):
             continue
     return found

@@ -11,8 +11,10 @@ import safetensors.numpy
 
 from psfleet.checkpoint import evaluated
 from psfleet.checkpoint.keras_names import Variable, keras_names
+from psfleet.checkpoint.location import Folder, recorded_root
 from psfleet.checkpoint.manifest import MANIFEST, Checkpoint, read_manifest
 from psfleet.checkpoint.store import committed_checkpoints, is_checkpoint_name, newest, verify
+from psfleet.checkpoint.store_client import StoreError
 from psfleet.checkpoint.tensors import read_tensors
 from psfleet.errors import BadJobError, UsageError
 from psfleet.job.job import parse_job
@@ -54,11 +56,12 @@ class KerasModel(Protocol):
         """Saves the weights."""
 
 
-def export(source: Path, out: Path, best: bool = False) -> int:
+def export(source: Folder, out: Path, best: bool = False) -> int:
     """Writes all parameters, state and frozen tensors of a checkpoint atomically to `out`.
 
     Args:
-        source: A checkpoint, or a run folder or its `checkpoints` folder, whose newest valid checkpoint is exported.
+        source: A checkpoint, or a run folder or its `checkpoints` folder, whose newest valid checkpoint is exported; or
+            the same of a store.
         out: `*.safetensors` (without TensorFlow), or `*.weights.h5` or `*.keras` (these build the program's model).
         best: Whether the best checkpoint of a run is exported, by `checkpoint.best` of its job.
 
@@ -66,8 +69,9 @@ def export(source: Path, out: Path, best: bool = False) -> int:
         The number of tensors.
 
     Raises:
-        UsageError: There is no checkpoint, or with `best` none that was evaluated, the suffix is unknown, `out` cannot
-            be written, or the checkpoint records no program or one without a Keras model.
+        UsageError: There is no checkpoint, no bucket of a store, or no access to it; with `best` none was evaluated;
+            the suffix is unknown, `out` cannot be written, or the checkpoint records no program or one without a Keras
+            model.
         ProgramError: The program cannot be loaded, or does not build its model.
         NoCheckpointError: There are checkpoints, but none is valid.
         BadJobError: The variables of the program's model differ from the checkpoint's.
@@ -76,13 +80,16 @@ def export(source: Path, out: Path, best: bool = False) -> int:
         raise UsageError(f"--out {out}: expected a name that ends in {SAFETENSORS}, {KERAS_WEIGHTS} or {KERAS_MODEL}")
     if not out.parent.is_dir() or out.is_dir():
         raise UsageError(f"--out {out}: expected a file in a folder that exists")
-    checkpoint = find_best(source) if best else find(source)
+    try:
+        checkpoint = find_best(source) if best else find(source)
+    except StoreError as error:
+        raise UsageError(str(error)) if error.is_denied else error from error
     if out.name.endswith(SAFETENSORS):
         return export_safetensors(checkpoint, out)
     return export_keras(checkpoint, out, _model(checkpoint))
 
 
-def find(source: Path) -> Checkpoint:
+def find(source: Folder) -> Checkpoint:
     """Finds and verifies the checkpoint that `source` of `export` names.
 
     Raises:
@@ -99,7 +106,7 @@ def find(source: Path) -> Checkpoint:
     return found
 
 
-def find_best(source: Path) -> Checkpoint:
+def find_best(source: Folder) -> Checkpoint:
     """Resolves and verifies the best checkpoint of a run, by `checkpoint.best` of the job that trained it last."""
     root = _root(source)
     checkpoints = list(committed_checkpoints(root))
@@ -116,13 +123,13 @@ def find_best(source: Path) -> Checkpoint:
     return found.checkpoint
 
 
-def _root(source: Path) -> Path:
-    """The folder of checkpoints of a run folder, or the folder itself."""
-    root = source / "checkpoints"
-    return root if root.is_dir() else source
+def _root(source: Folder) -> Folder:
+    """The folder of checkpoints of a run folder or of a store, or the folder itself."""
+    root = recorded_root(source)
+    return root if (isinstance(source, Path) and not isinstance(root, Path)) or root.is_dir() else source
 
 
-def _no_checkpoint(source: Path) -> UsageError:
+def _no_checkpoint(source: Folder) -> UsageError:
     return UsageError(f"{source}: no checkpoint there, expected a run folder, its checkpoints folder or a checkpoint")
 
 

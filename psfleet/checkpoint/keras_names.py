@@ -1,8 +1,8 @@
-"""Unique names for the variables of a Keras model, as used in layouts, checkpoints and exports."""
+"""Unique names for the variables and layers of a Keras model, as used in layouts, checkpoints and exports."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 
@@ -15,18 +15,22 @@ class Variable(Protocol):
 
 
 def keras_names(variables: Sequence[Variable]) -> list[str]:
-    """The names of `[*model.trainable_variables, *model.non_trainable_variables]`, in that order.
+    """The names of `[*model.trainable_variables, *model.non_trainable_variables]`, in that order: paths, `numbered`.
 
-    The name is the variable's path; the second variable of a path has the suffix `#2`, the third `#3`, and so on.
     `model.variables` has another order, and would therefore number the variables differently.
     """
-    names: list[str] = []
+    return numbered(variable.path for variable in variables)
+
+
+def numbered(names: Iterable[str], separator: str = "#") -> list[str]:
+    """The same names in their order; the second of equal ones has the suffix `#2`, the third `#3`, and so on."""
+    found: list[str] = []
     used: set[str] = set()
-    for variable in variables:
-        name, copies = variable.path, 1
+    for each in names:
+        name, copies = each, 1
         while name in used:
             copies += 1
-            name = f"{variable.path}#{copies}"
+            name = f"{each}{separator}{copies}"
         used.add(name)
-        names.append(name)
-    return names
+        found.append(name)
+    return found

@@ -1,31 +1,40 @@
-"""The manifest of a checkpoint, which is written last and thereby commits the checkpoint: its schema and its checks."""
+"""The manifest of a checkpoint, which is written last and thereby commits the checkpoint: writing, reading, checks."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from psfleet.checkpoint.parts import DTYPES, FORMAT, PartRecord, part_name, sync_folder, vector_layouts
+from psfleet.checkpoint.location import Folder
+from psfleet.checkpoint.manifest_schema import parsed
+from psfleet.checkpoint.object_store import StoreFolder
+from psfleet.checkpoint.parts import FORMAT, PartRecord, part_name, sync_folder, vector_layouts
+from psfleet.checkpoint.store_client import StoreError
 from psfleet.errors import NoCheckpointError
 from psfleet.layout import Layout
 
 MANIFEST = "manifest.json"
+ABANDONED = b'{"abandoned": true}'
+"""In place of a manifest in a store: a recovery went back to an earlier step, and this one must not be committed."""
 FOLDER_PATTERN = re.compile(r"(\d{8,})-g(\d+)", re.ASCII)
 """Name of a checkpoint's folder: step and generation."""
+
+
+class UncommittedError(NoCheckpointError):
+    """A folder has parts of a checkpoint that was never committed, or was abandoned."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """A committed checkpoint: the content of its manifest, after a check of the parts' names and sizes."""
 
-    folder: Path
+    folder: Folder
     run: str
     step: int
     generation: int
@@ -43,70 +52,18 @@ class Checkpoint:
         return job if isinstance(job, dict) else None
 
 
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
-Spec = tuple[str, tuple[Count, ...], str]
-SlotName = Annotated[str, Field(pattern=r"^[^/]+$")]
+def checkpoint_name(step: int, generation: int) -> str:
+    """The name of the folder of the checkpoint of a step and generation."""
+    return f"{step:08d}-g{generation}"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class _LayoutModel(_Strict):
-    """Schema of `Layout.to_dict`."""
-
-    num_ps: Positive
-    buckets_per_ps: Positive
-    parameters: list[Spec]
-    state: list[Spec]
-    frozen: list[Spec]
-
-    @model_validator(mode="after")
-    def _consistent(self) -> _LayoutModel:
-        names: set[str] = set()
-        for name, _, dtype in (*self.parameters, *self.state, *self.frozen):
-            if name in names:
-                raise ValueError(f"tensor {name!r} occurs twice")
-            if dtype not in DTYPES:
-                raise ValueError(f"tensor {name!r} has dtype {dtype!r}, expected one of {', '.join(DTYPES)}")
-            names.add(name)
-        for name, _, dtype in self.parameters:
-            if dtype != "float32":
-                raise ValueError(f"parameter {name!r} has dtype {dtype!r}, expected float32")
-        return self
-
-
-class _PartModel(_Strict):
-    """Schema of `PartRecord.to_dict`."""
-
-    file: str
-    num_bytes: Count
-    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-
-class _Manifest(_Strict):
-    """Schema of the file."""
-
-    format_version: Literal["1"]
-    run: str
-    step: Count
-    generation: Count
-    layout_digest: str
-    layout: _LayoutModel
-    optimizer: str
-    slots: list[SlotName]
-    parts: list[_PartModel]
-    extra: dict[str, Any]
-
-
-def checkpoint_folder(root: Path, step: int, generation: int) -> Path:
+def checkpoint_folder(root: Folder, step: int, generation: int) -> Folder:
     """The folder of the checkpoint of a step and generation."""
-    return root / f"{step:08d}-g{generation}"
+    return root / checkpoint_name(step, generation)
 
 
 def write_manifest(
-    folder: Path,
+    folder: Folder,
     layout: Layout,
     parts: Sequence[PartRecord],
     *,
@@ -119,12 +76,14 @@ def write_manifest(
 ) -> Checkpoint:
     """Commits the checkpoint in `folder`, with all `parts` in any order, and flushes it to the disk.
 
+    In a store no manifest is ever replaced: a chief that was frozen cannot change that of another one.
+
     Args:
         extra: JSON values to be stored, see `Checkpoint.extra`; the other arguments are fields of `Checkpoint`, too.
 
     Raises:
-        NoCheckpointError: A part is missing, or its size differs from its record.
-        OSError: The manifest cannot be written.
+        NoCheckpointError: A part is missing, or its size differs from its record; or the checkpoint was abandoned.
+        OSError: The manifest cannot be written, or a store has another one.
         TypeError, ValueError: `extra` cannot be represented as JSON.
     """
     layout = layout.saved
@@ -144,25 +103,34 @@ def write_manifest(
         "extra": extra,
     }
     text = json.dumps(content, indent=1, allow_nan=False)
-    _parse(folder, text.encode())
+    parsed(folder, text.encode())
     _check_files(checkpoint)
-    _write(folder, text)
+    if isinstance(folder, StoreFolder):
+        _create(folder, text, checkpoint)
+    else:
+        _write(folder, text)
     return checkpoint
 
 
-def read_manifest(folder: Path) -> Checkpoint:
+def read_manifest(folder: Folder) -> Checkpoint:
     """Reads the manifest of a checkpoint's folder, and checks the names and sizes of its parts.
 
     Raises:
-        NoCheckpointError: The manifest is missing or invalid, or a part is missing or truncated; names the folder.
+        UncommittedError: There is no manifest; names the folder.
+        NoCheckpointError: The manifest is invalid, or a part is missing or truncated; names the folder.
+        StoreError: A store did not give it: whether it is valid is not known.
     """
     try:
         text = (folder / MANIFEST).read_bytes()
     except FileNotFoundError as error:
-        raise NoCheckpointError(f"checkpoint {folder} has no {MANIFEST}: it was never committed") from error
+        raise UncommittedError(f"checkpoint {folder} has no {MANIFEST}: it was never committed") from error
+    except StoreError:
+        raise
     except OSError as error:
         raise NoCheckpointError(f"checkpoint {folder}: {MANIFEST} cannot be read: {error.strerror or error}") from error
-    manifest = _parse(folder, text)
+    if text == ABANDONED:
+        raise UncommittedError(f"checkpoint {folder} was never committed: a recovery went back to an earlier step")
+    manifest = parsed(folder, text)
     layout = Layout.from_dict(manifest.layout.model_dump())
     if layout.digest() != manifest.layout_digest:
         raise NoCheckpointError(
@@ -187,6 +155,33 @@ def read_manifest(folder: Path) -> Checkpoint:
     return checkpoint
 
 
+def abandon(folder: StoreFolder) -> bool:
+    """Keeps a chief that is late from committing the checkpoint of a folder.
+
+    Returns:
+        False: The checkpoint is committed.
+    """
+    try:
+        (folder / MANIFEST).create(ABANDONED)
+    except FileExistsError:
+        return (folder / MANIFEST).read_bytes() == ABANDONED
+    return True
+
+
+def _create(folder: StoreFolder, text: str, checkpoint: Checkpoint) -> None:
+    """Writes the manifest to a store, unless it is there: of a request that was repeated, or of the chief before.
+
+    Raises:
+        UncommittedError: The checkpoint was abandoned.
+        OSError: That one has other parts.
+    """
+    try:
+        (folder / MANIFEST).create(text.encode())
+    except FileExistsError as error:
+        if read_manifest(folder).parts != checkpoint.parts:
+            raise StoreError(str(folder / MANIFEST), "another run has written it with other parts") from error
+
+
 def _write(folder: Path, text: str) -> None:
     """Writes the manifest atomically, and flushes it and its folders to the disk."""
     temporary = folder / f".{MANIFEST}.tmp"
@@ -202,15 +197,6 @@ def _write(folder: Path, text: str) -> None:
     sync_folder(folder.parent)
 
 
-def _parse(folder: Path, text: bytes) -> _Manifest:
-    """Validates the text of a manifest; the error names the checkpoint and each invalid field."""
-    try:
-        return _Manifest.model_validate_json(text)
-    except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, item['loc'])) or 'JSON'}: {item['msg']}" for item in error.errors())
-        raise NoCheckpointError(f"checkpoint {folder}: {MANIFEST} is invalid: {problems}") from error
-
-
 def _check_files(checkpoint: Checkpoint) -> None:
     """Checks the parts' names, which thereby cannot point outside the folder, and their sizes.
 
@@ -220,17 +206,34 @@ def _check_files(checkpoint: Checkpoint) -> None:
     folder, layout = checkpoint.folder, checkpoint.layout
     if len(checkpoint.parts) != layout.num_ps:
         raise NoCheckpointError(f"checkpoint {folder} has {len(checkpoint.parts)} parts, expected {layout.num_ps}")
+    size_of = _sizes(folder)
     for shard, part in enumerate(checkpoint.parts):
         expected = part_name(shard, layout.num_ps)
         if part.file != expected:
             raise NoCheckpointError(f"checkpoint {folder} has a part named {part.file!r}, expected {expected!r}")
-        try:
-            size = (folder / expected).stat().st_size
-        except OSError as error:
-            raise NoCheckpointError(f"checkpoint {folder}: {expected}: {error.strerror or error}") from error
+        size = size_of(expected)
         if size != part.num_bytes:
             raise NoCheckpointError(f"checkpoint {folder}: {expected} has {size} bytes, expected {part.num_bytes}")
     held = sum(part.num_bytes for part in checkpoint.parts)
     needed = sum(spec.num_bytes for flat in vector_layouts(layout, checkpoint.slots).values() for spec in flat.specs)
     if held < needed:
         raise NoCheckpointError(f"checkpoint {folder} has {held} bytes, expected at least {needed} for its layout")
+
+
+def _sizes(folder: Folder) -> Callable[[str], int]:
+    """A function that returns the size of a file in a folder, in bytes; a store is asked once for all of them.
+
+    Raises:
+        NoCheckpointError: By the function: there is no such file.
+    """
+    sizes = folder.sizes() if isinstance(folder, StoreFolder) else {}
+
+    def size_of(name: str) -> int:
+        try:
+            return sizes[name] if isinstance(folder, StoreFolder) else (folder / name).stat().st_size
+        except KeyError as error:
+            raise NoCheckpointError(f"checkpoint {folder}: {name}: {os.strerror(errno.ENOENT)}") from error
+        except OSError as error:
+            raise NoCheckpointError(f"checkpoint {folder}: {name}: {error.strerror or error}") from error
+
+    return size_of

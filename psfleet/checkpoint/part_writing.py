@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from psfleet.checkpoint.location import Folder
+from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.checkpoint.parts import (
     DTYPES,
     FORMAT,
@@ -96,7 +98,7 @@ def encode_part(shard: int, layout: Layout, content: ShardContent, step: int, ge
 
 
 def write_part(
-    folder: Path, shard: int, layout: Layout, content: ShardContent, step: int, generation: int, run: str
+    folder: Folder, shard: int, layout: Layout, content: ShardContent, step: int, generation: int, run: str
 ) -> PartRecord:
     """Writes a shard's part to `folder`, which is created if necessary, and flushes it to the disk.
 
@@ -105,6 +107,10 @@ def write_part(
         ValueError: The shape or dtype of an array of `content` differs from `layout`, or a slot's name has a slash.
     """
     part = encode_part(shard, layout, content, step, generation, run)
+    if isinstance(folder, StoreFolder):
+        record = part.record()
+        (folder / part.file).write_chunks(part.chunks())
+        return record
     return write_chunks(folder, part.file, part.chunks())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,10 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from psfleet.checkpoint.location import Folder
+from psfleet.checkpoint.object_store import StoreFolder
+from psfleet.checkpoint.store_client import StoreError
+from psfleet.checkpoint.stored_part import StoredPart
 from psfleet.errors import NoCheckpointError
 from psfleet.layout import FlatLayout, Layout, Piece
 
@@ -117,18 +121,21 @@ class PartReader:
 
 @contextmanager
 def open_part(
-    folder: Path, shard: int, layout: Layout, slots: tuple[str, ...], run: str, generation: int
+    folder: Folder, shard: int, layout: Layout, slots: tuple[str, ...], run: str, generation: int
 ) -> Iterator[PartReader]:
     """Opens a part and checks its header against `layout`; the keys define where tensors were divided.
 
     Raises:
         NoCheckpointError: It is not a safetensors file, or does not match the manifest.
+        StoreError: A store did not give it.
     """
     path = folder / part_name(shard, layout.num_ps)
     with ExitStack() as stack:
         try:
-            file: Any = stack.enter_context(safe_open(path, framework="numpy"))
-        except (SafetensorError, OSError) as error:
+            file: Any = stack.enter_context(_opened(path))
+        except StoreError:
+            raise
+        except (SafetensorError, OSError, ValueError) as error:
             raise NoCheckpointError(f"{path} cannot be read: {error}") from error
         found = file.metadata() or {}
         expected = {"format_version": FORMAT, "run": run, "generation": str(generation)}
@@ -138,7 +145,15 @@ def open_part(
         yield _checked(path, file, vector_layouts(layout, slots))
 
 
-def _checked(path: Path, file: Any, layouts: Mapping[str, FlatLayout]) -> PartReader:
+def _opened(path: Folder) -> AbstractContextManager[Any]:
+    """Context manager for a safetensors file."""
+    if isinstance(path, StoreFolder):
+        return nullcontext(StoredPart(path, {name: np.dtype(dtype) for dtype, name in DTYPES.items()}))
+    opened: AbstractContextManager[Any] = safe_open(path, framework="numpy")
+    return opened
+
+
+def _checked(path: Folder, file: Any, layouts: Mapping[str, FlatLayout]) -> PartReader:
     """A reader of an open file, after a check of every key, dtype and shape against the layouts."""
     tensors = {
         f"{prefix}/{spec.name}": (prefix, spec.name, DTYPES[flat.unit_dtype])

@@ -12,16 +12,20 @@ from typing import Any
 
 import numpy as np
 
+from psfleet.checkpoint.location import Folder
 from psfleet.checkpoint.manifest import (
     FOLDER_PATTERN,
     MANIFEST,
     Checkpoint,
+    UncommittedError,
     checkpoint_folder,
     read_manifest,
     write_manifest,
 )
+from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.checkpoint.part_writing import write_part
 from psfleet.checkpoint.parts import ShardContent, sync_folder
+from psfleet.checkpoint.store_client import StoreError
 from psfleet.checkpoint.tensors import KINDS
 from psfleet.errors import BadJobError, NoCheckpointError
 from psfleet.layout import Layout
@@ -34,7 +38,7 @@ def is_checkpoint_name(name: str) -> bool:
     return FOLDER_PATTERN.fullmatch(name) is not None
 
 
-def has_checkpoints(root: Path) -> bool:
+def has_checkpoints(root: Folder) -> bool:
     """Whether there are checkpoints, valid or not."""
     return bool(folders(root))
 
@@ -44,13 +48,14 @@ def verify(checkpoint: Checkpoint) -> None:
 
     Raises:
         NoCheckpointError: A part is corrupt; names the file.
+        StoreError: A store did not give it: whether it is corrupt is not known.
     """
     for part in checkpoint.parts:
         path = checkpoint.folder / part.file
         try:
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-                size = file.tell()
+            digest, size = _digest(path)
+        except StoreError:
+            raise
         except OSError as error:
             raise NoCheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
         if size != part.num_bytes:
@@ -59,19 +64,39 @@ def verify(checkpoint: Checkpoint) -> None:
             raise NoCheckpointError(f"{path} has SHA-256 {digest}, expected {part.sha256}")
 
 
-def newest(root: Path) -> Checkpoint | None:
+def _digest(path: Folder) -> tuple[str, int]:
+    """SHA-256 and size of a file."""
+    if isinstance(path, StoreFolder):
+        digest, size = hashlib.sha256(), 0
+        for block in path.blocks():
+            digest.update(block)
+            size += len(block)
+        return digest.hexdigest(), size
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
+
+
+def newest(root: Folder) -> Checkpoint | None:
     """The newest valid checkpoint, by step and then by generation; newer ones that are invalid are logged.
 
     Returns:
-        None if `root` has no checkpoints.
+        None if `root` has no checkpoints. In a store, where nothing can be renamed, a folder of step 0 without a
+        manifest is none: the chief that began the initial checkpoint was killed.
 
     Raises:
         NoCheckpointError: `root` has checkpoints, but none is valid.
+        StoreError: A store did not give one: an older one must not take its place.
     """
     found = newest_from(root, 0)
-    if found is None and (existing := folders(root)):
+    if found is None and (existing := [folder for folder in folders(root) if not _is_begun(folder)]):
         raise NoCheckpointError(f"none of the {len(existing)} checkpoints in {root} is valid")
     return found
+
+
+def _is_begun(folder: Folder) -> bool:
+    """Whether a folder of a store has parts of an initial checkpoint that was never committed."""
+    is_initial = isinstance(folder, StoreFolder) and step_and_generation(folder)[0] == 0
+    return is_initial and not (folder / MANIFEST).exists()
 
 
 def require_within(checkpoint: Checkpoint, num_steps: int) -> None:
@@ -87,10 +112,10 @@ def require_within(checkpoint: Checkpoint, num_steps: int) -> None:
         )
 
 
-def newest_from(root: Path, step: int) -> Checkpoint | None:
+def newest_from(root: Folder, step: int) -> Checkpoint | None:
     """The newest valid checkpoint of at least a step, or None; newer invalid ones are logged, older ones not read."""
     for folder in folders(root):
-        if _step_and_generation(folder)[0] < step:
+        if step_and_generation(folder)[0] < step:
             return None
         try:
             checkpoint = read_manifest(folder)
@@ -102,19 +127,19 @@ def newest_from(root: Path, step: int) -> Checkpoint | None:
     return None
 
 
-def committed_checkpoints(root: Path) -> Iterator[Checkpoint]:
+def committed_checkpoints(root: Folder) -> Iterator[Checkpoint]:
     """Those with a valid manifest and parts of the right sizes, the newest first; contents are not read."""
     for folder in folders(root):
         with suppress(NoCheckpointError):
             yield read_manifest(folder)
 
 
-def newest_committed(root: Path) -> Checkpoint | None:
+def newest_committed(root: Folder) -> Checkpoint | None:
     """The newest of `committed_checkpoints`; None if there is none."""
     return next(committed_checkpoints(root), None)
 
 
-def prune(root: Path, keep: int, protected: Collection[Path] = ()) -> list[Path]:
+def prune(root: Folder, keep: int, protected: Collection[Folder] = ()) -> list[Folder]:
     """Deletes all but the newest `keep` checkpoints, and uncommitted ones of steps before the newest.
 
     Only manifests and file sizes are checked. The newest checkpoint is never deleted, nor is one whose manifest is
@@ -128,28 +153,36 @@ def prune(root: Path, keep: int, protected: Collection[Path] = ()) -> list[Path]
     Returns:
         The folders that were deleted.
     """
-    valid: list[Path] = []
-    uncommitted: list[Path] = []
+    valid: list[Folder] = []
+    uncommitted: list[Folder] = []
     for folder in folders(root):
         try:
             read_manifest(folder)
+        except UncommittedError:
+            uncommitted.append(folder)
         except NoCheckpointError:
-            if not (folder / MANIFEST).exists():
-                uncommitted.append(folder)
+            continue
         else:
             valid.append(folder)
-    newest_step = _step_and_generation(valid[0])[0] if valid else 0
-    old = [folder for folder in uncommitted if _step_and_generation(folder)[0] < newest_step]
+    newest_step = step_and_generation(valid[0])[0] if valid else 0
+    old = [folder for folder in uncommitted if step_and_generation(folder)[0] < newest_step]
     removed = [folder for folder in [*valid[max(keep, 1) :], *old] if folder not in protected]
     for folder in removed:
-        # The manifest is deleted first: a crash in between leaves an uncommitted checkpoint, not an invalid one.
-        (folder / MANIFEST).unlink(missing_ok=True)
-        shutil.rmtree(folder)
+        delete(folder)
     return removed
 
 
+def delete(folder: Folder) -> None:
+    """Deletes a checkpoint, the manifest first: a crash in between leaves an uncommitted one, not an invalid one."""
+    (folder / MANIFEST).unlink(missing_ok=True)
+    if isinstance(folder, StoreFolder):
+        folder.delete()
+    else:
+        shutil.rmtree(folder)
+
+
 def write_initial(
-    root: Path,
+    root: Folder,
     layout: Layout,
     values: Mapping[str, np.ndarray],
     *,
@@ -160,14 +193,16 @@ def write_initial(
 ) -> Checkpoint:
     """Writes the checkpoint of step 0 atomically, from named tensors and without slots.
 
+    In a store only the manifest makes it a checkpoint; on a disk it gets its name last, too.
+
     Raises:
         KeyError: `values` lacks a tensor of `layout`.
         ValueError: The shape of a tensor differs from `layout`.
         OSError: The disk is full or cannot be written, or the checkpoint exists already.
     """
     folder = checkpoint_folder(root, 0, generation)
-    building = root / f".{folder.name}.tmp"
-    if building.exists():
+    building = folder if isinstance(folder, StoreFolder) else folder.with_name(f".{folder.name}.tmp")
+    if isinstance(building, Path) and building.exists():
         shutil.rmtree(building)
     vectors = {kind: getattr(layout, kind).pack(values).reshape(layout.num_ps, -1) for kind in KINDS}
     parts = []
@@ -177,19 +212,23 @@ def write_initial(
     write_manifest(
         building, layout, parts, run=run, step=0, generation=generation, optimizer=optimizer, slots=(), extra=extra
     )
-    building.rename(folder)
-    sync_folder(root)
+    if isinstance(building, Path) and isinstance(root, Path):
+        building.rename(str(folder))
+        sync_folder(root)
     return read_manifest(folder)
 
 
-def folders(root: Path) -> list[Path]:
+def folders(root: Folder) -> list[Folder]:
     """The folders of all checkpoints, valid or not, the newest first."""
-    if not root.is_dir():
-        return []
-    found = [path for path in root.iterdir() if is_checkpoint_name(path.name) and path.is_dir()]
-    return sorted(found, key=_step_and_generation, reverse=True)
+    found: list[Folder] = []
+    if isinstance(root, StoreFolder):
+        found += [folder for folder in root.iterdir() if is_checkpoint_name(folder.name)]
+    elif root.is_dir():
+        found += [path for path in root.iterdir() if is_checkpoint_name(path.name) and path.is_dir()]
+    return sorted(found, key=step_and_generation, reverse=True)
 
 
-def _step_and_generation(folder: Path) -> tuple[int, int]:
+def step_and_generation(folder: Folder) -> tuple[int, int]:
+    """Step and generation of a checkpoint, by the name of its folder."""
     step, generation = folder.name.rsplit("-g", 1)
     return int(step), int(generation)

@@ -7,7 +7,6 @@ import json
 import shlex
 import signal
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from threading import Event
 from typing import Annotated
@@ -17,17 +16,34 @@ from rich.console import Console
 
 from psfleet import errors
 from psfleet.cli import log_lines
-from psfleet.cli.arguments import Context, Fleet, Fresh, JobFile, Namespace, On, OnOrHere, Out, Overrides, name_of
+from psfleet.cli.arguments import (
+    Context,
+    Fleet,
+    Fresh,
+    JobFile,
+    Namespace,
+    On,
+    OnFleet,
+    OnOrHere,
+    Out,
+    Overrides,
+    option_words,
+    override_words,
+)
 from psfleet.cli.output import progress_console
 from psfleet.cli.status_table import table_of
-from psfleet.errors import LostPeerError, UsageError
-from psfleet.job.job import load_job
+from psfleet.errors import UsageError
+from psfleet.job.job import load_job, name_of
 from psfleet.launch.local.logs import local_logs
-from psfleet.launch.local.status import ended_run, local_statuses
+from psfleet.launch.local.status import local_statuses, not_running
 from psfleet.launch.logs import fleet_logs
-from psfleet.launch.platform import COMPOSE, Platform, Request, platform
+from psfleet.launch.platform import COMPOSE, Request, platform
 from psfleet.launch.results import collect, fetch
-from psfleet.launch.status import TaskStatus, statuses
+from psfleet.launch.shown import ShownPlatform
+from psfleet.launch.standing.local import LocalFleets
+from psfleet.launch.standing.placing import on_fleet
+from psfleet.launch.standing.platform import standing_platform, with_standing
+from psfleet.launch.status import container_statuses, standing_statuses
 from psfleet.launch.up import down as take_down
 from psfleet.launch.up import remove as remove_fleet
 from psfleet.launch.up import scale as scale_fleet
@@ -51,6 +67,7 @@ def up(
     overrides: Overrides = None,
     out: Out = None,
     fresh: Fresh = False,
+    fleet: OnFleet = None,
     context: Context = None,
     namespace: Namespace = None,
 ) -> None:
@@ -58,11 +75,13 @@ def up(
     loaded = load_job(job, overrides or ())
     folder = out if out is not None else default_folder(loaded.name, on)
     place = platform(on, context, namespace)
+    if fleet is not None:
+        loaded = on_fleet(loaded, fleet, standing_platform(on, context, namespace))
     console = progress_console()
     check_owner(folder, loaded, fresh, on)
     is_started = False
     try:
-        start(place, Request(loaded, job, fresh))
+        start(place, Request(loaded, job, fresh, fleet=fleet or ""))
         is_started = True
         if fresh:
             # Deletes the results of earlier runs here, which `collect` would otherwise mix with those of this run.
@@ -77,8 +96,9 @@ def up(
         summary(console, report, folder)
         remove_fleet(place, loaded.name)
     except KeyboardInterrupt:
-        where = ["--on", on, *_words({"--context": context, "--namespace": namespace})]
-        again = shlex.join(["psfleet", "up", str(job), *where, *_options(overrides, out)])
+        where = ["--on", on, *option_words({"--context": context, "--namespace": namespace})]
+        options = [*option_words({"--fleet": fleet}), *override_words(overrides, out)]
+        again = shlex.join(["psfleet", "up", str(job), *where, *options])
         text = f"detached; the run continues. `{again}` reattaches to it"
         if not is_started:
             again += " --fresh" if fresh else ""
@@ -118,15 +138,15 @@ def status(
 ) -> None:
     """Show every container, and every process of a local run: role, index, step, rate, restarts, last event."""
     name = None if job is None else name_of(job)
-    place, console = platform(on or COMPOSE, context, namespace), Console()
+    place, console = with_standing(platform(on or COMPOSE, context, namespace), on, context, namespace), Console()
     has_local = False
 
     def show() -> None:
         nonlocal has_local
-        rows = local_statuses(Path("runs"), name) if on is None else []
+        rows = [*local_statuses(Path("runs"), name), *standing_statuses(LocalFleets(), name)] if on is None else []
         # A run that ends while it is watched needs no containers afterwards either.
         has_local = has_local or bool(rows)
-        rows += _container_statuses(place, name, has_local, ended_run(Path("runs"), name) if on is None else "")
+        rows += container_statuses(place, name, has_local, not_running(Path("runs"), name) if on is None else "")
         if as_json:
             typer.echo(json.dumps([dataclasses.asdict(row) for row in rows]))
         else:
@@ -141,18 +161,6 @@ def status(
             show()
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
-
-
-def _container_statuses(place: Platform, name: str | None, is_optional: bool, ended: str) -> list[TaskStatus]:
-    """The containers of a fleet or of all; if optional, none where the platform has none or cannot be reached."""
-    try:
-        return statuses(place, name)
-    except (UsageError, LostPeerError) as error:
-        if is_optional:
-            return []
-        if not ended:
-            raise
-        raise UsageError(f"{name} does not run: {ended}, and in containers: {error}") from error
 
 
 @app.command()
@@ -174,7 +182,7 @@ def logs(
     try:
         name = name_of(job)
         lines = log_lines.local_or_else(
-            lambda: fleet_logs(platform(on or COMPOSE, context, namespace), name, task, follow, tail),
+            lambda: fleet_logs(_with_logs(name, on, context, namespace), name, task, follow, tail),
             lambda folder: local_logs(folder, task, follow, tail),
             None if on is not None else name,
         )
@@ -185,6 +193,13 @@ def logs(
             typer.echo(raw if as_json else log_lines.readable(each, line))
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _with_logs(name: str, on: str | None, context: str | None, namespace: str | None) -> ShownPlatform:
+    """The platform with the logs of a name: that of a fleet which stands on this machine, unless `on` is given."""
+    if on is None and (local := LocalFleets()).members(name):
+        return local
+    return with_standing(platform(on or COMPOSE, context, namespace), on, context, namespace)
 
 
 @app.command()
@@ -224,7 +239,7 @@ def render(
 ) -> None:
     """Print a fleet for the platform's own tools: a compose file, or Kubernetes manifests."""
     place = platform(on)
-    command = shlex.join(["psfleet", "render", on, str(job), *_options(overrides, out)])
+    command = shlex.join(["psfleet", "render", on, str(job), *override_words(overrides, out)])
     text = place.render(Request(load_job(job, overrides or ()), job), out, command)
     if out is None:
         typer.echo(text, nl=False)
@@ -233,14 +248,3 @@ def render(
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--out {out}: {error.strerror or error}, expected a file that can be written") from error
-
-
-def _options(overrides: list[str] | None, out: Path | None) -> list[str]:
-    """The words of `--set` and `--out`, for a command line that is shown to the user."""
-    words = [word for text in overrides or () for word in ("--set", text)]
-    return [*words, *_words({"--out": out})]
-
-
-def _words(options: Mapping[str, object]) -> list[str]:
-    """The words of those options that have a value."""
-    return [word for name, value in options.items() if value is not None for word in (name, str(value))]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from psfleet.errors import LostPeerError, UsageError
 from psfleet.launch.local.logs import run_folder_of
+from psfleet.launch.local.status import not_running
 from psfleet.launch.logs import UnknownTaskError
 from psfleet.service.logs import EntriesAfter, as_text, parse_line
 
@@ -34,10 +35,12 @@ def local_or_else(of_fleet: Callable[[], Lines], of_folder: Callable[[Path], Lin
         return of_fleet()
     except UnknownTaskError:
         raise
-    except (UsageError, LostPeerError):
-        ended = None if name is None else run_folder_of(name, runs)
-        if ended is None:
+    except (UsageError, LostPeerError) as error:
+        if name is None:
             raise
+        ended = run_folder_of(name, runs)
+        if ended is None:
+            raise type(error)(f"{not_running(runs, name)}, and in containers: {error}") from error
     return of_folder(ended)
 
 

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
+import typer.main
 
 from psfleet import __version__, errors, launch
 from psfleet.addresses import Address, tf_config
 from psfleet.checkpoint import export
-from psfleet.cli import certificates, fleets, runs, tasks
-from psfleet.cli.arguments import Fresh, JobFile, Out, Overrides
+from psfleet.checkpoint.location import parse
+from psfleet.cli import certificates, fleets, live, runs, standing, tasks
+from psfleet.cli.arguments import Context, Fresh, JobFile, LiveOn, Namespace, OnFleet, Out, Overrides
 from psfleet.cli.output import guarded, progress_console
 from psfleet.control.client import PsClient
 from psfleet.control.credentials import read_identity
 from psfleet.errors import BadJobError, PsfleetError, UsageError
 from psfleet.job.job import load_job
+from psfleet.job.store_url import require_package
+from psfleet.launch.standing.placing import on_fleet
 from psfleet.processes.validation import check_program
 from psfleet.report.progress import progress, summary
 from psfleet.run_folder import default_folder
@@ -39,6 +45,9 @@ app = typer.Typer(
 )
 app.add_typer(fleets.app)
 app.add_typer(runs.app)
+app.add_typer(standing.app, name="fleet")
+app.command(context_settings={"ignore_unknown_options": True})(standing.run)
+app.add_typer(live.app)
 app.command()(certificates.certs)
 app.command()(tasks.task)
 
@@ -59,9 +68,17 @@ def root(
 
 
 @app.command()
-def train(job: JobFile, overrides: Overrides = None, out: Out = None, fresh: Fresh = False) -> None:
+def train(
+    job: JobFile,
+    overrides: Overrides = None,
+    out: Out = None,
+    fresh: Fresh = False,
+    fleet: OnFleet = None,
+) -> None:
     """Train a job in local processes; resume from its newest checkpoint if there is one."""
     loaded = load_job(job, overrides or ())
+    if fleet is not None:
+        loaded = on_fleet(loaded, fleet)
     folder = out if out is not None else default_folder(loaded.name)
     console = progress_console()
     with progress(console, loaded) as listener:
@@ -74,6 +91,7 @@ def train(job: JobFile, overrides: Overrides = None, out: Out = None, fresh: Fre
 def validate(job: JobFile, overrides: Overrides = None) -> None:
     """Check a job file, and its program with one batch of its data, without starting a fleet."""
     loaded = load_job(job, overrides or ())
+    require_package(loaded.checkpoint.store)
     typer.echo(f"{job}: valid, {check_program(loaded, job.parent.resolve())}")
 
 
@@ -89,18 +107,40 @@ def clusterspec(
 
 @app.command(name="weights")
 def export_weights(
-    checkpoint_dir: Annotated[Path, typer.Argument(help="A run folder, its checkpoints/ folder, or one checkpoint.")],
-    out: Annotated[Path, typer.Option(help="FILE.safetensors, FILE.weights.h5 or FILE.keras.")],
+    checkpoint_dir: Annotated[
+        str,
+        typer.Argument(
+            help="A run folder, its checkpoints/ folder, or one checkpoint; or the URL of a store; with --set a job or "
+            "run."
+        ),
+    ],
+    out: Annotated[Path | None, typer.Option(help="FILE.safetensors, FILE.weights.h5 or FILE.keras.")] = None,
     best: Annotated[
         bool, typer.Option("--best", help="The best checkpoint by checkpoint.best, not the newest.")
     ] = False,
+    new: Annotated[
+        Path | None, typer.Option("--set", metavar="FILE", help="Replace weights of a live run by a .safetensors.")
+    ] = None,
+    on: LiveOn = None,
+    context: Context = None,
+    namespace: Namespace = None,
 ) -> None:
-    """Export the named tensors of a checkpoint to one file."""
+    """Export the named tensors of a checkpoint to one file, or replace those of a run that trains."""
+    if (out is None) == (new is None) or (best and new is not None):
+        raise UsageError("psfleet weights: expected either --out FILE, with or without --best, or --set FILE")
+    if out is None:
+        assert new is not None, "one of both is given"
+        live.set_weights(str(checkpoint_dir), new, live.Place(on, context, namespace))
+        return
+    if on is not None or context is not None or namespace is not None:
+        raise UsageError(
+            "psfleet weights: --on, --context and --namespace are for --set FILE; `psfleet results` copies"
+        )
     needs_tensorflow = out.name.endswith(export.KERAS_SUFFIXES)
     if needs_tensorflow:
         prepare_tensorflow()
     with without_tensorflows_own() if needs_tensorflow else nullcontext():
-        number = export.export(checkpoint_dir, out, best)
+        number = export.export(parse(checkpoint_dir), out, best)
     typer.echo(f"{out}: {number} tensors")
 
 
@@ -134,14 +174,23 @@ def main() -> None:
             code = _exit_code()
     except SystemExit as exit_:
         code = exit_.code
+    except KeyboardInterrupt:
+        # While Typer makes the commands; Click handles it after that.
+        code = fleets.INTERRUPTED
     sys.exit(code)
+
+
+@functools.cache
+def command() -> Callable[[], object]:
+    """The command line, which takes its arguments from `sys.argv`; to make it takes 0.06 CPU seconds."""
+    return typer.main.get_command(app)
 
 
 def _exit_code() -> str | int | None:
     """Runs the command line; its exit code."""
     log_plain()
     try:
-        app()
+        command()()
     except SystemExit as exit_:
         return errors.USAGE if exit_.code == TYPER_USAGE else exit_.code
     except PsfleetError as error:

@@ -128,6 +128,7 @@ class PsClient:
         checkpoints_root: str,
         update_json: str = "",
         reductions: Sequence[int] = (),
+        hold_at: int | None = None,
     ) -> pb.ConfigureRequest:
         """What a ps is to build.
 
@@ -140,6 +141,7 @@ class PsClient:
             checkpoints_root: The folder in which it writes checkpoints; empty: it holds them for the chief.
             update_json: The program's own optimizer, as `TracedUpdate.to_json` writes it; empty: one of psfleet.
             reductions: The steps from which on the learning rate is reduced.
+            hold_at: The step at which training is held; None: it is not.
         """
         layout_json = json.dumps(layout.to_dict())
         return pb.ConfigureRequest(
@@ -152,6 +154,7 @@ class PsClient:
             checkpoints_root=checkpoints_root,
             update_json=update_json,
             reductions=reductions,
+            hold_at=hold_at,
         )
 
     def join(self, request: pb.JoinRequest) -> pb.JoinReply:
@@ -189,6 +192,12 @@ class PsClient:
             number=next(self._numbers),
         )
         return self._call(self._stub.ScheduleReductions, request)
+
+    def schedule_hold(self, generation: int, step: int | None) -> pb.ScheduleHoldReply:
+        """Sets the step at which training is held; None: it continues."""
+        number = next(self._numbers)
+        request = pb.ScheduleHoldRequest(caller=self._caller, generation=generation, step=step, number=number)
+        return self._call(self._stub.ScheduleHold, request)
 
     def finish(self, outcome: pb.Outcome) -> pb.ShardState:
         """Ends the run with an outcome."""

@@ -89,7 +89,7 @@ class WorkerState(_message.Message):
     def __init__(self, index: _Optional[int] = ..., step: _Optional[int] = ..., is_alive: _Optional[bool] = ..., pushed: _Optional[int] = ..., joins: _Optional[int] = ..., cause: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., process: _Optional[str] = ..., program: _Optional[str] = ...) -> None: ...
 
 class ShardState(_message.Message):
-    __slots__ = ("run", "phase", "generation", "step", "final_step", "layout_digest", "pushed", "used", "staleness", "parts", "workers", "outcome", "optimizer", "slots", "waiting_secs", "cause", "model_bytes", "first_step", "epoch", "quorum", "stop_signal", "reading_first_batch", "tables")
+    __slots__ = ("run", "phase", "generation", "step", "final_step", "layout_digest", "pushed", "used", "staleness", "parts", "workers", "outcome", "optimizer", "slots", "waiting_secs", "cause", "model_bytes", "first_step", "epoch", "quorum", "stop_signal", "reading_first_batch", "hold_at", "tables")
     class TablesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +119,7 @@ class ShardState(_message.Message):
     QUORUM_FIELD_NUMBER: _ClassVar[int]
     STOP_SIGNAL_FIELD_NUMBER: _ClassVar[int]
     READING_FIRST_BATCH_FIELD_NUMBER: _ClassVar[int]
+    HOLD_AT_FIELD_NUMBER: _ClassVar[int]
     TABLES_FIELD_NUMBER: _ClassVar[int]
     run: str
     phase: Phase
@@ -142,8 +143,9 @@ class ShardState(_message.Message):
     quorum: int
     stop_signal: int
     reading_first_batch: bool
+    hold_at: int
     tables: _containers.ScalarMap[str, str]
-    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., final_step: _Optional[int] = ..., layout_digest: _Optional[str] = ..., pushed: _Optional[_Iterable[int]] = ..., used: _Optional[_Iterable[int]] = ..., staleness: _Optional[_Iterable[int]] = ..., parts: _Optional[_Iterable[_Union[SavedPart, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerState, _Mapping]]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., optimizer: _Optional[str] = ..., slots: _Optional[_Iterable[str]] = ..., waiting_secs: _Optional[float] = ..., cause: _Optional[str] = ..., model_bytes: _Optional[int] = ..., first_step: _Optional[int] = ..., epoch: _Optional[int] = ..., quorum: _Optional[int] = ..., stop_signal: _Optional[int] = ..., reading_first_batch: _Optional[bool] = ..., tables: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    def __init__(self, run: _Optional[str] = ..., phase: _Optional[_Union[Phase, str]] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., final_step: _Optional[int] = ..., layout_digest: _Optional[str] = ..., pushed: _Optional[_Iterable[int]] = ..., used: _Optional[_Iterable[int]] = ..., staleness: _Optional[_Iterable[int]] = ..., parts: _Optional[_Iterable[_Union[SavedPart, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[WorkerState, _Mapping]]] = ..., outcome: _Optional[_Union[Outcome, _Mapping]] = ..., optimizer: _Optional[str] = ..., slots: _Optional[_Iterable[str]] = ..., waiting_secs: _Optional[float] = ..., cause: _Optional[str] = ..., model_bytes: _Optional[int] = ..., first_step: _Optional[int] = ..., epoch: _Optional[int] = ..., quorum: _Optional[int] = ..., stop_signal: _Optional[int] = ..., reading_first_batch: _Optional[bool] = ..., hold_at: _Optional[int] = ..., tables: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class DescribeRequest(_message.Message):
     __slots__ = ("caller",)
@@ -152,7 +154,7 @@ class DescribeRequest(_message.Message):
     def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ...) -> None: ...
 
 class ConfigureRequest(_message.Message):
-    __slots__ = ("caller", "generation", "job_json", "layout_json", "checkpoint_folder", "checkpoints_root", "shard", "update_json", "reductions")
+    __slots__ = ("caller", "generation", "job_json", "layout_json", "checkpoint_folder", "checkpoints_root", "shard", "update_json", "reductions", "hold_at")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     JOB_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -162,6 +164,7 @@ class ConfigureRequest(_message.Message):
     SHARD_FIELD_NUMBER: _ClassVar[int]
     UPDATE_JSON_FIELD_NUMBER: _ClassVar[int]
     REDUCTIONS_FIELD_NUMBER: _ClassVar[int]
+    HOLD_AT_FIELD_NUMBER: _ClassVar[int]
     caller: Caller
     generation: int
     job_json: str
@@ -171,7 +174,8 @@ class ConfigureRequest(_message.Message):
     shard: int
     update_json: str
     reductions: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., generation: _Optional[int] = ..., job_json: _Optional[str] = ..., layout_json: _Optional[str] = ..., checkpoint_folder: _Optional[str] = ..., checkpoints_root: _Optional[str] = ..., shard: _Optional[int] = ..., update_json: _Optional[str] = ..., reductions: _Optional[_Iterable[int]] = ...) -> None: ...
+    hold_at: int
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., generation: _Optional[int] = ..., job_json: _Optional[str] = ..., layout_json: _Optional[str] = ..., checkpoint_folder: _Optional[str] = ..., checkpoints_root: _Optional[str] = ..., shard: _Optional[int] = ..., update_json: _Optional[str] = ..., reductions: _Optional[_Iterable[int]] = ..., hold_at: _Optional[int] = ...) -> None: ...
 
 class RestoreRequest(_message.Message):
     __slots__ = ("configure", "origin", "vector", "start", "data", "sha256")
@@ -351,6 +355,26 @@ class ScheduleReductionsReply(_message.Message):
     step: int
     def __init__(self, accepted: _Optional[bool] = ..., step: _Optional[int] = ...) -> None: ...
 
+class ScheduleHoldRequest(_message.Message):
+    __slots__ = ("caller", "generation", "step", "number")
+    CALLER_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    caller: Caller
+    generation: int
+    step: int
+    number: int
+    def __init__(self, caller: _Optional[_Union[Caller, _Mapping]] = ..., generation: _Optional[int] = ..., step: _Optional[int] = ..., number: _Optional[int] = ...) -> None: ...
+
+class ScheduleHoldReply(_message.Message):
+    __slots__ = ("accepted", "step")
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    accepted: bool
+    step: int
+    def __init__(self, accepted: _Optional[bool] = ..., step: _Optional[int] = ...) -> None: ...
+
 class FinishRequest(_message.Message):
     __slots__ = ("caller", "outcome")
     CALLER_FIELD_NUMBER: _ClassVar[int]
@@ -370,3 +394,27 @@ class ResetReply(_message.Message):
     FOUND_FIELD_NUMBER: _ClassVar[int]
     found: bool
     def __init__(self, found: _Optional[bool] = ...) -> None: ...
+
+class AttendRequest(_message.Message):
+    __slots__ = ("fleet", "version", "job", "address", "index")
+    FLEET_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    fleet: str
+    version: str
+    job: str
+    address: str
+    index: int
+    def __init__(self, fleet: _Optional[str] = ..., version: _Optional[str] = ..., job: _Optional[str] = ..., address: _Optional[str] = ..., index: _Optional[int] = ...) -> None: ...
+
+class AttendReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CleanupAllRequest(_message.Message):
+    __slots__ = ("container",)
+    CONTAINER_FIELD_NUMBER: _ClassVar[int]
+    container: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, container: _Optional[_Iterable[str]] = ...) -> None: ...

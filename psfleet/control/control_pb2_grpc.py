@@ -79,6 +79,11 @@ class ShardControlStub:
                 request_serializer=psfleet_dot_control_dot_control__pb2.ScheduleReductionsRequest.SerializeToString,
                 response_deserializer=psfleet_dot_control_dot_control__pb2.ScheduleReductionsReply.FromString,
                 _registered_method=True)
+        self.ScheduleHold = channel.unary_unary(
+                '/psfleet.control.ShardControl/ScheduleHold',
+                request_serializer=psfleet_dot_control_dot_control__pb2.ScheduleHoldRequest.SerializeToString,
+                response_deserializer=psfleet_dot_control_dot_control__pb2.ScheduleHoldReply.FromString,
+                _registered_method=True)
         self.Finish = channel.unary_unary(
                 '/psfleet.control.ShardControl/Finish',
                 request_serializer=psfleet_dot_control_dot_control__pb2.FinishRequest.SerializeToString,
@@ -157,6 +162,13 @@ class ShardControlServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ScheduleHold(self, request, context):
+        """Sets the step at which training is held, or continues it. A held fleet keeps its step until the next request.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Finish(self, request, context):
         """Ends the run: done, stopped or failed. Workers receive the outcome with their next heartbeat.
         """
@@ -218,6 +230,11 @@ def add_ShardControlServicer_to_server(servicer, server):
                     servicer.ScheduleReductions,
                     request_deserializer=psfleet_dot_control_dot_control__pb2.ScheduleReductionsRequest.FromString,
                     response_serializer=psfleet_dot_control_dot_control__pb2.ScheduleReductionsReply.SerializeToString,
+            ),
+            'ScheduleHold': grpc.unary_unary_rpc_method_handler(
+                    servicer.ScheduleHold,
+                    request_deserializer=psfleet_dot_control_dot_control__pb2.ScheduleHoldRequest.FromString,
+                    response_serializer=psfleet_dot_control_dot_control__pb2.ScheduleHoldReply.SerializeToString,
             ),
             'Finish': grpc.unary_unary_rpc_method_handler(
                     servicer.Finish,
@@ -484,6 +501,33 @@ class ShardControl:
             _registered_method=True)
 
     @staticmethod
+    def ScheduleHold(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/psfleet.control.ShardControl/ScheduleHold',
+            psfleet_dot_control_dot_control__pb2.ScheduleHoldRequest.SerializeToString,
+            psfleet_dot_control_dot_control__pb2.ScheduleHoldReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Finish(request,
             target,
             options=(),
@@ -527,6 +571,82 @@ class ShardControl:
             '/psfleet.control.ShardControl/Reset',
             psfleet_dot_control_dot_control__pb2.ResetRequest.SerializeToString,
             psfleet_dot_control_dot_control__pb2.ResetReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class FleetControlStub:
+    """In each process of a standing fleet, ps and plain workers.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Attend = channel.unary_stream(
+                '/psfleet.control.FleetControl/Attend',
+                request_serializer=psfleet_dot_control_dot_control__pb2.AttendRequest.SerializeToString,
+                response_deserializer=psfleet_dot_control_dot_control__pb2.AttendReply.FromString,
+                _registered_method=True)
+
+
+class FleetControlServicer:
+    """In each process of a standing fleet, ps and plain workers.
+    """
+
+    def Attend(self, request, context):
+        """Registers a session of a client. It is dropped when the stream ends, which it does with the client's process.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_FleetControlServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Attend': grpc.unary_stream_rpc_method_handler(
+                    servicer.Attend,
+                    request_deserializer=psfleet_dot_control_dot_control__pb2.AttendRequest.FromString,
+                    response_serializer=psfleet_dot_control_dot_control__pb2.AttendReply.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'psfleet.control.FleetControl', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('psfleet.control.FleetControl', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class FleetControl:
+    """In each process of a standing fleet, ps and plain workers.
+    """
+
+    @staticmethod
+    def Attend(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/psfleet.control.FleetControl/Attend',
+            psfleet_dot_control_dot_control__pb2.AttendRequest.SerializeToString,
+            psfleet_dot_control_dot_control__pb2.AttendReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -36,10 +36,16 @@ CALLERS = {
     "Heartbeat": _WORKER,
     "ScheduleCheckpoint": _WORKER,
     "ScheduleReductions": _WORKER,
+    "ScheduleHold": _WORKER,
     "Finish": _WORKER,
     "Reset": frozenset({b"client"}),
+    "Attend": frozenset({b"client"}),
 }
-"""Roles that may call each method of ShardControl; every role of the same authority may call the health service."""
+"""Roles that may call each method of ShardControl and FleetControl; every role of the same authority may call the
+health service."""
+RUN_CONTROL, WORKER_CONTROL = "psfleet.control.RunControl", "psfleet.control.WorkerControl"
+SERVICES = ("psfleet.control.ShardControl", "psfleet.control.FleetControl", RUN_CONTROL, WORKER_CONTROL)
+"""The services whose callers are checked; a worker may call the last two, and a client RunControl."""
 
 
 def read_identity(folder: Path | None, *roles: str) -> Identity | None:
@@ -102,7 +108,7 @@ def _configuration(bundle: CertificateBundle) -> grpc.ServerCertificateConfigura
 
 
 class RoleGuard(grpc.ServerInterceptor):
-    """Refuses calls to ShardControl from roles that are not in `CALLERS`."""
+    """Refuses calls to `SERVICES` from roles that may not make them."""
 
     def intercept_service(
         self, continuation: Callable[[grpc.HandlerCallDetails], Any], details: grpc.HandlerCallDetails
@@ -110,15 +116,17 @@ class RoleGuard(grpc.ServerInterceptor):
         """Checks the caller's role before the method runs; see grpc.ServerInterceptor."""
         handler = continuation(details)
         service, _, method = details.method.lstrip("/").partition("/")
-        if handler is None or service != "psfleet.control.ShardControl":
+        if handler is None or service not in SERVICES:
             return handler
+        others = {RUN_CONTROL: _WORKER_OR_CLIENT, WORKER_CONTROL: _WORKER}
+        allowed = others[service] if service in others else CALLERS.get(method, frozenset())
 
         kind = f"{_arity(handler.request_streaming)}_{_arity(handler.response_streaming)}"
         run = getattr(handler, kind)
 
         def checked(request: Any, context: grpc.ServicerContext) -> Any:
             roles = frozenset(context.auth_context().get("x509_subject_alternative_name", ()))
-            if not roles & CALLERS.get(method, frozenset()):
+            if not roles & allowed:
                 names = b", ".join(sorted(roles & _ROLES)).decode() or "no role"
                 context.abort(grpc.StatusCode.PERMISSION_DENIED, f"a certificate for {names} may not call {method}")
             return run(request, context)

@@ -31,6 +31,7 @@ class FleetClient:
 
     def __init__(self, addresses: Sequence[Address], run: str, identity: Identity | None = None) -> None:
         self.ps = [PsClient(address, run, identity) for address in addresses]
+        self.identity = identity
 
     def __enter__(self) -> Self:
         return self

@@ -1,4 +1,4 @@
-"""Serves gRPC on a control port: health for every role, and the shard control of a ps."""
+"""Serves gRPC on a control port: health for every role, the shard control of a ps, the run control of a chief."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from psfleet.addresses import Address
-from psfleet.control import control_pb2_grpc
+from psfleet.control import control_pb2_grpc, run_control_pb2_grpc
+from psfleet.control.clients import MAX_SESSIONS, ClientServicer
 from psfleet.control.credentials import CHANNEL_OPTIONS, RoleGuard, add_port
 from psfleet.errors import LostPeerError
 
@@ -30,6 +31,9 @@ def serving(
     identity: Identity | None = None,
     stopping: threading.Event | None = None,
     answered: Callable[[], None] = lambda: None,
+    clients: ClientServicer | None = None,
+    run_control: run_control_pb2_grpc.RunControlServicer | None = None,
+    worker_control: run_control_pb2_grpc.WorkerControlServicer | None = None,
 ) -> Iterator[None]:
     """Serves on the control port of `address` until the context is left; with an identity, with mutual TLS.
 
@@ -37,18 +41,26 @@ def serving(
 
     Args:
         answered: Called after each health check to which this process answers that it is SERVING.
+        clients: Of a process of a standing fleet.
 
     Raises:
         LostPeerError: The port is in use.
     """
     options = (*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0))
+    num_threads = THREADS + (MAX_SESSIONS if clients is not None else 0)
     guards = () if identity is None else (RoleGuard(),)
-    server = grpc.server(futures.ThreadPoolExecutor(THREADS, "control"), interceptors=guards, options=options)
+    server = grpc.server(futures.ThreadPoolExecutor(num_threads, "control"), interceptors=guards, options=options)
     checks = _Health(answered)
     checks.set("", health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     if servicer is not None:
         control_pb2_grpc.add_ShardControlServicer_to_server(servicer, server)
+    if clients is not None:
+        control_pb2_grpc.add_FleetControlServicer_to_server(clients, server)
+    if run_control is not None:
+        run_control_pb2_grpc.add_RunControlServicer_to_server(run_control, server)
+    if worker_control is not None:
+        run_control_pb2_grpc.add_WorkerControlServicer_to_server(worker_control, server)
     listen_host = "127.0.0.1" if address.is_loopback else "[::]"
     try:
         add_port(server, f"{listen_host}:{address.control_port}", identity)

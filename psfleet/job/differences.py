@@ -9,6 +9,7 @@ from typing import Any
 
 from psfleet.errors import BadJobError
 from psfleet.job.job import Job, parse_job
+from psfleet.job.problems import UNIONS
 
 
 def changes(before: Mapping[str, Any] | None, job: Job) -> list[str]:
@@ -21,7 +22,8 @@ def changes(before: Mapping[str, Any] | None, job: Job) -> list[str]:
     """
     if before is None:
         return []
-    old, new = (flattened(each) for each in _comparable(before, job))
+    earlier, now = _comparable(before, job)
+    old, new = flattened(_without_other_kinds(earlier, now)), flattened(now)
     found = _differing([old, new], _fields([new, old]))
     return [f"{field} {' -> '.join(shown)}" for field, shown in found.items()]
 
@@ -54,6 +56,25 @@ def flattened(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
             found |= flattened(value, f"{prefix}{key}.")
         else:
             found[prefix + key] = value
+    return found
+
+
+def _without_other_kinds(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """An earlier job in which a section that is gone is one value.
+
+    One of another kind, for example with another optimizer, has only the fields that both kinds have.
+    """
+    found: dict[str, Any] = {}
+    for key, value in old.items():
+        now = new.get(key)
+        if not isinstance(value, Mapping) or not value:
+            found[key] = value
+        elif not isinstance(now, Mapping) or not now:
+            found[key] = f"{{{', '.join(f'{field}: {each}' for field, each in flattened(value).items())}}}"
+        else:
+            is_other = key in UNIONS and any(value.get(tag) != now.get(tag) for tag in ("name", "kind"))
+            kept = {field: each for field, each in value.items() if field in now or not is_other}
+            found[key] = _without_other_kinds(kept, now)
     return found
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,13 @@ from psfleet.job.kubernetes import Kubernetes, require_own_folders
 from psfleet.job.monitored import require_schedule
 from psfleet.job.optimizer import Optimizer
 from psfleet.job.problems import problem
-from psfleet.job.sections import Checkpoint, Deadlines, Device, Evaluate, Fleet, Stale, Summaries, Train, Update
+from psfleet.job.sections import Checkpoint, Deadlines, Device, Evaluate, Fleet, Summaries, Train
+from psfleet.job.update import Update, require_update
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
 """Names of jobs: they are part of host names, and of names in Docker and Kubernetes."""
+MAX_NAME = 40
+"""Length of a name in characters."""
 
 
 class Job(Section):
@@ -33,7 +37,7 @@ class Job(Section):
 
     name: str = Field(
         pattern=NAME_PATTERN,
-        max_length=40,
+        max_length=MAX_NAME,
         description="Name of the job: lower-case letters, digits and dashes.",
     )
     program: str = Field(
@@ -69,28 +73,21 @@ class Job(Section):
         return self.update.quorum or self.fleet.workers
 
     @property
+    def push_examples(self) -> int:
+        """Number of examples in what a worker pushes at once."""
+        return self.train.gradient_examples * self.update.round_steps
+
+    @property
     def least_workers(self) -> int:
         """The smallest number of workers and spares that can make a step."""
-        return self.quorum if self.update.mode == "sync" else 1
+        return self.quorum if self.update.has_quorum else 1
 
     @model_validator(mode="after")
     def _consistent(self) -> Job:
-        if self.update.quorum is not None:
-            if self.update.mode != "sync":
-                raise ValueError(f"update.quorum is {self.update.quorum}, expected null in mode {self.update.mode}")
-            if self.update.quorum > self.fleet.replicas:
-                raise ValueError(
-                    f"update.quorum is {self.update.quorum}, expected at most "
-                    f"fleet.workers + fleet.spares = {self.fleet.replicas}"
-                )
-        if self.update.mode == "sync":
-            if self.update.warmup_steps:
-                raise ValueError(f"update.warmup_steps is {self.update.warmup_steps}, expected 0 in mode sync")
-            if self.update.stale != Stale():
-                raise ValueError("update.stale is set, expected only in mode async")
+        require_update(self)
         require_schedule(self)
         require_own_folders(self.kubernetes, self.container.mounts)
-        if self.optimizer.name == "lamb" and self.fleet.ps > 1:
+        if self.optimizer.name == "lamb" and self.fleet.ps > 1 and self.update.mode != "averaging":
             raise ValueError(
                 f"fleet.ps is {self.fleet.ps}, expected 1 with optimizer lamb: it needs the norm of each tensor, and "
                 "a tensor may lie on several ps"
@@ -109,15 +106,45 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
         UsageError: The file cannot be read, or an override is not `key=value`.
         BadJobError: The content is not a valid job; names each invalid field.
     """
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _loader(path.resolve().parent))
-    except OSError as error:
-        raise UsageError(f"job file {path}: {error.strerror or error}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadJobError(f"job file {path} is not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise BadJobError(f"job file {path} holds {type(content).__name__}, expected a mapping of fields")
+    content = read_mapping(path, "job file", _loader(path.resolve().parent))
     return parse_job(content, str(path), overrides)
+
+
+def name_of(text: str) -> str:
+    """The name of a job, given as such or as a job file.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    path = Path(text)
+    if path.is_file():
+        return load_job(path).name
+    if re.fullmatch(NAME_PATTERN, text):
+        return text
+    raise UsageError(f"{text!r}: expected a job file that exists, or the name of a job")
+
+
+def read_mapping(path: Path, kind: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> dict[str, Any]:
+    """Reads a YAML file whose content is a mapping.
+
+    Args:
+        path: The file.
+        kind: What the file is, for messages.
+        loader: Knows the tags of the file.
+
+    Raises:
+        UsageError: The file cannot be read.
+        BadJobError: The content is no mapping.
+    """
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), loader)
+    except OSError as error:
+        raise UsageError(f"{kind} {path}: {error.strerror or error}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadJobError(f"{kind} {path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise BadJobError(f"{kind} {path} holds {type(content).__name__}, expected a mapping of fields")
+    return content
 
 
 def _loader(folder: Path) -> type[yaml.SafeLoader]:

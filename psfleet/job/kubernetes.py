@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from posixpath import normpath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StringConstraints, field_validator, model_validator
 
@@ -115,18 +115,14 @@ class Pods(Section):
         return resources
 
 
-class Kubernetes(Pods):
-    """Fleets on Kubernetes. Settings of pods apply to both roles; `ps` and `worker` add to them. Ignored elsewhere."""
+class PodsByRole(Pods):
+    """Settings of the pods of ps and workers, with those that only one of the roles has."""
 
     ps: Pods = Field(
         default_factory=Pods,
         description="Of ps only: lists are appended to those above, mappings are merged, other values replace them.",
     )
     worker: Pods = Field(default_factory=Pods, description="Of workers and spares only; in the same way.")
-    job_labels: dict[str, str] = Field(
-        default_factory=dict, description="Labels of all Jobs, for example `kueue.x-k8s.io/queue-name`."
-    )
-    job_annotations: dict[str, str] = Field(default_factory=dict, description="Annotations of all Jobs.")
     image_pull_secrets: list[Name] = Field(
         default_factory=list, description="Secrets with the credentials of the images' registries."
     )
@@ -139,18 +135,8 @@ class Kubernetes(Pods):
         "object store.",
     )
 
-    @field_validator("job_labels")
-    @classmethod
-    def _check_job_labels(cls, labels: dict[str, str]) -> dict[str, str]:
-        return _checked_labels(labels)
-
-    @field_validator("job_annotations")
-    @classmethod
-    def _check_job_annotations(cls, annotations: dict[str, str]) -> dict[str, str]:
-        return _checked_keys(annotations)
-
     @model_validator(mode="after")
-    def _check_variables(self) -> Kubernetes:
+    def _check_variables(self) -> Self:
         for role in ROLES:
             pods = self.of_role(role)
             for name in pods.env:
@@ -164,6 +150,25 @@ class Kubernetes(Pods):
         return Pods(**{name: _merged(getattr(self, name), getattr(own, name)) for name in Pods.model_fields})
 
 
+class Kubernetes(PodsByRole):
+    """Fleets on Kubernetes. Settings of pods apply to both roles; `ps` and `worker` add to them. Ignored elsewhere."""
+
+    job_labels: dict[str, str] = Field(
+        default_factory=dict, description="Labels of all Jobs, for example `kueue.x-k8s.io/queue-name`."
+    )
+    job_annotations: dict[str, str] = Field(default_factory=dict, description="Annotations of all Jobs.")
+
+    @field_validator("job_labels")
+    @classmethod
+    def _check_job_labels(cls, labels: dict[str, str]) -> dict[str, str]:
+        return _checked_labels(labels)
+
+    @field_validator("job_annotations")
+    @classmethod
+    def _check_job_annotations(cls, annotations: dict[str, str]) -> dict[str, str]:
+        return _checked_keys(annotations)
+
+
 def _merged(shared: Any, own: Any) -> Any:
     if isinstance(shared, list):
         return [*shared, *own]
@@ -172,7 +177,7 @@ def _merged(shared: Any, own: Any) -> Any:
     return shared if own is None else own
 
 
-def require_own_folders(section: Kubernetes, mounts: Iterable[str]) -> None:
+def require_own_folders(section: PodsByRole, mounts: Iterable[str]) -> None:
     """Checks that each folder of `secret_files` has no other files: a pod cannot mount two volumes in one folder.
 
     Args:

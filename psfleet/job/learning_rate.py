@@ -1,4 +1,4 @@
-"""The learning rate that a schedule gives at a step, for records; the ps compute it with `ps_service.optimizers`."""
+"""The learning rate that a schedule gives at a step, for records; training computes it with `psfleet.tf.optimizers`."""
 
 from __future__ import annotations
 

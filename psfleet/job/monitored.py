@@ -81,6 +81,11 @@ def monitored(job: Job) -> dict[str, Monitored]:
     return {name: section for name, section in sections.items() if section is not None}
 
 
+def evaluations_decide(job: Job) -> bool:
+    """Whether the recorded evaluations decide how training continues: when it ends, or at which learning rate."""
+    return bool(monitored(job).keys() - {"checkpoint.best"})
+
+
 def is_loss(metric: str) -> bool:
     """Whether a metric is a loss by its name, such as that of one output of a model."""
     return metric == "loss" or metric.endswith("_loss")

@@ -198,7 +198,8 @@ class Lion(RuleBase):
 class Lamb(RuleBase):
     """keras.optimizers.Lamb: Adam, whose update u of each tensor w becomes lr * norm(w) / norm(u) * u.
 
-    You et al. 2020. `fleet.ps` must be 1: tensors are cut anywhere between ps, none of which then knows their norms.
+    You et al. 2020. `fleet.ps` must be 1, except in averaging mode: tensors are cut anywhere between ps, none of which
+    then knows their norms.
     """
 
     name: Literal["lamb"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from psfleet.job import store_url
 from psfleet.job.fields import NonNegativeInt, Positive, PositiveInt, Real, Section, split_address
 from psfleet.job.monitored import Best, Stop
 
@@ -62,50 +63,6 @@ class Fleet(Section):
         return self
 
 
-class Stale(Section):
-    """Async mode: stale gradients. Staleness is the number of updates applied since the weights were read."""
-
-    policy: Literal["apply", "lower_rate", "scale", "drop"] = Field(
-        "apply",
-        description="apply: unchanged; lower_rate: with learning rate / (1 + staleness); scale: gradients staler than "
-        "`bound` are multiplied by bound / staleness; drop: gradients staler than `bound` are discarded.",
-    )
-    bound: NonNegativeInt = Field(
-        10, description="Staleness in updates above which `scale` and `drop` apply; `scale` requires at least 1."
-    )
-
-    @model_validator(mode="after")
-    def _check_bound(self) -> Stale:
-        if self.policy == "scale" and self.bound < 1:
-            raise ValueError("bound is 0, expected at least 1 with policy scale")
-        return self
-
-
-class Update(Section):
-    """How gradients are combined into updates."""
-
-    mode: Literal["sync", "async"] = Field(
-        "sync",
-        description="sync: an update applies the average of `quorum` gradients of one step; async: each gradient "
-        "is applied on its own.",
-    )
-    quorum: PositiveInt | None = Field(
-        None, description="sync: number of gradients that are averaged in one step; null: `fleet.workers`."
-    )
-    wire: Literal["float32", "bfloat16"] = Field(
-        "float32", description="Data type of gradients and parameters on the network; the ps accumulate in float32."
-    )
-    bucket_bytes: int = Field(
-        64 * 1024 * 1024,
-        ge=4096,
-        multiple_of=64,
-        description="Maximum bytes of a bucket, the parameters that are sent as one tensor; each ps divides its "
-        "shard into equal buckets.",
-    )
-    stale: Stale = Field(default_factory=Stale, description="async: policy for stale gradients.")
-    warmup_steps: NonNegativeInt = Field(0, description="async: number of initial steps that the chief trains alone.")
-
-
 class Train(Section):
     """Number of steps, and batches."""
 
@@ -149,9 +106,22 @@ class Checkpoint(Section):
         "containers mount; false: a ps needs no volume, and the chief fetches the parts over the control plane. "
         "Processes of one machine share its disk in any case.",
     )
+    store: Annotated[str, AfterValidator(store_url.checked)] | None = Field(
+        None,
+        description="URL of an object store for the checkpoints, `s3://BUCKET/PREFIX` (also `gs://` and `az://`), a "
+        "prefix of this run alone: every ps reads and writes its own part there, and the chief the manifest. Needs the "
+        "extra `psfleet[s3]` (`gs`, `az`), and credentials in the environment; null: checkpoints are in the run's "
+        "folder.",
+    )
     best: Best | None = Field(
         None, description="Keeps the checkpoint with the best evaluation, too; null: only the newest ones are kept."
     )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Checkpoint:
+        if self.store is not None and self.shared:
+            raise ValueError("shared is true, expected false with store: no checkpoint is in the run's folder")
+        return self
 
 
 class Summaries(Section):
@@ -159,6 +129,11 @@ class Summaries(Section):
 
     every_steps: PositiveInt = Field(
         20, description="Steps between scalar summaries; training metrics are over the steps since the one before."
+    )
+    graph: bool = Field(
+        False,
+        description="Whether the chief's training graph is written for TensorBoard's Graphs tab, when the chief starts "
+        "to train; a graph of more than 16 MiB is not.",
     )
     histograms: bool = Field(False, description="Whether histograms of the weights are written at each evaluation.")
     gradient_histograms: bool = Field(
@@ -196,7 +171,9 @@ class Deadlines(Section):
 
     start_secs: Positive = Field(180, description="Timeout for all ps to respond, and for each to build its shard.")
     step_secs: Positive = Field(
-        60, description="Timeout of one step (push, token, pull); after it the worker queries the state of the fleet."
+        60,
+        description="Timeout of one step (push, token, pull), and `update.local_steps` times that for the wait for an "
+        "average; after it the worker queries the state of the fleet.",
     )
     slow_secs: Positive = Field(
         5, description="A step that waits this long is logged, with the workers that it waits for."

@@ -6,11 +6,12 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from psfleet.errors import DeadlineError, LostPeerError
-from psfleet.launch.platform import Member, WatchedPlatform
+from psfleet.launch.platform import Member
+from psfleet.launch.shown import ShownPlatform
 from psfleet.service.logs import EntriesAfter
 
 logger = logging.getLogger("psfleet.launch")
@@ -37,7 +38,7 @@ class Tail:
         is_whole: Whether the process of that log had ended before the log was opened, so that no line is missing.
     """
 
-    def __init__(self, platform: WatchedPlatform, tail: int | None = None) -> None:
+    def __init__(self, platform: ShownPlatform, tail: int | None = None) -> None:
         self._platform = platform
         self._first_lines = tail
         self._process = NO_PROCESS
@@ -114,8 +115,18 @@ class Tail:
         threading.Thread(target=read, name="log", daemon=True).start()
 
 
+def lines_of(chunks: Iterable[bytes]) -> Iterator[str]:
+    """The lines of a log that arrives in chunks, which may divide a line; the last line may lack its newline."""
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from (line.decode(errors="replace") for line in whole)
+    if rest:
+        yield rest.decode(errors="replace")
+
+
 def followed(
-    platform: WatchedPlatform, members: Mapping[str, Member], tail: int | None = None
+    platform: ShownPlatform, members: Mapping[str, Member], tail: int | None = None
 ) -> Iterator[tuple[str, str]]:
     """The lines of members' logs in the order of their arrival, over restarts, until all members are over.
 
@@ -143,7 +154,7 @@ def followed(
         pause.wait(POLL_SECS)
 
 
-def _over_restarts(platform: WatchedPlatform, member: Member, tail: int | None) -> Iterator[list[tuple[float, str]]]:
+def _over_restarts(platform: ShownPlatform, member: Member, tail: int | None) -> Iterator[list[tuple[float, str]]]:
     """Yields the new lines of a member with the times of their arrival, often none, until the member is over.
 
     Raises:
@@ -167,7 +178,7 @@ def _over_restarts(platform: WatchedPlatform, member: Member, tail: int | None) 
         member = found
 
 
-def _present(platform: WatchedPlatform, member: Member) -> Member | None:
+def _present(platform: ShownPlatform, member: Member) -> Member | None:
     """A member as it is now; `is_over` if the platform no longer has it. None: the platform does not answer."""
     try:
         found = [each for each in platform.members(member.fleet) if _place(each) == _place(member)]

@@ -8,7 +8,8 @@ from typing import Any
 
 from psfleet.errors import UsageError
 from psfleet.launch.log_reader import followed
-from psfleet.launch.platform import TRAINING, Member, WatchedPlatform, chief_of, require
+from psfleet.launch.platform import TRAINING, Member, chief_of
+from psfleet.launch.shown import ShownPlatform, require
 from psfleet.service.logs import is_event, parse_line
 
 TABLE_LINES = 400
@@ -19,7 +20,7 @@ class UnknownTaskError(UsageError):
     """A fleet has no task of the name that was asked for."""
 
 
-def fleet_table(platform: WatchedPlatform, members: Sequence[Member]) -> Mapping[str, Any]:
+def fleet_table(platform: ShownPlatform, members: Sequence[Member]) -> Mapping[str, Any]:
     """The newest log entry `event: fleet` of the chief, a table of the fleet; empty if there is none.
 
     Its lists `ps` and `workers` have one row for each process: `index`, `step`, `rate`, `alive`, `restarts` and
@@ -38,7 +39,7 @@ def is_table(entry: Mapping[str, Any]) -> bool:
     return is_event(entry, "fleet", "ps", "workers")
 
 
-def with_indices(platform: WatchedPlatform, members: Sequence[Member], table: Mapping[str, Any]) -> list[Member]:
+def with_indices(platform: ShownPlatform, members: Sequence[Member], table: Mapping[str, Any]) -> list[Member]:
     """Members with the indices that workers have leased, from the chief's table or their own logs."""
     hosts = {str(row["address"]).rpartition(":")[0]: int(row["index"]) for row in table.get("workers", ())}
 
@@ -61,7 +62,7 @@ def task_name(member: Member) -> str:
 
 
 def fleet_logs(
-    platform: WatchedPlatform, name: str, task: str | None, follow: bool, tail: int | None = None
+    platform: ShownPlatform, name: str, task: str | None, follow: bool, tail: int | None = None
 ) -> Iterator[tuple[str, str]]:
     """Log lines of a task or of all tasks, each with the name of its task.
 
@@ -77,7 +78,7 @@ def fleet_logs(
     members = require(platform, name)
     members = with_indices(platform, members, fleet_table(platform, members))
     tasks = {task_name(member): member for member in members if member.role in TRAINING and member.started}
-    wanted = "chief" if task == "worker-0" else task
+    wanted = "chief" if task == "worker-0" and "chief" in tasks else task
     if wanted is not None and wanted not in tasks:
         raise UnknownTaskError(f"fleet {name} has no {task} with a log, expected one of {', '.join(sorted(tasks))}")
     chosen = tasks if wanted is None else {wanted: tasks[wanted]}

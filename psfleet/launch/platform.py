@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from psfleet.control.relay_client import Command
 from psfleet.errors import BAD_JOB, DONE, PERMANENT_CODES, SIGNAL_BASE, STOPPED, UsageError
 from psfleet.job.job import Job
 
@@ -26,11 +27,15 @@ class Request:
         job: What is trained.
         job_file: Its folder is the program's, and mounts are relative to it.
         fresh: Whether results of an earlier run of this name are deleted first.
+        paused: Whether the run is held at the step that it starts from: see `psfleet.start`.
+        fleet: The standing fleet of the platform on whose ps it trains; empty: the run has ps of its own.
     """
 
     job: Job
     job_file: Path
     fresh: bool = False
+    paused: bool = False
+    fleet: str = ""
 
 
 @dataclass(frozen=True)
@@ -149,11 +154,25 @@ class Platform(WatchedPlatform, Protocol):
             command: Renders the same text again; quoted in its first lines.
         """
 
+    def check(self, request: Request) -> None:
+        """Refuses what `apply` would refuse, and changes nothing.
+
+        Raises:
+            UsageError: The platform lacks something, or the name is that of something else.
+            BadJobError: The platform cannot honour a field of the job.
+        """
+
     def apply(self, request: Request) -> None:
         """Replaces the remains of an earlier fleet of this name, and starts all containers."""
 
     def job(self, name: str) -> Job:
         """The job that a fleet trains."""
+
+    def ask_to_stop(self, chief: Member) -> None:
+        """Asks the chief to save and end; does not wait. Only where `restarts_stopped` is false."""
+
+    def running(self, chief: Member, command: Sequence[str]) -> AbstractContextManager[Command]:
+        """Context manager for a command beside the chief's process, in its container."""
 
     def has_results(self, name: str) -> bool:
         """Whether there are checkpoints and reports of a fleet, which may be down."""
@@ -204,31 +223,9 @@ def chief_of(members: Sequence[Member]) -> Member | None:
     return next((member for member in members if member.role == "chief"), None)
 
 
-def require(platform: WatchedPlatform, name: str) -> list[Member]:
-    """The members of a fleet.
-
-    Raises:
-        UsageError: There are none.
-    """
-    members = platform.members(name)
-    if not members:
-        raise UsageError(f"no fleet {name} {platform.where}, expected one that `psfleet up` started")
-    return members
-
-
 def out_of_memory(limit: str) -> str:
     """The cause of a process's end that exceeded its memory limit."""
     return f"OOMKilled: out of memory, the limit is {limit}"
-
-
-def lines_of(chunks: Iterable[bytes]) -> Iterator[str]:
-    """The lines of a log that arrives in chunks, which may divide a line; the last line may lack its newline."""
-    rest = b""
-    for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n")
-        yield from (line.decode(errors="replace") for line in whole)
-    if rest:
-        yield rest.decode(errors="replace")
 
 
 def gone_for_good(members: Sequence[Member], job: Job) -> Member | None:

@@ -11,15 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from psfleet import errors
+from psfleet.checkpoint.location import root_of
 from psfleet.errors import PERMANENT_CODES, STOPPED, BadJobError, UsageError
 from psfleet.job.job import Job, job_from_json
-from psfleet.launch.platform import TRAINING, Member, Platform, chief_of, gone_for_good, may_restart, require
+from psfleet.launch.platform import TRAINING, Member, Platform, chief_of, gone_for_good, may_restart
+from psfleet.launch.shown import require
 from psfleet.launch.transfer import copy_results, save_logs
 from psfleet.report import html
 from psfleet.report.attempts import earlier_report, newest_checkpoint, resumed_from, standing, with_attempt, with_end
 from psfleet.report.evidence import first_failure, validated
 from psfleet.report.schema import EventLog, Report
-from psfleet.run_folder import CHECKPOINTS, Owner, RunFolder, claimed, owner
+from psfleet.run_folder import Owner, RunFolder, claimed, owner
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Start:
     @classmethod
     def now(cls, run: str, folder: RunFolder, job: Job) -> Start:
         """An attempt that a launcher starts."""
-        first_step, changes = resumed_from(folder.path / CHECKPOINTS, job)
+        first_step, changes = resumed_from(root_of(folder.path, job), job)
         return cls(run, time.time(), first_step, tuple(changes), is_watched=True)
 
 

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from psfleet.errors import SIGNAL_BASE
+from psfleet.errors import SIGNAL_BASE, LostPeerError, UsageError
 from psfleet.launch.logs import fleet_table, with_indices
-from psfleet.launch.platform import TRAINING, Member, WatchedPlatform, require
+from psfleet.launch.platform import TRAINING, Member
+from psfleet.launch.shown import ShownPlatform, require
 from psfleet.service.logs import last_failure
 
 FAILURE_LINES = 50
@@ -40,7 +41,7 @@ class TaskStatus:
     last_event: str = ""
 
 
-def statuses(platform: WatchedPlatform, name: str | None) -> list[TaskStatus]:
+def statuses(platform: ShownPlatform, name: str | None) -> list[TaskStatus]:
     """The members of a fleet, or of all fleets, by fleet.
 
     Raises:
@@ -57,7 +58,32 @@ def statuses(platform: WatchedPlatform, name: str | None) -> list[TaskStatus]:
     return rows
 
 
-def _status(platform: WatchedPlatform, member: Member, table: Mapping[str, Any]) -> TaskStatus:
+def standing_statuses(platform: ShownPlatform, name: str | None) -> list[TaskStatus]:
+    """As `statuses`, but empty if there is no such fleet."""
+    return statuses(platform, name) if platform.members(name) else []
+
+
+def container_statuses(place: ShownPlatform, name: str | None, is_optional: bool, here: str) -> list[TaskStatus]:
+    """The containers of a fleet or of all; if optional, none where the platform has none or cannot be reached.
+
+    Args:
+        here: What was found on this machine, for the message; empty: that was not looked for.
+
+    Raises:
+        UsageError: There is no such fleet.
+        LostPeerError: The platform does not answer.
+    """
+    try:
+        return statuses(place, name)
+    except (UsageError, LostPeerError) as error:
+        if is_optional:
+            return []
+        if not here:
+            raise
+        raise type(error)(f"{here}, and in containers: {error}") from error
+
+
+def _status(platform: ShownPlatform, member: Member, table: Mapping[str, Any]) -> TaskStatus:
     rows = table.get("ps" if member.role == "ps" else "workers", ()) if member.role in TRAINING else ()
     row: Mapping[str, Any] = next((row for row in rows if row["index"] == member.index), {})
     return TaskStatus(
@@ -74,7 +100,7 @@ def _status(platform: WatchedPlatform, member: Member, table: Mapping[str, Any])
     )
 
 
-def _last_event(platform: WatchedPlatform, member: Member, row: Mapping[str, Any]) -> str:
+def _last_event(platform: ShownPlatform, member: Member, row: Mapping[str, Any]) -> str:
     if member.problem:
         return member.problem
     if member.has_failed:

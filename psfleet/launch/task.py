@@ -99,6 +99,7 @@ def environment(
         settings.METRICS_PORT: str(metrics_port),
         settings.TLS: "" if tls is None else str(tls.resolve()),
         settings.LOG: settings.TEXT if is_text else "",
+        settings.FLEET: "",
     }
     return settings.for_child(variables)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from psfleet.checkpoint.location import CHECKPOINTS
 from psfleet.errors import LostPeerError
 from psfleet.job.job import Job
 from psfleet.launch.logs import fleet_table, with_indices
@@ -18,7 +19,7 @@ from psfleet.launch.platform import TRAINING, Member, Platform
 from psfleet.report.attempts import earlier_report, with_attempt
 from psfleet.report.evidence import with_own_checkpoints
 from psfleet.report.schema import EventLog, Report
-from psfleet.run_folder import CHECKPOINTS, CONTINUED, LOGS, TENSORBOARD, RunFolder
+from psfleet.run_folder import CONTINUED, LOGS, TENSORBOARD, RunFolder
 
 ALWAYS = (CHECKPOINTS, TENSORBOARD, *CONTINUED)
 """Results that are copied whatever their age: a resumed run continues them."""

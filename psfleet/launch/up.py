@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 
+from psfleet.checkpoint.stored_run import delete_stored
 from psfleet.errors import DONE, BadJobError, UsageError
-from psfleet.launch.platform import Platform, Request, chief_of, require
+from psfleet.launch.platform import Platform, Request, chief_of
+from psfleet.launch.shown import require
 
 logger = logging.getLogger("psfleet.launch")
 
@@ -18,6 +20,7 @@ def start(platform: Platform, request: Request) -> None:
 
     Raises:
         UsageError: A fleet of this name trains another version of the job, or trains while a fresh one is requested.
+        BadJobError: The results of an earlier run are to be deleted from a store that this machine may not use.
     """
     name = request.job.name
     members = platform.members(name)
@@ -33,6 +36,10 @@ def start(platform: Platform, request: Request) -> None:
         is_permanent = any(member.ends_run for member in members)
         if is_same and not request.fresh and (chief.exit_code == DONE or is_permanent):
             return
+    if request.fresh:
+        # What is refused deletes nothing.
+        platform.check(request)
+        delete_stored(request.job)
     platform.apply(request)
 
 

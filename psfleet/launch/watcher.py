@@ -20,8 +20,8 @@ from psfleet.launch.platform import (
     chief_of,
     gone_for_good,
     may_restart,
-    require,
 )
+from psfleet.launch.shown import require
 from psfleet.polling import wait_until
 from psfleet.report.progress import Listener
 from psfleet.service.logs import is_failure, parse_line
@@ -45,13 +45,13 @@ class TakenDownError(StoppedError):
 
 
 class FleetWatcher:
-    """Follows one fleet, from now to its end."""
+    """Follows one fleet, from now to its end; without a listener it does not read the chief's log."""
 
-    def __init__(self, platform: WatchedPlatform, job: Job, listener: Listener) -> None:
+    def __init__(self, platform: WatchedPlatform, job: Job, listener: Listener | None) -> None:
         self._platform = platform
         self._job = job
-        self._listener = listener
-        self._tail = Tail(platform)
+        self._listener = listener or (lambda entry: None)
+        self._tail = Tail(platform) if listener is not None else None
         # The entry `event: failed` of the chief's log; empty: none.
         self._failure: dict[str, Any] = {}
         # Keys of the messages that `_report_once` has passed on.
@@ -82,19 +82,15 @@ class FleetWatcher:
         while True:
             self._pass_entries()
             if time.monotonic() >= next_look:
-                if self._is_over():
+                if self.is_over():
                     break
                 next_look = time.monotonic() + self._platform.look_secs
             pause.wait(POLL_SECS)
-        self._finish()
+        self.finish()
         return self._gone
 
-    def _is_over(self) -> bool:
-        """Looks at every member once; whether the run is over.
-
-        Raises:
-            LostPeerError: No look has succeeded for `AWAY_SECS`.
-        """
+    def is_over(self) -> bool:
+        """Looks at every member once, and restarts those that await it; whether the run is over; raises as `run`."""
         try:
             is_over = self._look()
             self._has_lasted("away", False, 0.0)
@@ -106,13 +102,14 @@ class FleetWatcher:
         return False
 
     def _look(self) -> bool:
-        """Restarts members that await it, and reports what keeps others from running; whether the run is over."""
+        """Restarts members, and reports what keeps others from running; whether the run is over."""
         members = self._platform.members(self._job.name)
         chief = chief_of(members)
         if chief is None:
             raise TakenDownError(self._job.name)
         self._chief_code = chief.exit_code
-        self._tail.follow(chief)
+        if self._tail is not None:
+            self._tail.follow(chief)
         self._platform.end_restarts(members)
         if not chief.is_over or chief.exit_code in STOPPED or may_restart(chief, self._job):
             if "gone" not in self._since:
@@ -194,6 +191,8 @@ class FleetWatcher:
 
     def _pass_entries(self) -> bool:
         """Passes new entries of the chief's log to the listener; whether the log has ended."""
+        if self._tail is None:
+            return True
         for entry in filter(None, (parse_line(line) for _, line in self._tail.lines())):
             # A container's process that finds a permanent failure of the previous one logs it again, without traceback.
             if is_failure(entry) and (entry.get("details") or not self._failure):
@@ -201,8 +200,8 @@ class FleetWatcher:
             self._listener(entry)
         return self._tail.is_over
 
-    def _finish(self) -> None:
-        """Passes on the rest of the chief's log, then the program's traceback if that is what ended the run."""
+    def finish(self) -> None:
+        """Waits for the members to end; passes on the rest of the chief's log, and the traceback that ended the run."""
         _wait(self._pass_rest, "the rest of the chief's log")
         if self._gone is None or not self._platform.restarts_stopped:
             _wait(self._running, "every member to end", done=operator.not_)
@@ -217,9 +216,9 @@ class FleetWatcher:
         if not self._pass_entries():
             return False
         chief = chief_of(self._platform.members(self._job.name))
-        if chief is not None:
+        if chief is not None and self._tail is not None:
             self._tail.follow(chief)
-        return self._tail.is_over
+        return self._tail is None or self._tail.is_over
 
     def _running(self) -> str:
         """The members that have not ended, with their states; empty if all have. A Job may restart some much later."""

@@ -38,3 +38,8 @@ def environment(job: Job, run: str, ps: list[Address]) -> dict[str, str]:
         settings.METRICS_PORT: str(METRICS_PORT),
     }
     return {**common, settings.TLS: TLS} if job.tls else common
+
+
+def hold(paused: bool) -> dict[str, str]:
+    """The chief's variable for a run that is held at the step that it starts from."""
+    return {settings.HOLD: settings.AT_START} if paused else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -55,10 +55,18 @@ class Command:
 
 def become(module: str, environment: Mapping[str, str]) -> NoReturn:
     """Replaces this process by `python -P -m module`: its process id, files, signals and exit code are the module's."""
+    _become(_arguments(module), environment)
+
+
+def become_script(script: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> NoReturn:
+    """Replaces this process by `python script arguments`, as `become` does."""
+    _become([sys.executable, str(script), *arguments], environment)
+
+
+def _become(command: list[str], environment: Mapping[str, str]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
-    arguments = _arguments(module)
-    os.execve(arguments[0], arguments, dict(environment))
+    os.execve(command[0], command, dict(environment))
 
 
 def _arguments(module: str) -> list[str]:

@@ -7,6 +7,7 @@ import random
 import socket
 import sys
 from collections import deque
+from collections.abc import Sequence
 from contextlib import ExitStack
 
 from psfleet.addresses import LOOPBACK, Address
@@ -42,6 +43,12 @@ def free_addresses(count: int) -> list[Address]:
             if _reserve(address.port):
                 addresses.append(address)
     raise LostPeerError(f"no {count} pairs of free ports between {LOW} and {HIGH}")
+
+
+def reserve(addresses: Sequence[Address]) -> None:
+    """Reserves the ports of processes that run already; those that another launcher has reserved stay its own."""
+    for address in addresses:
+        _reserve(address.port)
 
 
 _reserved: deque[socket.socket] = deque()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from psfleet.checkpoint.location import Folder, parse, recorded_root
 from psfleet.checkpoint.store import has_checkpoints, newest_committed, newest_from
 from psfleet.errors import DONE, PsfleetError
 from psfleet.job.differences import changes
@@ -54,7 +55,7 @@ def newest_attempt(folder: Path) -> dict[str, Any]:
         return {}
 
 
-def resumed_from(checkpoints: Path, job: Job) -> tuple[int | None, list[str]]:
+def resumed_from(checkpoints: Folder, job: Job) -> tuple[int | None, list[str]]:
     """Step of the newest checkpoint, and what of the job has changed since; 0 and nothing for a new run.
 
     The step is None if there are checkpoints and none can be read, which ends the run later.
@@ -130,13 +131,21 @@ def standing(report: Report, folder: Path) -> Report:
     checkpoint that it committed. None as the best one if it was deleted: an attempt whose job has no `checkpoint.best`
     does not keep it.
     """
-    if report.best is not None and not Path(report.best.path).is_dir():
+    try:
+        return _standing(report, folder)
+    except PsfleetError as error:
+        logger.warning("whether the checkpoints of the report are still there is not known: %s", error)
+        return report
+
+
+def _standing(report: Report, folder: Path) -> Report:
+    if report.best is not None and not parse(report.best.path).is_dir():
         report = report.model_copy(update={"best": None})
     named = report.checkpoint
     if named is None:
         return report
-    newest = newest_committed(folder / "checkpoints")
-    if Path(named.path).is_dir() and (newest is None or newest.step <= named.step):
+    newest = newest_committed(recorded_root(folder))
+    if parse(named.path).is_dir() and (newest is None or newest.step <= named.step):
         return report
     return report.model_copy(update={"checkpoint": newest_checkpoint(folder)})
 
@@ -144,7 +153,7 @@ def standing(report: Report, folder: Path) -> Report:
 def newest_checkpoint(folder: Path) -> CheckpointInfo | None:
     """The newest verified checkpoint in a run folder; None if there is none."""
     try:
-        found = newest_from(folder / "checkpoints", 0)
+        found = newest_from(recorded_root(folder), 0)
     except PsfleetError as error:
         logger.warning("the newest checkpoint is not known: %s", error)
         return None

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from psfleet.errors import BadJobError, UsageError
 from psfleet.job.differences import differing
 from psfleet.report import charts
 from psfleet.report.attempts import earlier_report
@@ -17,7 +15,7 @@ from psfleet.report.figures import metric_curves
 from psfleet.report.formats import count_text, duration_text, number_text
 from psfleet.report.html import template
 from psfleet.report.schema import EvaluationLog, History, Point, Report
-from psfleet.report.shown_job import trained_job
+from psfleet.report.shown_job import newest_job, trained_job
 from psfleet.report.training_metrics import TrainingMetricsLog
 
 NUM_COLORS = 8
@@ -51,20 +49,13 @@ class ComparedRun:
 
         Raises:
             UsageError: It is none.
+            BadJobError: Its job cannot be read.
         """
-        try:
-            job = json.loads((folder / "job.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            cause = getattr(error, "strerror", None) or error
-            expected = "expected the folder of a run, or its name in runs/"
-            raise UsageError(f"{folder}: no job.json can be read ({cause}), {expected}") from error
-        if not isinstance(job, dict):
-            raise BadJobError(f"{folder / 'job.json'}: expected a resolved job as JSON")
+        job = trained_job(folder) or newest_job(folder)
         curve = History(folder / History.FILE_NAME).curve()
         evaluations = metric_curves(EvaluationLog(folder / EvaluationLog.FILE_NAME).curve())
         training = metric_curves(TrainingMetricsLog(folder / TrainingMetricsLog.FILE_NAME).curve())
-        job = dict(trained_job(folder) or job)
-        return cls(str(folder), job, earlier_report(folder), tuple(curve), evaluations, training)
+        return cls(str(folder), dict(job), earlier_report(folder), tuple(curve), evaluations, training)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from psfleet import errors
+from psfleet.checkpoint.location import CHECKPOINTS, parse
 from psfleet.checkpoint.manifest import read_manifest
 from psfleet.checkpoint.store import verify
 from psfleet.errors import PERMANENT_CODES, BadJobError, NoCheckpointError
@@ -16,15 +17,17 @@ from psfleet.service.logs import is_failure, parse_line
 def validated(report: Report, folder: Path) -> Report:
     """The report of a run whose results were copied to `folder`, with the paths of the copied checkpoints.
 
-    A success becomes a failure (65) if the last checkpoint is missing, damaged, or not of the last step.
+    A success becomes a failure (65) if the last checkpoint is missing, damaged, or not of the last step. A checkpoint
+    in a store is not copied: the chief has verified it there, and this machine may not be allowed to read it.
     """
     report = with_own_checkpoints(report, folder)
     if report.checkpoint is None:
         return report if report.exit_code else _failed(report, "the report names no checkpoint")
-    if report.exit_code != errors.DONE:
+    folder_of_last = parse(report.checkpoint.path)
+    if report.exit_code != errors.DONE or not isinstance(folder_of_last, Path):
         return report
     try:
-        checkpoint = read_manifest(Path(report.checkpoint.path))
+        checkpoint = read_manifest(folder_of_last)
         verify(checkpoint)
     except (NoCheckpointError, BadJobError) as error:
         return _failed(report, f"the copied checkpoint is not whole: {error}")
@@ -34,10 +37,10 @@ def validated(report: Report, folder: Path) -> Report:
 
 
 def with_own_checkpoints(report: Report, folder: Path) -> Report:
-    """A report whose checkpoints are the copies in the folder."""
+    """A report whose checkpoints are the copies in the folder, unless they are in a store."""
 
     def copy(path: str) -> str:
-        return str(folder / "checkpoints" / Path(path).name)
+        return str(folder / CHECKPOINTS / Path(path).name) if isinstance(parse(path), Path) else path
 
     saved, best = report.checkpoint, report.best
     return report.model_copy(

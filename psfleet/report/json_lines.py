@@ -10,15 +10,21 @@ from typing import Generic, TypeVar
 from pydantic import ValidationError
 
 from psfleet.errors import BadJobError
-from psfleet.report.records import Record
+from psfleet.report.records import Record, StepRecord
 
 RecordT = TypeVar("RecordT", bound=Record)
+StepRecordT = TypeVar("StepRecordT", bound=StepRecord)
 
 logger = logging.getLogger("psfleet.report")
 
 
 class JsonLines(Generic[RecordT]):
-    """An append-only file of records, one per line; only the last line of a killed writer can be incomplete."""
+    """An append-only file of records, one per line; only the last line of a killed writer can be incomplete.
+
+    A line can also be of another version, or edited. One rule applies to all files: what decides how training continues
+    reads with `read`, which refuses such a line, because without it the decision could be another one; all else, which
+    only shows records, reads with `readable`, which leaves it out.
+    """
 
     _record: type[RecordT]
 
@@ -50,10 +56,7 @@ class JsonLines(Generic[RecordT]):
         return records
 
     def readable(self, offset: int = 0) -> list[RecordT]:
-        """As `read`, without the lines that are no records of this version, which are logged.
-
-        They are of another version, or were edited: what only shows records shows the others.
-        """
+        """As `read`, without the lines that are no records of this version, which are logged."""
         records, foreign = self._parsed(offset)
         if foreign:
             logger.warning("%d lines of %s are skipped; the first one: %s", len(foreign), self.path, foreign[0])
@@ -78,6 +81,22 @@ class JsonLines(Generic[RecordT]):
                 if error.errors()[0]["type"] != "json_invalid":
                     foreign.append(mismatch(f"{self.path} line {number}", error))
         return records, foreign
+
+
+class StepLines(JsonLines[StepRecordT]):
+    """A file of records of steps, which grows over restarts, rollbacks and resumed runs."""
+
+    def curve(self) -> list[StepRecordT]:
+        """The readable records by ascending step, without those that a rollback has undone.
+
+        Each replaces all before it of its step or a higher one.
+        """
+        kept: list[StepRecordT] = []
+        for record in self.readable():
+            while kept and kept[-1].step >= record.step:
+                kept.pop()
+            kept.append(record)
+        return kept
 
 
 def mismatch(source: str, error: ValidationError) -> BadJobError:

@@ -16,6 +16,7 @@ from psfleet.checkpoint.manifest import read_manifest
 from psfleet.checkpoint.tensors import read_tensors
 from psfleet.errors import NoCheckpointError
 from psfleet.job.job import Job
+from psfleet.report.formats import counted
 from psfleet.report.schema import Report
 from psfleet.service.logs import is_event
 
@@ -36,7 +37,7 @@ Listener = Callable[[Mapping[str, Any]], None]
 def starting_entry(job: Job) -> dict[str, str]:
     """The log entry that the launcher of local processes passes to its listener before it starts them."""
     fleet = job.fleet
-    workers = _count(fleet.workers, "worker") + (f" and {_count(fleet.spares, 'spare')}" if fleet.spares else "")
+    workers = counted(fleet.workers, "worker") + (f" and {counted(fleet.spares, 'spare')}" if fleet.spares else "")
     if fleet.ps_addresses is not None:
         text = f"{workers} on the running ps {', '.join(fleet.ps_addresses)}"
     else:
@@ -186,10 +187,6 @@ def _few_weights(report: Report) -> dict[str, float]:
         for spec in specs
         for at, value in enumerate(tensors[spec.name].reshape(-1))
     }
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
 def _lines(console: Console, job: Job) -> Listener:

@@ -18,6 +18,14 @@ class Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
 
+class StepRecord(Record):
+    """Base class of the records of a step, which a rollback can undo."""
+
+    time: float = Field(description="Unix time in seconds.")
+    step: Count = Field(description="Number of updates applied so far.")
+    generation: Count = Field(description="Generation of the fleet's state at this step.")
+
+
 class Attempt(Record):
     """One start of the run: the first, one that resumed it, or one that was refused or failed."""
 

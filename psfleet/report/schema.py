@@ -13,11 +13,11 @@ from typing import ClassVar
 
 from pydantic import Field, PrivateAttr, ValidationError
 
+from psfleet.checkpoint.location import parse
 from psfleet.errors import UsageError
-from psfleet.report.curves import without_undone
-from psfleet.report.json_lines import JsonLines, mismatch
+from psfleet.report.json_lines import JsonLines, StepLines, mismatch
 from psfleet.report.measurements import Gradients, Placement, StepSecs
-from psfleet.report.records import Attempt, Count, OneLine, Record, StalenessValue, Status
+from psfleet.report.records import Attempt, Count, OneLine, Record, StalenessValue, Status, StepRecord
 
 
 class Event(Record):
@@ -50,28 +50,29 @@ class BestInfo(Record):
     path: str = Field(description="Folder of the checkpoint.")
 
 
-class Point(Record):
+class Point(StepRecord):
     """Training state at one step; one line of `history.jsonl`."""
 
-    time: float = Field(description="Unix time in seconds.")
-    step: Count = Field(description="Number of updates applied so far.")
-    generation: Count = Field(description="Generation of the fleet's state at this step.")
-    loss: float = Field(description="The chief's training loss at this step, in the unit of the program's loss.")
+    loss: float = Field(
+        description="The chief's training loss at this step, in the unit of the program's loss; in averaging mode the "
+        "mean over the round that it ends."
+    )
     step_secs: float = Field(description="Mean step time since the previous point, in seconds.")
     examples_per_sec: float = Field(description="Examples of used gradients per second since the previous point.")
     learning_rate: float | None = Field(
         None,
-        description="Scheduled learning rate of the last of these updates, in async mode before the policy for stale "
-        "gradients; null: it does not follow from the step.",
+        description="Scheduled learning rate of the last of these updates, in async and ssp mode before the policy for "
+        "stale gradients; null: it does not follow from the step.",
     )
     gradient_norm: float | None = Field(
         None,
-        description="Global norm of the chief's newest gradient before it was clipped; null without "
-        "`optimizer.clip_norm`, which computes it.",
+        description="Global norm of the chief's gradient of this step before it was clipped; null: it was not "
+        "computed. Without `optimizer.clip_norm` only the steps for which a point or summaries are expected compute "
+        "it.",
     )
 
 
-class Evaluation(Record):
+class Evaluation(StepRecord):
     """An evaluation of the model; one line of `evaluations.jsonl`."""
 
     time: float = Field(description="Unix time in seconds at which the evaluation ended.")
@@ -139,7 +140,10 @@ class Report(Record):
         default_factory=dict,
         description="Last metrics of the program over its training batches by name, as in `training_metrics.jsonl`.",
     )
-    gradients: Gradients = Field(default_factory=Gradients, description="Numbers of gradients.")
+    gradients: Gradients = Field(
+        default_factory=Gradients,
+        description="Numbers of gradients; in averaging mode what a worker pushes after a round is one.",
+    )
     staleness: dict[StalenessValue, Count] = Field(
         default_factory=dict,
         description="Number of gradients that ps 0 received, by staleness (updates applied between reading the weights "
@@ -188,41 +192,35 @@ class Report(Record):
 
     @classmethod
     def read(cls, folder: Path | str, name: str = FILE_NAME) -> Report:
-        """Reads the report, or the draft, in a run folder.
+        """Reads the report, or the draft, in a run folder, or the copy of the report in the store of a URL.
 
         Raises:
             UsageError: It is missing or cannot be read.
             BadJobError: It is not a report of this version.
         """
-        path = Path(folder) / name
+        place = parse(str(folder))
+        path = place / name
         try:
-            return cls.model_validate_json(path.read_bytes()).located(Path(folder))
+            report = cls.model_validate_json(path.read_bytes())
+            return report.located(place) if isinstance(place, Path) else report
         except OSError as error:
             raise UsageError(f"report {path}: {error.strerror or error}") from error
         except ValidationError as error:
             raise mismatch(str(path), error) from error
 
 
-class History(JsonLines[Point]):
+class History(StepLines[Point]):
     """`history.jsonl`: points appended by the chief, which continue over restarts, rollbacks and resumed runs."""
 
     FILE_NAME: ClassVar[str] = "history.jsonl"
     _record = Point
 
-    def curve(self) -> list[Point]:
-        """The points by ascending step, without those that a rollback has undone; see `readable`."""
-        return without_undone(self.readable())
 
-
-class EvaluationLog(JsonLines[Evaluation]):
+class EvaluationLog(StepLines[Evaluation]):
     """`evaluations.jsonl`: the evaluations of a run folder, which continue like its history."""
 
     FILE_NAME: ClassVar[str] = "evaluations.jsonl"
     _record = Evaluation
-
-    def curve(self) -> list[Evaluation]:
-        """The evaluations by ascending step, without those that a rollback has undone; see `readable`."""
-        return without_undone(self.readable())
 
 
 class EventLog(JsonLines[Event]):

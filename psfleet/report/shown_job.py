@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from psfleet.checkpoint.location import recorded_root
 from psfleet.checkpoint.store import newest_committed
-from psfleet.errors import BadJobError, PsfleetError
+from psfleet.errors import BadJobError, PsfleetError, UsageError
 from psfleet.job.differences import flattened
 from psfleet.job.job import parse_job
 
@@ -43,23 +44,37 @@ def trained_job(folder: Path) -> Mapping[str, Any] | None:
     None if there is no checkpoint that has one.
     """
     try:
-        checkpoint = newest_committed(folder / "checkpoints")
+        checkpoint = newest_committed(recorded_root(folder))
     except (PsfleetError, OSError) as error:
         logger.warning("the job of the newest checkpoint is not known: %s", error)
         return None
     return checkpoint.job if checkpoint is not None else None
 
 
-def job_of_run(folder: Path) -> Mapping[str, Any] | None:
-    """The resolved job of a run: of its newest checkpoint, or else of the newest attempt; None if neither is known."""
-    job = trained_job(folder)
-    if job is not None:
-        return job
+def newest_job(folder: Path) -> Mapping[str, Any]:
+    """The resolved job of the newest attempt in a run folder.
+
+    Raises:
+        UsageError: There is none that can be read.
+        BadJobError: It is no mapping.
+    """
     try:
         content = json.loads((folder / "job.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError) as error:
+        cause = getattr(error, "strerror", None) or error
+        expected = "expected the folder of a run, or its name in runs/"
+        raise UsageError(f"{folder}: no job.json can be read ({cause}), {expected}") from error
+    if not isinstance(content, dict):
+        raise BadJobError(f"{folder / 'job.json'}: expected a resolved job as JSON")
+    return content
+
+
+def job_of_run(folder: Path) -> Mapping[str, Any] | None:
+    """The resolved job of a run: of its newest checkpoint, or else of the newest attempt; None if neither is known."""
+    try:
+        return trained_job(folder) or newest_job(folder)
+    except (UsageError, BadJobError):
         return None
-    return content if isinstance(content, dict) else None
 
 
 def shown(job: Mapping[str, Any]) -> ShownJob:

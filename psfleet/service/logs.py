@@ -12,10 +12,12 @@ from typing import Any
 LATEST = 1e11
 """Seconds since 1970 beyond the year 5000; a larger number is a time in milliseconds."""
 
+_ENTRY = '{"time": '
+"""Start of each entry that `JsonFormatter` writes."""
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """Formats a record as one JSON object: Unix time, level, message, common fields, and the record's extras."""
 
     def __init__(self, **fields: Any) -> None:
@@ -36,7 +38,7 @@ class JsonLines(logging.Formatter):
         return line
 
 
-class TextLines(JsonLines):
+class TextFormatter(JsonFormatter):
     """Formats a record as text, as `psfleet logs` does: time, level, task, message, and the lines of a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -62,11 +64,13 @@ def as_text(task: str, entry: Mapping[str, Any]) -> str:
 def parse_line(line: str | bytes) -> dict[str, Any] | None:
     """Parses a line that a service logged; None for any other, since TensorFlow and training programs also print.
 
-    A program may log JSON, too. An entry of psfleet has a `level` and a `time` in seconds since 1970, as `JsonLines`
-    writes them; an entry whose time is a text or in milliseconds is not one.
+    A program may log JSON, too. An entry of psfleet has a `level` and a `time` in seconds since 1970, as
+    `JsonFormatter` writes them; an entry whose time is a text or in milliseconds is not one. It may stand behind a
+    progress bar, which has no end of line.
     """
+    text = line if isinstance(line, str) else line.decode(errors="replace")
     try:
-        entry = json.loads(line)
+        entry = json.loads(text[max(0, text.find(_ENTRY)) :])
     except ValueError:
         return None
     if not isinstance(entry, dict) or not isinstance(entry.get("level"), str):
@@ -140,7 +144,7 @@ def log_service(is_text: bool, **fields: Any) -> None:
         is_text: Whether the lines are for readers.
         fields: The `role`, and run and index once they are known.
     """
-    formatter = TextLines(**fields) if is_text else JsonLines(**fields)
+    formatter = TextFormatter(**fields) if is_text else JsonFormatter(**fields)
     _install(formatter, logging.StreamHandler(sys.stdout))
 
 

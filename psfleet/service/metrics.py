@@ -96,7 +96,7 @@ STALENESS = _metric(
     "histogram",
     "steps",
     PS,
-    "Updates applied between reading the parameters and receiving (sync) or applying (async) the gradient.",
+    "Updates applied between reading the parameters and receiving (sync, averaging) or applying the gradient.",
 )
 TOKEN_WAIT = _metric(
     "token_wait_seconds",

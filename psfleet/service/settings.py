@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -11,10 +10,15 @@ from pathlib import Path
 
 from psfleet.addresses import DATA_PORT, Address, TfConfig, parse_tf_config
 from psfleet.errors import BadJobError, UsageError
+from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.job import Job, job_from_json
-from psfleet.service.channel_options import TENSORFLOW
+from psfleet.job.sections import Device
+from psfleet.service import setting_values as values
+from psfleet.service.library_variables import FOR_TENSORFLOW, MEMORY
 
 JOB = "PSFLEET_JOB"
+FLEET = "PSFLEET_FLEET"
+"""The standing fleet of a process or client: JSON, or the path of a file."""
 PROGRAM_FOLDER = "PSFLEET_PROGRAM_FOLDER"
 RUN = "PSFLEET_RUN"
 INDEX = "PSFLEET_INDEX"
@@ -31,6 +35,7 @@ METRICS_PORT = "PSFLEET_METRICS_PORT"
 TLS = "PSFLEET_TLS"
 RECORDS = "PSFLEET_RECORDS"
 ON_SIGTERM = "PSFLEET_ON_SIGTERM"
+HOLD = "PSFLEET_HOLD"
 START = "PSFLEET_START"
 LAUNCHED = "PSFLEET_LAUNCHED_MS"
 THREADS = "PSFLEET_THREADS"
@@ -39,19 +44,14 @@ TEXT = "text"
 """Value of LOG: log lines for readers instead of JSON."""
 TF_CONFIG = "TF_CONFIG"
 """Set by launchers of TensorFlow jobs."""
+STATE = "PSFLEET_STATE"
 FORK_SERVER = "PSFLEET_FORK_SERVER"
 NO_FORK_SERVER = "none"
 """Value of FORK_SERVER: each process starts in a new interpreter."""
 LEAVE = "leave"
 """Value of ON_SIGTERM: see `Settings.leaves_on_sigterm`."""
-
-MEMORY = {
-    "MALLOC_MMAP_THRESHOLD_": str(32 * 1024 * 1024),
-    "MALLOC_TRIM_THRESHOLD_": str(1024 * 1024 * 1024),
-    "MALLOC_TOP_PAD_": str(64 * 1024 * 1024),
-}
-"""Makes glibc keep freed memory (mallopt(3)): otherwise the kernel clears each new page of each tensor, which took 5 %
-of a step with 1.9 million parameters. docker/Dockerfile sets the same values."""
+AT_START = "start"
+"""Value of HOLD: see `Settings.is_held`."""
 
 _READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "TF_", "KERAS_", "CUDA_", "NVIDIA_", "XLA_", "OMP_", "OPENBLAS_", "GRPC_")
 
@@ -78,6 +78,8 @@ class Settings:
         start: Identifier of this attempt of the run, which replacements of a process share; empty: none.
         launched: When a local launcher started the attempt, in seconds since 1970; 0: there is none.
         logs_text: Whether the log is text for readers instead of JSON lines.
+        fleet: The standing fleet that this process belongs to; None: it belongs to a run's fleet.
+        is_held: Whether the chief holds a new attempt of the run at the step that it starts from: see `psfleet.start`.
     """
 
     job: Job | None
@@ -96,6 +98,14 @@ class Settings:
     start: str = ""
     launched: float = 0.0
     logs_text: bool = False
+    fleet: FleetAccess | None = None
+    is_held: bool = False
+
+    @property
+    def device(self) -> Device | None:
+        """Threads and accelerators, of the job or of the standing fleet; None: TensorFlow's defaults."""
+        source = self.job or self.fleet
+        return source.device if source is not None else None
 
 
 def read(environ: Mapping[str, str] | None = None) -> Settings:
@@ -112,23 +122,42 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         raise BadJobError(f"{TF_CONFIG} has no cluster.ps, expected it or {PS}")
     own_address = config.address.data if config.address else f"{os.uname().nodename}:{DATA_PORT}"
     return Settings(
-        job=_job(env[JOB]) if env.get(JOB) else None,
+        job=job_from_json(*values.document(JOB, env[JOB], "a resolved job")) if env.get(JOB) else None,
         program_folder=Path(env.get(PROGRAM_FOLDER) or "."),
-        run=_run(env.get(RUN, "")),
+        run=values.identifier(RUN, env.get(RUN, "")),
         index=_index(env, config.index),
-        ps=tuple(_address(PS, text) for text in env[PS].split(",")) if env.get(PS) else config.ps,
-        address=_address(ADDRESS, env.get(ADDRESS) or own_address),
+        ps=tuple(values.address(PS, text) for text in env[PS].split(",")) if env.get(PS) else config.ps,
+        address=values.address(ADDRESS, env.get(ADDRESS) or own_address),
         out=Path(env.get(OUT) or "."),
-        parent_pid=_integer(PARENT, env.get(PARENT) or "0"),
+        parent_pid=values.integer(PARENT, env.get(PARENT) or "0"),
         cause=env.get(CAUSE, ""),
-        metrics_port=_integer(METRICS_PORT, env.get(METRICS_PORT) or "0"),
+        metrics_port=values.integer(METRICS_PORT, env.get(METRICS_PORT) or "0"),
         tls=Path(env[TLS]) if env.get(TLS) else None,
         records=Path(env[RECORDS]) if env.get(RECORDS) else None,
-        leaves_on_sigterm=_leaves(env.get(ON_SIGTERM, "")),
+        leaves_on_sigterm=values.choice(ON_SIGTERM, env.get(ON_SIGTERM, ""), LEAVE),
         start=env.get(START) or (os.uname().nodename if env.get(RECORDS) else ""),
-        launched=_integer(LAUNCHED, env.get(LAUNCHED) or "0") / 1000,
+        launched=values.integer(LAUNCHED, env.get(LAUNCHED) or "0") / 1000,
         logs_text=logs_text(env),
+        fleet=fleet_access(env),
+        is_held=values.choice(HOLD, env.get(HOLD, ""), AT_START),
     )
+
+
+def fleet_access(environ: Mapping[str, str] | None = None) -> FleetAccess | None:
+    """The standing fleet of this process, which is one of its processes or a client; None: it is neither.
+
+    Raises:
+        BadJobError: The variable has another value.
+    """
+    text = (os.environ if environ is None else environ).get(FLEET)
+    return FleetAccess.from_json(*values.document(FLEET, text, "access to a standing fleet")) if text else None
+
+
+def state_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """Absolute path of what psfleet keeps for this user between commands; see the XDG Base Directory Specification."""
+    env = os.environ if environ is None else environ
+    folder = Path(env.get(STATE) or Path(env.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "psfleet")
+    return folder.absolute()
 
 
 def tf_config(environ: Mapping[str, str] | None = None) -> TfConfig | None:
@@ -148,7 +177,7 @@ def logs_text(environ: Mapping[str, str] | None = None) -> bool:
 
 def num_threads(environ: Mapping[str, str] | None = None) -> int:
     """Threads of TensorFlow where the job leaves the number open; 0: not set."""
-    return _integer(THREADS, (os.environ if environ is None else environ).get(THREADS) or "0")
+    return values.integer(THREADS, (os.environ if environ is None else environ).get(THREADS) or "0")
 
 
 def for_child(variables: Mapping[str, str]) -> dict[str, str]:
@@ -190,61 +219,20 @@ def fork_server() -> str:
 def prepare_tensorflow(environ: MutableMapping[str, str] | None = None) -> None:
     """Sets the variables that TensorFlow reads when it is imported; the user's own values stay.
 
-    The log is quiet, channels between TensorFlow's servers detect an unresponsive peer, and TensorFlow is Keras's
-    backend.
-
     Raises:
         UsageError: TensorFlow is not installed.
     """
     require_tensorflow()
     env = os.environ if environ is None else environ
-    env.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    env.setdefault("TF_GRPC_DEFAULT_OPTIONS", TENSORFLOW)
-    env.setdefault("KERAS_BACKEND", "tensorflow")
-
-
-def _job(text: str) -> Job:
-    if text.lstrip().startswith("{"):
-        return job_from_json(text, JOB)
-    source = f"{JOB} is {text}"
-    try:
-        return job_from_json(Path(text).read_text(encoding="utf-8"), source)
-    except OSError as error:
-        raise BadJobError(f"{source}: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise BadJobError(f"{source}: expected a resolved job as JSON") from error
-
-
-def _address(name: str, text: str) -> Address:
-    try:
-        return Address.parse(text)
-    except BadJobError as error:
-        raise BadJobError(f"{name}: {error}") from error
-
-
-def _run(text: str) -> str:
-    """Validates a run's identifier, which is part of a TensorFlow container's name (`psfleet.tf.container_name`)."""
-    if text and not re.fullmatch(r"[A-Za-z0-9.][A-Za-z0-9.-]*", text):
-        raise BadJobError(f"{RUN} is {text!r}, expected letters, digits, dots and dashes")
-    return text
+    for name, value in FOR_TENSORFLOW.items():
+        env.setdefault(name, value)
 
 
 def _index(env: Mapping[str, str], tf_config_index: int | None) -> int:
     """The index of this process: of psfleet's own variable, or of an Indexed Job, or of TF_CONFIG; -1 without any."""
     if env.get(INDEX):
-        return _integer(INDEX, env[INDEX])
+        return values.integer(INDEX, env[INDEX])
     if env.get(COMPLETION_INDEX):
-        return _integer(COMPLETION_INDEX, env[COMPLETION_INDEX]) + _integer(FIRST_INDEX, env.get(FIRST_INDEX) or "0")
+        first = values.integer(FIRST_INDEX, env.get(FIRST_INDEX) or "0")
+        return values.integer(COMPLETION_INDEX, env[COMPLETION_INDEX]) + first
     return -1 if tf_config_index is None else tf_config_index
-
-
-def _leaves(text: str) -> bool:
-    if text not in ("", LEAVE):
-        raise BadJobError(f"{ON_SIGTERM} is {text!r}, expected {LEAVE} or nothing")
-    return bool(text)
-
-
-def _integer(name: str, text: str) -> int:
-    if not text.removeprefix("-").isdecimal():
-        raise BadJobError(f"{name} is {text!r}, expected a whole number")
-    return int(text)

@@ -35,7 +35,8 @@ def built_model(program: KerasProgram, job: Job) -> keras.Model:
             f"program {job.program!r}: KerasProgram.model is a model, expected a function that makes and returns one: "
             "each process makes its own"
         )
-    keras.backend.clear_session()
+    # Without a collection of garbage, which looks at every imported module that is not frozen: 0.3 CPU seconds.
+    keras.backend.clear_session(free_memory=False)
     keras.utils.set_random_seed(job.train.seed)
     with user_code(job, "model()"):
         model = program.model()

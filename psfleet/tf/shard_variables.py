@@ -7,14 +7,16 @@ therefore refer to the same tensors; only the ps initializes them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+import itertools
+from collections.abc import Collection
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
-from tensorflow.python.ops.resource_variable_ops import BaseResourceVariable
 
 from psfleet.job.job import Job
 from psfleet.layout import Layout
+from psfleet.tf.optimizer_slots import OptimizerSlots
+from psfleet.tf.shared_variable import SharedVariable
 
 STALENESS_BUCKETS = 65
 """Length of a worker's staleness histogram; the last entry counts gradients of its index or later."""
@@ -44,17 +46,23 @@ def keeps_previous(job: Job) -> bool:
     until the worker's successor repeats the gradient, which it computes on the parameters before their last update. If
     the quorum is smaller than the number of workers and spares, the other ps do not wait for that gradient.
     """
-    return job.update.mode == "sync" and job.fleet.ps > 1 and job.quorum == job.fleet.replicas
+    return job.update.has_quorum and job.fleet.ps > 1 and job.quorum == job.fleet.replicas
 
 
 class ShardVariables:
     """Handles of one shard's resources.
 
     Attributes:
+        shard: Its index.
         buckets: One float32 variable `[bucket_size]` each.
-        previous: The buckets before the last update, if the constructor's `keeps_previous` is true; else empty.
+        previous: `exchanged` before the last update, if the constructor's `keeps_previous` is true; else empty.
         previous_state: `state` before the last update, in a list, under the same condition and if the shard has state.
-        global_step: int64 scalar, the number of updates applied.
+        previous_words: `scalars` before the last update (`to_words`), in a list, under the same condition and if there
+            are any.
+        slots: Averaging mode: the optimizer's slots by name, one float32 `[bucket_size]` for each bucket; else empty.
+        scalars: Averaging mode: the optimizer's scalars by name; else empty.
+        exchanged: All float32 `[bucket_size]` of a push: `buckets`, and after them those of `slots`.
+        global_step: int64 scalar, the number of updates applied; in averaging mode of the local steps in them.
         started_step: int64 scalar, the global step after the newest update that has started to change parameters; equal
             to `global_step` while none is in progress. Only kept in sync mode.
         final_step: int64 scalar, the global step at which training ends.
@@ -63,6 +71,7 @@ class ShardVariables:
             step of the parameters that it was computed on; -1 before the first.
         last_number: int64 `[worker_limit]`, async mode: the highest number among those gradients of each worker that
             the ps has taken from the queue; -1 before the first.
+        clocks: int64 `[worker_limit]`, ssp mode on ps 0: the steps that each worker has made; see `psfleet.tf.clocks`.
         pushed: int64 `[worker_limit]`, gradients received from each worker.
         used: int64 `[worker_limit]`, gradients of each worker that are part of an update.
         staleness: int64 `[worker_limit, STALENESS_BUCKETS]`, each worker's gradients by staleness in updates.
@@ -71,9 +80,10 @@ class ShardVariables:
         state: uint8 `[state shard size]`, tensors that the forward pass changes, as of `global_step`.
         state_ranges: The types of the elements of `state`; empty if the shard has none.
         frozen: uint8 `[frozen shard size]`, tensors that never change.
-        gradients: Gradients to apply. An element is a whole push: each bucket's gradient, the new state (uint8, only if
-            the shard has state), the stamp (int64 `[2]`: local step and number) and the worker's index (int32).
-        waiting: Sync mode: indices (int32) of workers that wait for the next update.
+        gradients: Gradients to apply. An element is a whole push: one tensor for each of `exchanged`, the new state
+            (uint8, only if the shard has state), the stamp (int64 `[2 + number of scalars]`: local step, number and the
+            scalars as words) and the worker's index (int32).
+        waiting: Indices (int32) of workers that wait at a barrier: of the next update, or in ssp mode of the bound.
         tokens: One queue for each worker: a token (int64) ends its wait, and it reads the global step again.
     """
 
@@ -85,24 +95,19 @@ class ShardVariables:
         container: str,
         device: str,
         keeps_previous: bool = False,
+        slots: OptimizerSlots | None = None,
     ) -> None:
         self.worker_limit = worker_limit
         self.device = device
         self.container = container
+        self.shard = shard
         self._scope = f"shard_{shard}"
-        size = layout.parameters.bucket_size
-        self.bucket_sizes = [size] * layout.parameters.buckets_per_shard
+        self.bucket_sizes = [layout.parameters.bucket_size] * layout.parameters.buckets_per_shard
         self.state_ranges = layout.state_ranges(shard)
         state_sizes = [layout.state.shard_size] if self.state_ranges else []
-        self._all: list[_SharedVariable] = []
+        self._all: list[SharedVariable] = []
         with tf.device(device), v1.container(container):
-            self.buckets = [
-                self._variable(f"bucket_{index}", [units], tf.float32) for index, units in enumerate(self.bucket_sizes)
-            ]
-            self.previous = [
-                self._variable(f"previous_{index}", [units], tf.float32)
-                for index, units in enumerate(self.bucket_sizes if keeps_previous else [])
-            ]
+            self._make_exchanged(slots or OptimizerSlots(), keeps_previous)
             self.previous_state = [
                 self._variable("previous_state", [units], tf.uint8) for units in (state_sizes if keeps_previous else [])
             ]
@@ -112,6 +117,7 @@ class ShardVariables:
             self.stop_step = self._variable("stop_step", [], tf.int64)
             self.last_local_step = self._variable("last_local_step", [worker_limit], tf.int64)
             self.last_number = self._variable("last_number", [worker_limit], tf.int64)
+            self.clocks = self._variable("clocks", [worker_limit], tf.int64)
             self.pushed = self._variable("pushed", [worker_limit], tf.int64)
             self.used = self._variable("used", [worker_limit], tf.int64)
             self.staleness = self._variable("staleness", [worker_limit, STALENESS_BUCKETS], tf.int64)
@@ -121,8 +127,10 @@ class ShardVariables:
             self.frozen = self._variable("frozen", [layout.frozen.shard_size], tf.uint8)
             self.gradients = tf.queue.FIFOQueue(
                 worker_limit,
-                [tf.float32] * len(self.buckets) + [tf.uint8] * len(state_sizes) + [tf.int64, tf.int32],
-                shapes=[bucket.shape for bucket in self.buckets] + [(units,) for units in state_sizes] + [(2,), ()],
+                [tf.float32] * len(self.exchanged) + [tf.uint8] * len(state_sizes) + [tf.int64, tf.int32],
+                shapes=[each.shape for each in self.exchanged]
+                + [(units,) for units in state_sizes]
+                + [(2 + len(self.scalars),), ()],
                 shared_name=f"{self._scope}/gradients",
             )
             self.waiting = tf.queue.FIFOQueue(-1, [tf.int32], shapes=[()], shared_name=f"{self._scope}/waiting")
@@ -130,6 +138,22 @@ class ShardVariables:
                 tf.queue.FIFOQueue(-1, [tf.int64], shapes=[()], shared_name=f"{self._scope}/token_{worker}")
                 for worker in range(worker_limit)
             ]
+
+    def _make_exchanged(self, slots: OptimizerSlots, keeps_previous: bool) -> None:
+        """Buckets, slots and scalars, and what they were before the last update."""
+        number = len(self.bucket_sizes)
+        self.buckets = self._vectors("bucket", number)
+        self.slots = {name: self._vectors(f"slot_{name}", number) for name in slots.slots}
+        pairs = zip(slots.scalars, slots.dtypes, strict=True)
+        self.scalars = {name: self._variable(f"scalar_{name}", [], dtype) for name, dtype in pairs}
+        self.exchanged = [*self.buckets, *itertools.chain(*self.slots.values())]
+        self.previous = self._vectors("previous", len(self.exchanged)) if keeps_previous else []
+        num_words = [len(self.scalars)] if keeps_previous and self.scalars else []
+        self.previous_words = [self._variable("previous_words", [each], tf.int64) for each in num_words]
+
+    def _vectors(self, name: str, number: int) -> list[SharedVariable]:
+        size = self.bucket_sizes[0]
+        return [self._variable(f"{name}_{index}", [size], tf.float32) for index in range(number)]
 
     def zeros(self, restored: Collection[tf.Variable] = ()) -> tf.Operation:
         """Makes every variable zero that is not `restored`. Only the ps runs it: nothing else initializes them."""
@@ -145,6 +169,16 @@ class ShardVariables:
                     assigned.append(variable.assign(zeros[key], read_value=False))
             return tf.group(*assigned)
 
+    def initial_slots(self, slots: OptimizerSlots) -> tf.Operation:
+        """Gives slots and scalars the values with which the optimizer starts. Only the ps runs it."""
+        pairs: list[tuple[SharedVariable, object]] = [
+            (self.scalars[name], slots.scalars[name]) for name in self.scalars
+        ]
+        for name, parts in self.slots.items():
+            pairs += [(part, tf.fill(part.shape, slots.slots[name])) for part in parts]
+        with tf.device(self.device):
+            return tf.group(*[variable.assign(value, read_value=False) for variable, value in pairs])
+
     def progress(self) -> list[tf.Tensor]:
         """Reads the global step and then the final step: int64 scalars.
 
@@ -154,15 +188,15 @@ class ShardVariables:
         with tf.control_dependencies([global_step]):
             return [global_step, self.final_step.read_value()]
 
-    def accumulator(self, bucket: int) -> tf.compat.v1.ConditionalAccumulator:
-        """The accumulator of a bucket, under the name that `SyncReplicasOptimizer` gives it."""
-        variable = self.buckets[bucket]
+    def accumulator(self, index: int) -> tf.compat.v1.ConditionalAccumulator:
+        """The accumulator of one of `exchanged`, under the name that `SyncReplicasOptimizer` gives it."""
+        variable = self.exchanged[index]
         with tf.device(self.device), v1.container(self.container):
             return v1.ConditionalAccumulator(
                 tf.float32, shape=variable.shape, shared_name=f"{variable.name}/grad_accum"
             )
 
-    def _variable(self, name: str, shape: list[int], dtype: tf.DType) -> _SharedVariable:
+    def _variable(self, name: str, shape: list[int], dtype: tf.DType) -> SharedVariable:
         """A variable that is a handle and nothing else.
 
         `tf.compat.v1.get_variable` adds four operations of its own, which a worker never runs, to each: for two ps a
@@ -170,7 +204,7 @@ class ShardVariables:
         """
         name = f"{self._scope}/{name}"
         handle = tf.raw_ops.VarHandleOp(dtype=dtype, shape=shape, container=self.container, shared_name=name, name=name)
-        variable = _SharedVariable(
+        variable = SharedVariable(
             handle=handle,
             handle_name=name,
             unique_id=name,
@@ -183,33 +217,7 @@ class ShardVariables:
         return variable
 
 
-class _SharedVariable(BaseResourceVariable):
-    """A handle whose reads and changes are one operation each; those of its base class are two."""
-
-    def read_value(self) -> tf.Tensor:
-        """See tf.Variable."""
-        with tf.device(self.handle.device):
-            return tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype)
-
-    def read_element(self, index: tf.Tensor | int) -> tf.Tensor:
-        """The element of a vector at an index, int32 scalar."""
-        with tf.device(self.handle.device):
-            return tf.raw_ops.ResourceGather(resource=self.handle, indices=index, dtype=self.dtype)
-
-    def add_at(self, index: Sequence[tf.Tensor | int], value: tf.Tensor) -> tf.Operation:
-        """Adds to the element at an index, which has a number for each dimension."""
-        with tf.device(self.handle.device):
-            return tf.raw_ops.ResourceScatterNdAdd(ref=self.handle, indices=[index], updates=[value])
-
-    def set_at(self, index: Sequence[tf.Tensor | int], value: tf.Tensor) -> tf.Operation:
-        """Sets the element at an index."""
-        with tf.device(self.handle.device):
-            return tf.raw_ops.ResourceScatterNdUpdate(ref=self.handle, indices=[index], updates=[value])
-
-
 def secs_since(started: tf.Tensor) -> tf.Tensor:
-    """Seconds since a `tf.timestamp` (float64 scalar), to be added to a counter.
-
-    At least 0: `tf.timestamp` is the wall clock, which can be set back (tsl/platform/env_time.cc).
-    """
+    """Seconds since a `tf.timestamp` (float64 scalar), to be added to a counter."""
+    # `tf.timestamp` is the wall clock, which can be set back (tsl/platform/env_time.cc).
     return tf.maximum(tf.timestamp() - started, 0.0)

@@ -149,9 +149,9 @@ def _issue(folder: Path, authority: x509.Certificate, key: ec.EllipticCurvePriva
     end = min(datetime.now(UTC) + timedelta(days=days), authority.not_valid_after_utc)
     for role in ROLES:
         own = ec.generate_private_key(ec.SECP256R1())
-        uses, names = [ExtendedKeyUsageOID.CLIENT_AUTH], [role]
-        if role != CLIENT:
-            uses, names = [*uses, ExtendedKeyUsageOID.SERVER_AUTH], [*names, SERVICE]
+        # A client of a standing fleet takes connections, too; it is no service, and cannot pass for one.
+        uses = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+        names = [role] if role == CLIENT else [role, SERVICE]
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"psfleet {role}")])
         leaf = (
             _builder(subject, authority.subject, own.public_key(), end)

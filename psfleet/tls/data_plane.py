@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from psfleet.tls.tunnel import Tunnels
 
 
+ANY_HOST = "::" if Path("/proc/self/net/if_inet6").exists() else "0.0.0.0"
+"""On which a tunnel accepts connections of other machines."""
+
+
 class DataPlane(Protocol):
     """Interface of the data plane of one process.
 
@@ -76,8 +80,7 @@ class Tunnelled:
         self.ps = tuple(local_address("ps", shard) for shard in range(len(settings.ps)))
         self._tunnels = tunnels
         self._host = settings.address.host
-        any_host = "::" if Path("/proc/self/net/if_inet6").exists() else "0.0.0.0"
-        accept = Address(any_host, settings.address.port).tunnel
+        accept = Address(ANY_HOST, settings.address.port).tunnel
         self._open(accept, self.own.data, "worker" if role == "ps" else "ps", dials=False)
         if role == "worker":
             for local, address in zip(self.ps, settings.ps, strict=True):
@@ -85,11 +88,7 @@ class Tunnelled:
 
     def check(self) -> None:
         """See DataPlane."""
-        if not is_on_loopback_alone(self.own.port):
-            found = ", ".join(sorted(listeners(self.own.port))) or "nothing"
-            raise BadJobError(
-                f"tls: true, but TensorFlow's port {self.own.port} listens on {found}, expected loopback only"
-            )
+        check_loopback(self.own.port)
 
     def meet(self, worker: int, address: str) -> None:
         """See DataPlane."""
@@ -104,6 +103,17 @@ class Tunnelled:
         from psfleet.tls.tunnel import Route
 
         self._tunnels.open(Route(accept, connect, peer, dials))
+
+
+def check_loopback(port: int) -> None:
+    """Checks that a port listens on loopback only.
+
+    Raises:
+        BadJobError: It does not.
+    """
+    if not is_on_loopback_alone(port):
+        found = ", ".join(sorted(listeners(port))) or "nothing"
+        raise BadJobError(f"tls: true, but TensorFlow's port {port} listens on {found}, expected loopback only")
 
 
 @contextmanager

@@ -44,12 +44,14 @@ class Route:
         connect: `host:port` to which it connects; a name is resolved for each connection.
         peer: The role that the peer's certificate must name.
         dials: Whether it is the TLS client, which connects to a peer, rather than the server.
+        other_peers: Further roles, one of which the certificate may name instead.
     """
 
     accept: str
     connect: str
     peer: str
     dials: bool
+    other_peers: tuple[str, ...] = ()
 
     @property
     def port(self) -> int:
@@ -239,7 +241,7 @@ def _configuration(route: Route, folder: Path) -> str:
         f"key = {folder / KEY}",
         f"CAfile = {folder / AUTHORITY}",
         "verifyChain = yes",
-        f"checkHost = {route.peer}",
+        *(f"checkHost = {peer}" for peer in (route.peer, *route.other_peers)),
         "sslVersionMin = TLSv1.3",
         # The fastest on processors with AES instructions.
         "ciphersuites = TLS_AES_128_GCM_SHA256",

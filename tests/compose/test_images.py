@@ -16,7 +16,8 @@ from psfleet import __version__
 from psfleet.errors import BadJobError
 from psfleet.job.job import parse_job
 from psfleet.manifests.container import CONTROL_PORT, USER
-from psfleet.service.settings import INDEX, JOB, MEMORY, PS, RUN
+from psfleet.service.library_variables import MEMORY
+from psfleet.service.settings import INDEX, JOB, PS, RUN
 
 BOTH = pytest.mark.parametrize("image", [PS_IMAGE, WORKER_IMAGE])
 MAX_BYTES = 1_350_000_000

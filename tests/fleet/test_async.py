@@ -36,6 +36,7 @@ def ps_addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]
         yield addresses
 
 
+@pytest.mark.extended
 def test_gradients_that_are_stale_are_dropped_and_counted(ps_addresses: list[str], tmp_path: Path) -> None:
     """Both workers begin on the same weights, so with bound 0 the ps has to drop one of their first gradients."""
     workers, num_ps = 2, 2
@@ -52,6 +53,7 @@ def test_gradients_that_are_stale_are_dropped_and_counted(ps_addresses: list[str
     assert set(report.gradients.per_worker) == {str(worker) for worker in range(workers)}
 
 
+@pytest.mark.extended
 def test_the_first_steps_are_the_chiefs_alone_and_later_every_worker_counts(
     ps_addresses: list[str], tmp_path: Path
 ) -> None:
@@ -87,6 +89,7 @@ def test_the_first_steps_are_the_chiefs_alone_and_later_every_worker_counts(
         np.testing.assert_allclose(value, expected[name], rtol=0, atol=MAX_DIFFERENCE, err_msg=name)
 
 
+@pytest.mark.extended
 def test_a_plateau_schedule_reduces_the_rate_from_one_step_on_at_every_ps(
     ps_addresses: list[str], tmp_path: Path
 ) -> None:

@@ -74,6 +74,7 @@ def check_refusal(folder: Path, code: int, *expected: str) -> None:
     assert files(folder) == before
 
 
+@pytest.mark.extended
 def test_a_model_of_another_shape_than_the_checkpoint_is_refused(folder: Path) -> None:
     """The message names the tensor and both shapes."""
     program = folder / "program.py"

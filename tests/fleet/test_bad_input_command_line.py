@@ -73,7 +73,7 @@ BAD_FIELDS: list[tuple[str, int, tuple[str, ...]]] = [
     ("fleet.ps_addresses=[nowhere]", 78, ("ps_addresses has 'nowhere'", "host:port")),
     ('fleet.ps_addresses=["a:1","b:1"]', 78, ("ps_addresses has 2 entries", "as many as ps = 1")),
     ("update.quorum=4", 78, ("update.quorum is 4", "at most fleet.workers + fleet.spares = 3")),
-    ("update.mode=lockstep", 78, ("update.mode is 'lockstep'", "'sync' or 'async'")),
+    ("update.mode=lockstep", 78, ("update.mode is 'lockstep'", "'sync', 'averaging', 'ssp' or 'async'")),
     ("update.warmup_steps=3", 78, ("update.warmup_steps is 3", "expected 0 in mode sync")),
     ("program=program.build", 78, ("program is 'program.build'", "match pattern")),
     ("name=Le Net", 78, ("name is 'Le Net'", "match pattern")),
@@ -111,6 +111,7 @@ BAD_COMMANDS: list[tuple[str, int, tuple[str, ...]]] = [
     ("clusterspec job.yaml --task ps", 64, ("--task 'ps'", "expected one of ps:0 to ps:0")),
     ("clusterspec job.yaml --task ps:-1", 64, ("--task 'ps:-1'", "expected one of ps:0 to ps:0")),
     ("clusterspec job.yaml --task chief:0", 64, ("--task 'chief:0'", "expected one of ps:0")),
+    ("weights folder", 64, ("expected either --out FILE", "or --set FILE")),
     ("weights folder --out w.npz", 64, ("--out w.npz", ".safetensors, .weights.h5 or .keras")),
     ("weights folder --out no/w.safetensors", 64, ("--out no/w.safetensors", "a folder that exists")),
     ("weights none --out w.safetensors", 64, ("none: no checkpoint there",)),
@@ -130,7 +131,7 @@ def test_a_bad_command_is_refused(
     check(folder, psfleet, tuple(command.split()), code, *expected)
 
 
-MISUSE = ["launch job.yaml", "train", "train job.yaml --outt x", "train a.yaml b.yaml", "weights folder", "reset run"]
+MISUSE = ["launch job.yaml", "train", "train job.yaml --outt x", "train a.yaml b.yaml", "weights", "reset run"]
 
 
 @pytest.mark.parametrize("command", MISUSE)

@@ -62,6 +62,7 @@ def test_validate_prints_one_line(
     assert line.startswith(expected)
 
 
+@pytest.mark.extended
 def test_validate_gives_up_a_data_set_that_gives_nothing(tmp_path: Path) -> None:
     """As users run it: the process that checks the program still waits for the data when it has its verdict."""
     deadlines = {"first_batch_secs": STALL_SECS, "stall_secs": STALL_SECS}

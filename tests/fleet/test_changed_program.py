@@ -42,6 +42,7 @@ def data(shard, shards):
 """Worker 1 changes the program once there is a checkpoint, and is killed."""
 
 
+@pytest.mark.extended
 def test_a_worker_with_a_changed_program_ends_the_run_which_then_resumes_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,6 +113,8 @@ def test_a_cut_that_stops_brings_the_target_nearer(client: PsClient, tmp_path: P
     assert client.describe().final_step == 50, "the target was nearer"
     assert client.schedule_checkpoint(1, 10, stop=True).accepted
     assert client.describe().final_step == 10
+    assert client.schedule_checkpoint(1, 20, stop=True).accepted
+    assert client.describe().final_step == 20, "another ps has refused the stop before"
 
 
 def test_resetting_one_run_leaves_the_shard_of_another(shared: Service, client: PsClient, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ def loss(tensors: dict[str, np.ndarray]) -> float:
     return float(np.mean(np.square(guess - y)))
 
 
+@pytest.mark.extended
 def test_a_run_that_stops_early_is_done_and_keeps_its_best_checkpoint(tmp_path: Path) -> None:
     """In async mode, where no worker has the weights of a checkpoint; the chief is killed after its decision."""
     with training(tmp_path, update={"mode": "async"}, **SECTIONS) as fleet:

@@ -1,4 +1,4 @@
-"""A fleet without a spare trains on while its chief evaluates, and stops although an evaluation never ends."""
+"""A fleet whose chief is its only worker trains on while it evaluates, and stops although an evaluation never ends."""
 
 from __future__ import annotations
 
@@ -6,21 +6,26 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.local_fleet import END_SECS, START_SECS, training
 
 from psfleet import errors
 
 
+@pytest.mark.extended
 def test_an_evaluation_that_is_held_does_not_stop_the_fleet(tmp_path: Path) -> None:
     """It ends many steps later, with the metrics of its own step, and those that were due meanwhile follow.
 
     The job's callback receives all of them.
     """
-    programs, callbacks = ("paced_program", "recording_callback"), ["recording_callback:Recording"]
-    evaluate, checkpoint = {"every_steps": 10}, {"every_steps": 60}
-    with training(
-        tmp_path, programs=programs, train={"steps": 120}, evaluate=evaluate, checkpoint=checkpoint, callbacks=callbacks
-    ) as fleet:
+    sections: dict[str, Any] = {
+        "fleet": {"workers": 1},
+        "train": {"steps": 120},
+        "evaluate": {"every_steps": 10},
+        "checkpoint": {"every_steps": 60},
+        "callbacks": ["recording_callback:Recording"],
+    }
+    with training(tmp_path, programs=("paced_program", "recording_callback"), **sections) as fleet:
         fleet.wait_for_step(1)
         fleet.gates.hold("evaluation")
         fleet.wait_for_step(fleet.step() + 30)

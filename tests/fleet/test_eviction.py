@@ -65,6 +65,7 @@ def wait_for_step(ps: Service, step: int) -> pb.ShardState:
     return wait_until(partial(state, ps), START_SECS, f"step {step}", done=lambda found: found.step >= step)
 
 
+@pytest.mark.extended
 def test_a_chief_that_is_evicted_stops_nobody_and_one_that_is_interrupted_saves_and_ends_the_run(
     fleet: Processes, tmp_path: Path
 ) -> None:

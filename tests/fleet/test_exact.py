@@ -1,7 +1,9 @@
 """Sync mode gives the weights of one process that averages the same gradients: 100 steps, within 1e-5 in float32.
 
 Six runs meet every pair of front end and optimizer, and of front end and number of ps. They share three standing ps.
-One run of each front end makes all the steps; a difference in the other runs shows in fewer.
+One run of each front end makes all the steps; a difference in the other runs shows in fewer. Averages are of two
+workers on one ps, and of three on two. What a worker and a ps exchange does not depend on the other workers, so the
+other runs have one.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from support.losses import lost_peers
 from support.numpy_optimizers import rule
 from support.programs import exact_graph_program, exact_keras_program
 from support.replay import KerasReplica, Weights, perceptron_gradient, replay
+from support.rows import first_rows
 from support.standing_ps import standing_ps
 
 import psfleet
@@ -71,11 +74,11 @@ class Case:
 
 CASES = [
     Case("graph", "sgd", 1, 2, STEPS),
-    Case("graph", "adam", 2, 3),
-    Case("graph", "momentum", 3, 2),
     Case("keras", "momentum", 1, 2, STEPS),
-    Case("keras", "sgd", 2, 2),
-    Case("keras", "adam", 3, 2),
+    Case("graph", "adam", 2, 3),
+    Case("graph", "momentum", 3, 1),
+    Case("keras", "sgd", 2, 1),
+    Case("keras", "adam", 3, 1),
 ]
 
 
@@ -85,7 +88,7 @@ def ps_addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]
         yield addresses
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("case", first_rows(CASES), ids=str)
 def test_the_weights_are_those_of_one_process_that_averages_the_same_gradients(
     case: Case, ps_addresses: list[str], tmp_path: Path
 ) -> None:
@@ -105,8 +108,9 @@ def test_the_weights_are_those_of_one_process_that_averages_the_same_gradients(
         check_equal_shards(case, report, tmp_path)
 
 
+@pytest.mark.extended
 def test_bfloat16_on_the_wire_leads_near_the_weights_of_float32(ps_addresses: list[str], tmp_path: Path) -> None:
-    case = Case("graph", "momentum", 1, 2)
+    case = Case("graph", "momentum", 1, 1)
     trained(case, ps_addresses, tmp_path, wire="bfloat16")
     expected, initial = replayed(case), initial_weights(case)
     difference, moved = distance(weights_of(tmp_path, case.steps), expected), distance(expected, initial)

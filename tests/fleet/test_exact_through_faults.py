@@ -44,7 +44,7 @@ PLATEAU: dict[str, Any] = {
 FAULTS_IN_A_RUN = 2
 
 
-@pytest.mark.parametrize(("front_end", "num_ps"), [("graph", 2), ("keras", 1)])
+@pytest.mark.parametrize(("front_end", "num_ps"), [("graph", 2), pytest.param("keras", 1, marks=pytest.mark.extended)])
 def test_whatever_is_killed_or_stopped_the_weights_are_those_of_a_run_without_a_fault(
     front_end: str, num_ps: int, tmp_path: Path
 ) -> None:

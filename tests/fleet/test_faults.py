@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.local_fleet import START_SECS, Fleet, processes, training
 
-from psfleet.report.schema import Event, Report
+from psfleet.report.schema import Event, EventLog
 
 NOTICE_SECS = 5.0
 """Until every worker has noticed that a ps is gone: 0.1 on an idle machine; a keepalive would take 15."""
@@ -20,31 +20,36 @@ BEAT_STEPS = 50
 """Steps that pass, at the pace of these tests, until the chief has surely seen a part and committed it."""
 TWICE_SECS = 1.0
 """In which a worker that is back in a step would surely have pushed its gradient again."""
-DIE_SECS = 15.0
-"""Until the children of a killed launcher are gone."""
 
 
-def test_a_killed_ps_costs_the_steps_since_the_last_checkpoint(tmp_path: Path) -> None:
-    with training(tmp_path, fleet={"ps": 2}, train={"steps": 120}, checkpoint={"every_steps": 10, "keep": 2}) as fleet:
-        fleet.wait_for(lambda: len(fleet.entries("checkpoint")) >= 2, START_SECS, "two checkpoints")
-        report, event = killed_ps(fleet, index=1)
-        saved = [entry["step"] for entry in fleet.entries("checkpoint") if entry["time"] < event.time]
-        assert event.steps_lost - (last_step_before(fleet) - saved[-1]) in (0, 1), "the ps that lived was a step ahead"
-        assert event.steps_lost <= 10 + BEAT_STEPS
-        resumed = next(entry for entry in fleet.entries("progress") if entry["generation"] == 2)
-        assert saved[-1] < resumed["step"] <= saved[-1] + BEAT_STEPS
-        made = fleet.steps - saved[-1]
-        assert [(ps.used, ps.dropped) for ps in report.gradients.per_ps] == [(2 * made, 0)] * 2
-        assert report.gradients.since_step == saved[-1]
-        assert f"{2 * made} used, 0 dropped since step {saved[-1]}" in fleet.screen.read_text()
-
-
-def test_a_ps_that_is_killed_before_the_first_checkpoint_costs_all_steps(tmp_path: Path) -> None:
-    with training(tmp_path, fleet={"workers": 1}, train={"steps": 80}) as fleet:
+def test_a_killed_ps_costs_the_steps_since_the_last_checkpoint_and_a_chief_in_the_final_evaluation_none(
+    tmp_path: Path,
+) -> None:
+    """One ps is killed before the first checkpoint, the other after it, and the chief when no ps is left."""
+    with training(tmp_path, fleet={"ps": 2}, train={"steps": 120}, checkpoint={"every_steps": 40}) as fleet:
         fleet.wait_for_step(10)
-        report, event = killed_ps(fleet, index=0, workers=1)
-        assert event.steps_lost == last_step_before(fleet) > 0
-        assert (report.gradients.used, report.gradients.since_step) == (fleet.steps, 0)
+        before_any, step = killed_ps(fleet, index=0)
+        assert before_any.steps_lost - step in (0, 1), "the ps that lived was a step ahead"
+        fleet.wait_for(lambda: fleet.entries("checkpoint"), START_SECS, "a checkpoint")
+        after_one, step = killed_ps(fleet, index=1)
+        saved = max(entry["step"] for entry in fleet.entries("checkpoint") if entry["time"] < after_one.time)
+        assert after_one.steps_lost - (step - saved) in (0, 1), "the ps that lived was a step ahead"
+        assert after_one.steps_lost <= 40 + BEAT_STEPS
+        resumed = next(entry for entry in fleet.entries("progress") if entry["generation"] == 3)
+        assert 0 < saved < resumed["step"] <= saved + BEAT_STEPS
+        fleet.gates.hold("evaluation")
+        fleet.gates.hurry()
+        killed_chief(fleet)
+        report = fleet.report()
+    assert (report.status, report.final_step, report.generation, report.restarts) == ("done", fleet.steps, 3, 3)
+    assert report.events[:2] == [before_any, after_one]
+    assert [(event.role, event.kind, event.steps_lost) for event in report.events[2:]] == [("chief", "restarted", 0)]
+    assert report.eval.keys() == {"loss"}
+    # As the chief that was killed has counted them.
+    made = fleet.steps - saved
+    assert [(ps.used, ps.dropped) for ps in report.gradients.per_ps] == [(2 * made, 0)] * 2
+    assert report.gradients.since_step == saved
+    assert f"{2 * made} used, 0 dropped since step {saved}" in fleet.screen.read_text()
 
 
 def test_a_step_waits_for_a_worker_and_a_killed_worker_and_a_killed_chief_cost_no_step(tmp_path: Path) -> None:
@@ -80,26 +85,6 @@ def test_a_step_waits_for_a_worker_and_a_killed_worker_and_a_killed_chief_cost_n
         assert report.gradients.dropped <= 1, "the gradient that the chief had under way may be pushed twice"
 
 
-def test_a_chief_that_is_killed_in_the_final_evaluation_is_replaced_without_any_ps(tmp_path: Path) -> None:
-    with training(tmp_path, fleet={"workers": 1}, train={"steps": 30}) as fleet:
-        fleet.wait_for_step(1)
-        fleet.gates.hold("evaluation")
-        fleet.gates.hurry()
-        fleet.wait_for(lambda: fleet.entries("verified"), START_SECS, "the final step to be saved and verified")
-        fleet.wait_for(lambda: fleet.pid("ps", 0) is None, START_SECS, "the ps to end")
-        fleet.kill("worker", 0)
-        fleet.wait_for(
-            lambda: len(fleet.entries("verified")) > 1, START_SECS, "the next chief to find that it is saved"
-        )
-        fleet.gates.release("evaluation")
-        assert fleet.end() == 0, fleet.tails()
-        report = fleet.report()
-        assert (report.status, report.final_step, report.generation) == ("done", fleet.steps, 1)
-        assert report.eval.keys() == {"loss"}
-        assert report.gradients.used == fleet.steps, "as the chief that was killed has counted them"
-        assert [(event.role, event.kind) for event in report.events] == [("chief", "restarted")]
-
-
 def test_in_async_mode_a_killed_worker_costs_no_step_and_every_push_wakes_its_worker(tmp_path: Path) -> None:
     with training(tmp_path, update={"mode": "async"}, train={"steps": 200}) as fleet:
         fleet.wait_for_step(20)
@@ -116,13 +101,12 @@ def test_in_async_mode_a_killed_worker_costs_no_step_and_every_push_wakes_its_wo
         assert not [*fleet.entries("lost_peer"), *fleet.entries("lost_peer", index=1)]
 
 
-@pytest.mark.parametrize(("step", "secs"), [(0, START_SECS), (1, DIE_SECS)], ids=["at the start", "in training"])
-def test_nothing_outlives_a_killed_launcher(tmp_path: Path, step: int, secs: float) -> None:
-    with training(tmp_path, fleet={"workers": 1}, train={"steps": 10_000}) as fleet:
+def test_nothing_outlives_a_launcher_that_is_killed_while_its_fleet_starts(tmp_path: Path) -> None:
+    """One that is killed in training is in test_ports.py."""
+    with training(tmp_path, fleet={"workers": 1}) as fleet:
         fleet.wait_for(lambda: len(processes(fleet.out)) == 2, START_SECS, "two processes")
-        fleet.wait_for_step(step)
         fleet.launcher.send_signal(signal.SIGKILL)
-        fleet.wait_for(lambda: not processes(fleet.out), secs, "the processes of a dead launcher to end")
+        fleet.wait_for(lambda: not processes(fleet.out), START_SECS, "the processes of a dead launcher to end")
 
 
 def test_with_a_spare_no_step_waits_for_a_worker_that_is_held(tmp_path: Path) -> None:
@@ -159,27 +143,43 @@ def slow_step(fleet: Fleet, who: str) -> dict[str, Any] | None:
     return next((entry for entry in found if entry["message"] == f"step {entry['step']} waits for {who}"), None)
 
 
-def killed_ps(fleet: Fleet, index: int, workers: int = 2) -> tuple[Report, Event]:
-    """Kills a ps and waits for the end of the run; its report and event, after checking what holds at any time."""
+def killed_ps(fleet: Fleet, index: int) -> tuple[Event, int]:
+    """Kills a ps and waits until the fleet trains again; its event, and the step at which the chief lost the ps.
+
+    Checks what holds at any time.
+    """
+    losses = [partial(fleet.entries, "lost_peer", index=worker) for worker in (0, 1)]
+    seen = [len(of_worker()) for of_worker in losses]
+    events = EventLog(fleet.out / EventLog.FILE_NAME)
+    before, generation = len(events.read()), fleet.entries("progress")[-1]["generation"]
     killed = fleet.kill("ps", index)
-    for worker in range(workers):
-        fleet.wait_for(partial(fleet.entries, "lost_peer", index=worker), START_SECS, f"worker {worker} to notice")
-        first = fleet.entries("lost_peer", index=worker)[0]
+    for worker, of_worker in enumerate(losses):
+        fleet.wait_for(partial(has_more, of_worker, seen[worker]), START_SECS, f"worker {worker} to notice")
+        first = of_worker()[seen[worker]]
         assert first["time"] - killed < NOTICE_SECS, f"worker {worker} noticed after {first['time'] - killed:.2f} s"
         assert "===" not in first["message"], "the reason, not the frame that TensorFlow draws around it"
-    fleet.wait_for(lambda: fleet.entries("restarted"), START_SECS, "the ps to be restarted")
-    fleet.gates.hurry()
-    report = fleet.done()
-    assert (report.restarts, report.generation, len(report.events)) == (1, 2, 1)
-    event = report.events[0]
+    fleet.wait_for(
+        lambda: fleet.entries("progress")[-1]["generation"] > generation, START_SECS, "a step of the next generation"
+    )
+    [event] = events.read()[before:]
     assert (event.role, event.index, event.kind) == ("ps", index, "restarted")
     assert "SIGKILL" in event.cause
-    return report, event
+    return event, losses[0]()[seen[0]]["step"]
 
 
-def last_step_before(fleet: Fleet) -> int:
-    """The step at which the chief was when it lost the ps."""
-    return int(fleet.entries("lost_peer")[0]["step"])
+def has_more(entries: Callable[[], list[dict[str, Any]]], count: int) -> bool:
+    """Whether there are more entries than so many."""
+    return len(entries()) > count
+
+
+def killed_chief(fleet: Fleet) -> None:
+    """Kills the chief in the final evaluation, which is held; waits for the end of the run."""
+    fleet.wait_for(lambda: fleet.entries("verified"), START_SECS, "the final step to be saved and verified")
+    fleet.wait_for(lambda: fleet.pid("ps", 0) is None, START_SECS, "the ps to end")
+    fleet.kill("worker", 0)
+    fleet.wait_for(lambda: len(fleet.entries("verified")) > 1, START_SECS, "the next chief to find that it is saved")
+    fleet.gates.release("evaluation")
+    assert fleet.end() == 0, fleet.tails()
 
 
 def waiting_secs(fleet: Fleet, back: int) -> float:

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from support.control_calls import beat, join
 from support.local_fleet import JOB, PROGRAM
 from support.service_process import START_SECS, Service, running
@@ -30,6 +31,7 @@ STEPS = 100
 STEP_SECS = 0.05
 
 
+@pytest.mark.extended
 def test_a_frozen_worker_and_an_older_chief_end_and_the_run_is_done(tmp_path: Path) -> None:
     """A newcomer gets the index of the frozen worker; a second chief replaces the first."""
     with ExitStack() as stack:

@@ -40,6 +40,7 @@ def shown() -> list[tuple[str, list[str]]]:
     return found
 
 
+@pytest.mark.extended
 def test_the_page_is_as_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, psfleet_here: Psfleet) -> None:
     monkeypatch.chdir(tmp_path)
     for block in PAGE.blocks():

@@ -39,6 +39,7 @@ def build():
 """
 
 
+@pytest.mark.extended
 def test_weights_metrics_accumulation_and_tables_work_in_a_fleet_that_is_resumed(tmp_path: Path) -> None:
     (tmp_path / "words_program.py").write_text(PROGRAM)
     out = tmp_path / "run"
@@ -53,7 +54,8 @@ def test_weights_metrics_accumulation_and_tables_work_in_a_fleet_that_is_resumed
     }
     first = psfleet.train(job, out=out, program_folder=tmp_path)
     assert (first.status, first.final_step, first.gradients.used) == ("done", 4, 8), first.error
-    resumed = psfleet.train({**job, "train": {**job["train"], "steps": 8}}, out=out, program_folder=tmp_path)
+    more = {"fleet": {"ps": 1, "workers": 1}, "train": {**job["train"], "steps": 8}}
+    resumed = psfleet.train({**job, **more}, out=out, program_folder=tmp_path)
     assert (resumed.status, resumed.final_step) == ("done", 8), resumed.error
     assert resumed.eval["accuracy"] == 1.0, "examples of weight 0 count"
     checkpoint = newest(out / "checkpoints")
@@ -68,6 +70,7 @@ def test_weights_metrics_accumulation_and_tables_work_in_a_fleet_that_is_resumed
     assert "Evaluation and training: accuracy by step" in (out / "report.html").read_text()
 
 
+@pytest.mark.extended
 def test_a_worker_with_another_vocabulary_ends_the_run(tmp_path: Path) -> None:
     """As of a program that adapts its lookup layer to its shard of the data."""
     own = PROGRAM.replace('vocabulary=["a", "b", "c"]', 'vocabulary=["a", "b", "c" if SHARD == [0] else "d"]')

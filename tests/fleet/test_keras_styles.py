@@ -29,6 +29,8 @@ TESTS = Path(__file__).parents[1]
 
 STEPS = 4
 BATCH = 3
+QUICK = ("normalized",)
+"""Styles whose rows `make test` runs."""
 TWO_PS = ("mobile_net_v2", "dictionaries")
 """Styles that train on two ps: how a model is cut does not depend on its style."""
 KEPT = {
@@ -54,7 +56,10 @@ def ps_addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]
         yield addresses
 
 
-@pytest.mark.parametrize("style", PROGRAMS)
+@pytest.mark.parametrize(
+    "style",
+    [style if style in QUICK else pytest.param(style, marks=pytest.mark.extended) for style in PROGRAMS],
+)
 def test_a_model_of_any_style_trains_on_a_fleet(style: str, ps_addresses: list[str], tmp_path: Path) -> None:
     num_ps = 2 if style in TWO_PS else 1
     job = {

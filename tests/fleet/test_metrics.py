@@ -143,6 +143,7 @@ def names_in(samples: Samples) -> set[str]:
     return {next((name.removesuffix(end) for end in ends if name.endswith(end)), name) for name in names}
 
 
+@pytest.mark.extended
 def test_the_counters_of_a_run_equal_its_report_and_never_fall(tmp_path: Path) -> None:
     """A made-up worker that never leaves its session keeps the ps until the last counts can be read."""
     sections = {"train": {"steps": 75, "batch_size": 1, "seed": 7}, "checkpoint": {"every_steps": 25}}
@@ -203,6 +204,7 @@ def assert_never_falling(scrapes: list[Samples]) -> None:
         assert not {key: values for key, values in fallen.items() if key[0].endswith(rising)}
 
 
+@pytest.mark.extended
 def test_waiting_shows_at_the_barrier_of_the_others_and_a_lost_ps_as_a_restart_and_a_recovery(tmp_path: Path) -> None:
     sections = {"train": {"steps": 100_000, "batch_size": 1, "seed": 7}, "checkpoint": {"every_steps": 50}}
     with ExitStack() as stack, fleet(tmp_path, stack, spares=0, **sections) as measured:

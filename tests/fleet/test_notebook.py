@@ -66,6 +66,7 @@ def run(kernel: BlockingKernelClient, cell: str) -> list[dict[str, Any]]:
     return outputs
 
 
+@pytest.mark.extended
 def test_a_function_of_a_cell_is_trained_and_its_report_is_shown(kernel: BlockingKernelClient, tmp_path: Path) -> None:
     run(kernel, DEFINITIONS)
     shown = json.dumps(run(kernel, TRAIN))

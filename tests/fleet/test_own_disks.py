@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from support.control_calls import JOB
 from support.local_fleet import PROGRAM
 from support.numpy_optimizers import rule
@@ -95,6 +96,7 @@ def kill(service: Service) -> None:
     service.process.wait()
 
 
+@pytest.mark.extended
 def test_through_a_lost_ps_a_chief_killed_while_it_saves_and_a_resume_on_other_ps(tmp_path: Path) -> None:
     (tmp_path / "gates").mkdir()
     (tmp_path / "gates" / "pace").touch()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,9 @@ from psfleet.addresses import Address
 from psfleet.processes.ports import free_addresses
 from psfleet.tf.server import boot
 from psfleet.tls.listeners import LISTEN, LOOPBACK_HOSTS, is_on_loopback_alone
+
+DIE_SECS = 15.0
+"""Until the children of a killed launcher are gone."""
 
 
 def listening(pid: int) -> dict[int, str]:
@@ -29,7 +33,8 @@ def listening(pid: int) -> dict[int, str]:
     return found
 
 
-def test_every_port_of_a_local_fleet_is_on_loopback(tmp_path: Path) -> None:
+def test_every_port_of_a_local_fleet_is_on_loopback_and_nothing_outlives_a_killed_launcher(tmp_path: Path) -> None:
+    """A launcher that is killed while its fleet starts is in test_faults.py."""
     with training(tmp_path, fleet={"workers": 1}) as fleet:
         fleet.wait_for_step(1)
         by_process = {pid: listening(pid) for pid in processes(fleet.out)}
@@ -38,8 +43,8 @@ def test_every_port_of_a_local_fleet_is_on_loopback(tmp_path: Path) -> None:
         for pid in services:
             assert len(by_process[pid]) >= 2, "TensorFlow's port and the control plane's"
         assert {host for ports in by_process.values() for host in ports.values()} <= LOOPBACK_HOSTS
-        fleet.gates.hurry()
-        fleet.done()
+        fleet.launcher.send_signal(signal.SIGKILL)
+        fleet.wait_for(lambda: not processes(fleet.out), DIE_SECS, "the processes of a dead launcher to end")
 
 
 @pytest.mark.parametrize(("host", "closed"), [("127.0.0.1", True), ("localhost", True), ("0.0.0.0", False)])

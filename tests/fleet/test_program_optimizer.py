@@ -29,6 +29,7 @@ def ps_addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]
         yield addresses
 
 
+@pytest.mark.extended
 def test_fifty_steps_with_an_optimizer_of_the_program_are_those_of_keras(
     ps_addresses: list[str], tmp_path: Path
 ) -> None:

@@ -53,8 +53,8 @@ def new_session(step_secs: float, own: Address, ps: Address) -> WorkerSession:
     """A session that needs the ps."""
     graph = tf.Graph()
     with graph.as_default():
-        initializer = tf.no_op()
-    step: Any = SimpleNamespace(graph=graph, initializer=initializer, worker_job="worker")
+        initializer, shard_steps = tf.no_op(), tf.zeros([1, 2], tf.int64)
+    step: Any = SimpleNamespace(graph=graph, initializer=initializer, shard_steps=shard_steps, worker_job="worker")
     return WorkerSession(step, job(step_secs), [ps], own, 0)
 
 

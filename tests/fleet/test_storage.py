@@ -19,6 +19,7 @@ from psfleet.job.job import parse_job
 from psfleet.report.schema import EventLog
 
 
+@pytest.mark.extended
 def test_a_run_whose_checkpoints_were_deleted_ends_when_a_ps_dies(tmp_path: Path) -> None:
     with training(tmp_path, fleet={"workers": 1}, train={"steps": 2000}, checkpoint={"every_secs": 600}) as fleet:
         fleet.wait_for_step(10)
@@ -65,6 +66,7 @@ def small_disk(folder: Path) -> Iterator[SmallDisk]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@pytest.mark.extended
 def test_a_run_survives_a_full_disk_and_keeps_its_last_step_until_there_is_space(tmp_path: Path) -> None:
     """Every part of the run is refused from step 20 on, that of the final step included."""
     checkpoint = {"every_steps": 10, "keep": 2}
@@ -92,6 +94,7 @@ def test_a_run_survives_a_full_disk_and_keeps_its_last_step_until_there_is_space
         assert all("No space left on device" in event.cause for event in report.events)
 
 
+@pytest.mark.extended
 def test_a_disk_that_never_gives_the_checkpoint_ends_every_process_with_75_and_is_named(tmp_path: Path) -> None:
     """The manifest is a pipe that nobody writes to: its reader waits, as for a file server that is gone."""
     (tmp_path / "program.py").write_text(PRELUDE)

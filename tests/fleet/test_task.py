@@ -81,6 +81,7 @@ def test_a_fleet_trains_by_tf_config_and_saves_at_sigterm(folder: Path) -> None:
     assert newest.step == report.final_step > 0
 
 
+@pytest.mark.extended
 def test_a_fleet_trains_on_two_hosts(folder: Path) -> None:
     """The ps and the chief on one, the other worker on the second; with TLS where stunnel4 is installed.
 

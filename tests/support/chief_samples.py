@@ -41,6 +41,7 @@ class Ps:
         signals: Of each request.
         configured: The checkpoint folder of each Configure.
         reductions: Of the learning rate, as in the newest Configure.
+        hold_at: As in the newest Configure.
     """
 
     def __init__(self, *states: pb.ShardState) -> None:
@@ -50,6 +51,7 @@ class Ps:
         self.signals: list[int] = []
         self.configured: list[str] = []
         self.reductions: list[int] = []
+        self.hold_at: int | None = None
 
     def describe(self) -> pb.ShardState:
         """See PsClient."""
@@ -63,9 +65,12 @@ class Ps:
         self.signals.append(signal_number)
         return pb.ScheduleCheckpointReply(accepted=self.accepts(step), step=self.states[0].step)
 
-    def configure(self, *, checkpoint_folder: str, reductions: Sequence[int] = (), **_: Any) -> pb.ShardState:
+    def configure(
+        self, *, checkpoint_folder: str, reductions: Sequence[int] = (), hold_at: int | None = None, **_: Any
+    ) -> pb.ShardState:
         """See PsClient."""
         self.configured.append(checkpoint_folder)
+        self.hold_at = hold_at
         self.reductions = list(reductions)
         return self.states[0]
 

@@ -20,13 +20,15 @@ from psfleet.addresses import Address
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.errors import LostPeerError
 from psfleet.job.job import Job, parse_job
+from psfleet.job.update import Update
 from psfleet.layout import Layout, Tables, TensorSpec
 from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
 from psfleet.tf import ShardVariables, container_name
 from psfleet.tf.server import boot
 from worker_service.frontends.interface import FrontEnd, TrainingGraph
-from worker_service.session import SessionStart, WorkerSession
+from worker_service.session import WorkerSession
+from worker_service.session_start import SessionStart
 from worker_service.step import StepGraph
 
 RUN = "fleet"
@@ -200,7 +202,10 @@ def _content(layout: Layout, shard: int, values: Mapping[str, np.ndarray]) -> Sh
 
 
 def _layout(job: Job, front_end: FrontEnd) -> Layout:
-    return Layout.plan(front_end.parameters, front_end.state, front_end.frozen, job.fleet.ps, BUCKET_BYTES)
+    """In buckets as small as possible, unless the job has another size than the default."""
+    own = job.update.bucket_bytes
+    num_bytes = BUCKET_BYTES if own == Update().bucket_bytes else own
+    return Layout.plan(front_end.parameters, front_end.state, front_end.frozen, job.fleet.ps, num_bytes)
 
 
 @functools.cache

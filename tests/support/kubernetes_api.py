@@ -16,6 +16,7 @@ Object = dict[str, Any]
 GROUPS = {
     "": {"configmaps": "ConfigMap", "events": "Event", "persistentvolumeclaims": "PersistentVolumeClaim", "pods": "Pod",
          "secrets": "Secret", "serviceaccounts": "ServiceAccount", "services": "Service"},
+    "apps": {"statefulsets": "StatefulSet"},
     "batch": {"jobs": "Job"},
     "networking.k8s.io": {"networkpolicies": "NetworkPolicy"},
     "policy": {"poddisruptionbudgets": "PodDisruptionBudget"},
@@ -26,8 +27,8 @@ VERSION = {"major": "1", "minor": "35", "gitVersion": "v1.35.0", "gitCommit": ""
 PATH = re.compile(
     r"/(?:api|apis/(?P<group>[^/]+))/v1/namespaces/(?P<namespace>[^/]+)/(?P<resource>[^/]+)(?P<rest>/.*)?"
 )
-RUN = ("jobs", "pods")
-"""Resources with a status."""
+STATUS: dict[str, Object] = {"jobs": {}, "pods": {}, "statefulsets": {"replicas": 0}}
+"""The first status of resources that have one."""
 CREATED = "2026-01-01T00:00:00Z"
 Asked = tuple[str, str, str]
 
@@ -73,7 +74,7 @@ class Api:
             name = name or body["metadata"]["name"]
             new = {
                 "metadata": {"uid": "u", "creationTimestamp": CREATED},
-                **({"status": {}} if resource in RUN else {}),
+                **({"status": STATUS[resource]} if resource in STATUS else {}),
             }
             merged = _merged(self.objects.get((resource, name), new), body)
             self.objects[resource, name] = merged
@@ -124,7 +125,7 @@ def serving(api: Api) -> Iterator[None]:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else None
             status, content = api.answer(self.command, self.path, body)
-            reply = json.dumps(content).encode()
+            reply = content if isinstance(content, bytes) else json.dumps(content).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(reply)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -51,6 +52,39 @@ def replay(
         rules = rules or {name: rule() for name in mean}
         trained = {name: rules[name](values[name], mean[name], rate(step)) for name in rules}
         values = trained | averaged([state for _, state in results])
+    return values
+
+
+def replay_rounds(
+    initial: Weights,
+    gradient: Gradient,
+    data: Batch,
+    *,
+    workers: int,
+    batch_size: int,
+    rounds: int,
+    local_steps: int,
+    rule: Callable[[], Rule],
+    rate: Callable[[int], float],
+) -> Weights:
+    """All tensors after some rounds of averaging mode; what the workers' rules remember is averaged, too."""
+    values = {name: value.astype(np.float64) for name, value in initial.items()}
+    rules: dict[str, Rule] = {}
+    for start in range(0, rounds * local_steps, local_steps):
+        ends, own_rules = [], [copy.deepcopy(rules) for _ in range(workers)]
+        for worker, own in enumerate(own_rules):
+            now = dict(values)
+            for step in range(start, start + local_steps):
+                trained, state = gradient(now, worker, batch(data, worker, workers, batch_size, step))
+                for name in trained:
+                    own.setdefault(name, rule())
+                now = {name: own[name](now[name], trained[name], rate(step)) for name in trained} | state
+            ends.append(now)
+        values = averaged(ends)
+        rules = own_rules[0]
+        for name, first in rules.items():
+            memories = [vars(own[name]) for own in own_rules]
+            vars(first).update({key: np.mean([memory[key] for memory in memories], axis=0) for key in memories[0]})
     return values
 
 

@@ -104,6 +104,9 @@ class ScriptedPlatform:
         """See `Platform`."""
         return ""
 
+    def check(self, request: Request) -> None:
+        """See `Platform`."""
+
     def apply(self, request: Request) -> None:
         """See `Platform`."""
         self.applied.append(request)

@@ -10,18 +10,27 @@ import ctypes
 import gc
 import importlib
 import os
+import re
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from psfleet.cli import main as command_line
 from psfleet.processes import fork_server
 from psfleet.service.process import die_with
 
 PR_SET_CHILD_SUBREAPER = 36
 """prctl(2): orphans below this process become its children, so that the leak check of `conftest` finds them."""
+
+
+MADV_COLLAPSE = 25
+"""madvise(2), from Linux 6.1 on: moves memory to huge pages now."""
+HUGE_PAGE = 1 << 21
+"""Bytes; on machines with pages of another size nothing is moved."""
 
 
 def main() -> None:
@@ -37,15 +46,36 @@ def main() -> None:
         os.rename(f"{path}.new", path)
         fork_server.preload(modules)
         preload_commands()
+        use_huge_pages()
         connection = accepted(listener)
     fork_server.run(connection)
 
 
 def preload_commands() -> None:
-    """Imports what each command `psfleet`, and each chief, would otherwise import again after its fork."""
-    for module in ("psfleet.cli.main", "tensorboard.summary"):
-        importlib.import_module(module)
+    """Prepares what each command `psfleet`, and each chief, would otherwise prepare again after its fork."""
+    importlib.import_module("tensorboard.summary")
+    command_line.command()
     gc.freeze()
+
+
+def use_huge_pages() -> None:
+    """Moves what was imported to huge pages, where Linux allows it: a fork then has fewer entries to copy.
+
+    Of 19 ms of CPU time that a fork and the end of its process take without anything between them, 9 are left. A test
+    session forks some hundred processes, most of them several times.
+    """
+    libc = ctypes.CDLL(None)
+    for address in huge_pages():
+        libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(HUGE_PAGE), MADV_COLLAPSE)
+
+
+def huge_pages() -> Iterator[int]:
+    """The addresses in this process's memory, other than that of files, at which a huge page has room."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        found = re.fullmatch(r"(\w+)-(\w+) rw-p \S+ \S+ 0(?: +\[heap\])? *", line)
+        if found:
+            start, end = (int(text, 16) for text in found.groups())
+            yield from range(-(-start // HUGE_PAGE) * HUGE_PAGE, end - HUGE_PAGE + 1, HUGE_PAGE)
 
 
 def accepted(listener: socket.socket) -> Connection:

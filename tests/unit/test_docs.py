@@ -106,15 +106,18 @@ def test_every_field_is_documented_with_its_description(name: str, model: type[B
 
 
 def test_the_example_job_is_valid_and_shows_every_section() -> None:
-    whole, asynchronous, watching, plateau = re.findall(
+    whole, asynchronous, averaging, ssp, watching, plateau, stored = re.findall(
         r"```yaml\n(.*?)```", (DOCS / "job-file.md").read_text(encoding="utf-8"), re.DOTALL
     )
     content = yaml.safe_load(whole)
     assert set(content) == set(Job.model_fields)
     assert parse_job(content).optimizer.learning_rate == 1e-3
     assert parse_job(content | yaml.safe_load(asynchronous)).update.stale.bound == 8
+    assert parse_job(content | yaml.safe_load(averaging)).update.round_steps == 10
+    assert parse_job(content | yaml.safe_load(ssp)).update.bound == 3
     assert set(monitored(parse_job(content | yaml.safe_load(watching)))) == {"evaluate.stop", "checkpoint.best"}
     assert set(monitored(parse_job(content | yaml.safe_load(plateau)))) == {"optimizer.schedule"}
+    assert parse_job(content | yaml.safe_load(stored)).checkpoint.store == "s3://models/team/digits"
 
 
 def test_tables_show_unions_bounds_and_defaults() -> None:

@@ -2,20 +2,39 @@
 
 from __future__ import annotations
 
+import logging
+
+import numpy as np
+
 from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import DONE, LostPeerError, PsfleetError
 from psfleet.report.schema import Report
 from worker_service.batches import Batches
+from worker_service.chief.commit_thread import CommitThread
 from worker_service.chief.components import ChiefComponents
 from worker_service.chief.fleet_status import FleetStatusLogger
+from worker_service.chief.last_checkpoint import LastStepMovedError
 from worker_service.chief.unbuilt_stop import is_unsaved
-from worker_service.fleet_state import TRAINING, States, is_complete, is_late, outcome_of, stop_error
+from worker_service.fleet_state import (
+    TRAINING,
+    States,
+    has_moved_end,
+    is_complete,
+    is_held,
+    is_late,
+    outcome_of,
+    stop_error,
+    trains_past,
+)
 from worker_service.frontends.interface import FrontEnd
 from worker_service.heartbeat import Heartbeat
 from worker_service.progress import TrainingProgress
 from worker_service.run_context import RunContext
 from worker_service.worker import Worker
+
+logger = logging.getLogger("psfleet.chief")
 
 
 class Chief(Worker):
@@ -37,6 +56,8 @@ class Chief(Worker):
         super().__init__(context, front_end, batches, heartbeat, progress, components.recorder)
         self._components = components
         self._status_logger = FleetStatusLogger(context.job, components.events)
+        is_beside = isinstance(context.checkpoints_root, StoreFolder)
+        self._commits = CommitThread(components.committer.update, context.incarnation, is_beside)
         self._final_states: States = []
         self._checkpoint: Checkpoint | None = None
         self.error: PsfleetError | None = None
@@ -68,19 +89,52 @@ class Chief(Worker):
             return result.generation
 
     def after_final_step(self, generation: int) -> None:
-        """Ends the run, unless a ps is lost before it has written its last part. See `Worker`."""
+        """Ends the run, unless it is held, a ps is lost before its last part is written, or one gets a later last step.
+
+        See `Worker`.
+        """
+        if not self._await_end(generation):
+            return
         finisher = self._components.finisher
         try:
-            checkpoint = finisher.commit_last(generation)
+            checkpoint = finisher.commit_last(
+                generation, lambda states: has_moved_end(states, generation, self._shards)
+            )
+        except LastStepMovedError as error:
+            logger.info("training on after step %d: %s", self._progress.step, error)
+            return
         except LostPeerError as error:
             self._handle_loss(error, progressed=False)
             return
         self._end(checkpoint, finisher.final_states(checkpoint.step))
 
+    def _await_end(self, generation: int) -> bool:
+        """Waits while the run is held; False if the fleet trains on, or starts another generation."""
+        states = self._context.fleet.describe()
+        newest = self._components.committer.newest
+        if newest is not None and newest.generation > generation:
+            return False
+        if None in states and self._components.holding.at is not None:
+            # Which of both it is, recovery finds out.
+            return False
+        if not is_held(states) and not trains_past(states, self._progress.step):
+            return True
+        super().after_final_step(generation)
+        return False
+
+    def is_passed(self, generation: int) -> bool:
+        """As in `Worker`; also if weights were set, or a stop has made the step of the hold the last one."""
+        newest = self._components.committer.newest
+        is_set = newest is not None and newest.generation > generation
+        return is_set or is_complete(self._heartbeat.states) or super().is_passed(generation)
+
     def train(self, generation: int) -> bool:
         """As `Worker.train`, unless the fleet has made the last step of a stop without this process."""
-        if self._context.stop.event.is_set() and is_late(self._states(), generation, step=-1):
-            return True
+        if self._context.stop.event.is_set():
+            states = self._states()
+            if is_late(states, generation, step=-1):
+                self._shards = np.array([(state.step, state.final_step) for state in states if state is not None])
+                return True
         return super().train(generation)
 
     def before_build(self) -> None:
@@ -148,5 +202,6 @@ class Chief(Worker):
         self._components.events.record_restarts(states)
         self._status_logger.update(states)
         self._components.recorder.worker_rates.update(states)
-        self._components.committer.update(states)
+        self._commits.update(states)
         self._components.recorder.monitor.reductions.update(states, self._context.fleet.ps)
+        self._components.holding.update(states, self._context.fleet.ps)

@@ -14,6 +14,7 @@ from worker_service.chief.callbacks import Callbacks
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.disk import Disk
 from worker_service.chief.events import Events
+from worker_service.chief.holding import Holding
 from worker_service.chief.monitor import Monitor
 from worker_service.chief.recorder import Recorder
 from worker_service.chief.recovery import Recovery
@@ -37,6 +38,7 @@ class ChiefComponents:
     events: Events
     storage: Storage
     attempt: Attempt
+    holding: Holding
     callbacks: Callbacks
 
 
@@ -66,7 +68,7 @@ def chief_components(
         "job": context.job.model_dump(mode="json"),
         "program_folder": str(settings.program_folder),
         PROGRAM_DIGEST: program,
-        "versions": versions(),
+        "versions": dict(versions()),
         "incarnation": context.incarnation,
     }
     events = Events(context.out, context.job, attempt.first_event, disk)
@@ -75,16 +77,18 @@ def chief_components(
     callbacks = Callbacks(load_callbacks(context.job), events, run_info(settings, context.job), context.job.callbacks)
     with disk.reading(context.out):
         monitor = Monitor(context.out, context.job, storage, callbacks)
+    holding = Holding(context.out, disk, context.job.update)
     recorder = Recorder(context.out, context.job, context.layout, evaluator, storage, monitor)
     committer = CheckpointCommitter(context, manifest_extra, storage, monitor)
     return ChiefComponents(
-        recovery=Recovery(context, front.initial_values, manifest_extra, events, monitor),
+        recovery=Recovery(context, front.initial_values, manifest_extra, events, monitor, holding),
         committer=committer,
         finisher=RunFinisher(context, recorder, committer, storage, attempt),
         recorder=recorder,
         events=events,
         storage=storage,
         attempt=attempt,
+        holding=holding,
         callbacks=callbacks,
     )
 

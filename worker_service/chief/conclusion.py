@@ -8,8 +8,10 @@ from collections.abc import Callable
 
 from psfleet.callbacks import Callback
 from psfleet.callbacks.loading import load_callbacks
+from psfleet.checkpoint.location import root_of
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.store import newest_from
+from psfleet.checkpoint.store_client import StoreError
 from psfleet.checkpoint.tensors import check_tensors
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import CALL_SECS
@@ -19,17 +21,17 @@ from psfleet.job.job import Job
 from psfleet.job.program import load_program
 from psfleet.layout import Layout
 from psfleet.report import html
-from psfleet.report.schema import EvaluationLog, Report
-from psfleet.run_folder import CHECKPOINTS
+from psfleet.report.schema import Report
 from psfleet.service.logs import log_service
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
 from worker_service.build_deadline import building
+from worker_service.chief import stored_report
 from worker_service.chief.callbacks import Callbacks
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.components import run_info
 from worker_service.chief.disk import Disk
-from worker_service.chief.early_stopping import final_step
+from worker_service.chief.early_stopping import final_step, recorded
 from worker_service.chief.events import Events
 from worker_service.chief.monitor import Monitor
 from worker_service.chief.recorder import Recorder
@@ -53,8 +55,13 @@ def saved_final_step(settings: Settings) -> Checkpoint | None:
     """
     if settings.job is None or settings.index != 0 or is_first(settings):
         return None
-    evaluations = EvaluationLog(settings.out / EvaluationLog.FILE_NAME).read()
-    return newest_from(settings.out / CHECKPOINTS, final_step(settings.job, evaluations))
+    evaluations = recorded(settings.out, settings.job)
+    try:
+        return newest_from(root_of(settings.out, settings.job), final_step(settings.job, evaluations))
+    except StoreError as error:
+        # The ps still know the run: this chief joins it, and waits for the store there.
+        logger.warning("whether the final step is saved is not known: %s", error)
+        return None
 
 
 def is_last(job: Job, checkpoint: Checkpoint, describe: Callable[[], States]) -> bool:
@@ -150,6 +157,7 @@ class _Conclusion:
         try:
             report = self._finisher(recorder, layout).resumed_report(self._checkpoint)
             self.storage.insist("the report", lambda: html.publish(report, self._settings.out))
+            stored_report.save(self._settings.out, self._job, self.storage)
             callbacks.end(report)
         except StoppedError:
             raise
@@ -183,6 +191,7 @@ class _Conclusion:
         report = self._finisher(recorder, layout).report([], self._checkpoint, error)
         with self.storage.writing("the report"):
             html.publish(report, self._settings.out)
+        stored_report.save(self._settings.out, self._job, self.storage)
         return report
 
     def _finisher(self, recorder: Recorder, layout: Layout) -> RunFinisher:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from psfleet.checkpoint.store_client import bytes_moved
+
 
 @dataclass
 class _Access:
@@ -45,8 +47,8 @@ class Disk:
         self._accesses: dict[int, _Access] = {}
 
     @contextmanager
-    def reading(self, path: Path) -> Iterator[None]:
-        """Context manager for a read of a file or folder."""
+    def reading(self, path: object) -> Iterator[None]:
+        """Context manager for a read of a file or folder, on a disk or in a store."""
         with self._access(f"a read of {path}"):
             yield
 
@@ -73,7 +75,8 @@ class Disk:
                 access.since = self._clock()
             access.num_bytes = num_bytes
             if self._clock() - access.since >= secs:
-                return f"the disk has not answered for {secs:g} s to {access.what}"
+                where = "store" if "://" in access.what else "disk"
+                return f"the {where} has not answered for {secs:g} s to {access.what}"
         return ""
 
 
@@ -86,4 +89,6 @@ def _bytes_moved(thread: int) -> int | None:
         lines = Path(f"/proc/self/task/{thread}/io").read_text(encoding="ascii").splitlines()
     except OSError:
         return None
-    return sum(int(line.partition(":")[2]) for line in lines if line.startswith(COUNTS))
+    counts = [int(line.partition(":")[2]) for line in lines if line.startswith(COUNTS)]
+    # The connections to a store belong to another thread.
+    return sum(counts, bytes_moved(thread))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from psfleet.job.job import Job
-from psfleet.job.monitored import Stop
-from psfleet.report.schema import Evaluation
+from psfleet.job.monitored import Stop, evaluations_decide
+from psfleet.report.schema import Evaluation, EvaluationLog
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,16 @@ class StopDecision:
 
     step: int
     reason: str
+
+
+def recorded(out: Path, job: Job) -> list[Evaluation]:
+    """The evaluations of a run folder in the order in which they were made.
+
+    Raises:
+        BadJobError: They decide how training continues, and a line of the file is none; see `JsonLines`.
+    """
+    log = EvaluationLog(out / EvaluationLog.FILE_NAME)
+    return log.read() if evaluations_decide(job) else log.readable()
 
 
 def decide(job: Job, evaluations: Iterable[Evaluation]) -> StopDecision | None:

@@ -10,7 +10,7 @@ from typing import Any
 from psfleet.control import control_pb2 as pb
 from psfleet.job.job import Job
 from worker_service.chief.events import Events
-from worker_service.fleet_state import States
+from worker_service.fleet_state import States, is_held
 
 logger = logging.getLogger("psfleet.chief")
 
@@ -42,6 +42,8 @@ class FleetStatusLogger:
         """Logs the table every `EVERY_SECS`, and at once if a process started, ended or was restarted."""
         now = self._clock()
         ps, workers = self._ps_rows(states, now), self._worker_rows(states, now)
+        if workers and is_held(states):
+            workers[0]["last_event"] = f"held at step {min(state.step for state in states if state is not None)}"
         conditions = [(row["alive"], row["restarts"], row["last_event"]) for row in [*ps, *workers]]
         if now - self._logged_at < EVERY_SECS and conditions == self._conditions:
             return
@@ -67,7 +69,7 @@ class FleetStatusLogger:
         """As ps 0 describes them; while it cannot be reached, its last description."""
         if states[0] is not None:
             self._workers = states[0].workers
-        batch_size = self._job.train.gradient_examples
+        batch_size = self._job.push_examples
         rows = []
         for worker in self._workers:
             rate = self._rate(("worker", worker.index), worker.pushed, now)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+from psfleet.checkpoint.location import CHECKPOINTS
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import PsfleetError
 from psfleet.polling import wait_until
 from worker_service.chief.part_fetcher import PartFetcher
 from worker_service.chief.storage import Storage
+from worker_service.fleet_state import last_step
 from worker_service.run_context import RunContext
 
 logger = logging.getLogger("psfleet.chief")
@@ -34,8 +36,8 @@ class HeldParts:
         self._storage = storage
         self._what = what
         self._look = look
-        self._final_step = context.job.train.steps
-        self._fetcher = PartFetcher(context.fleet.ps, context.checkpoints_root, storage.disk, self._ended)
+        self._last_step = context.job.train.steps
+        self._fetcher = PartFetcher(context.fleet.ps, context.out / CHECKPOINTS, storage.disk, self._ended)
         self._releases = ThreadPoolExecutor(1, "release-parts")
         self._is_releasing: set[tuple[int, int, int]] = set()
 
@@ -46,7 +48,8 @@ class HeldParts:
             states: Of all ps, which train one generation.
             parts: Of the step, in the order of the ps.
         """
-        self._final_step = min(state.final_step for state in states)
+        # Or the step of a hold, whose checkpoint calls and a stop wait for.
+        self._last_step = min(last_step(state) for state in states)
         return self._fetcher.fetch(states[0].generation, step, parts)
 
     def release_useless(self, states: Sequence[pb.ShardState], committed: int) -> None:
@@ -61,18 +64,17 @@ class HeldParts:
         for shard, state in enumerate(states):
             for part in state.parts:
                 if part.held and (part.step <= committed or _is_incomplete(states, part.step)):
-                    self._release(shard, state.generation, part.step, "")
+                    self._release([shard], state.generation, part.step, "")
 
     def _ended(self, generation: int, step: int, error: OSError | None) -> None:
         """Has the parts dropped that are written, or that the disk refuses; those of the last step are tried again."""
         cause = "" if error is None else f"{self._context.checkpoints_root}: {error.strerror or error}"
-        if error is not None and step >= self._final_step:
+        if error is not None and step >= self._last_step:
             self._storage.failed(self._what, cause, "checkpoint_failed")
             return
         if error is None:
             self._storage.written(self._what)
-        for shard in range(len(self._context.fleet.ps)):
-            self._release(shard, generation, step, cause)
+        self._release(range(len(self._context.fleet.ps)), generation, step, cause)
         if error is None:
             self._follow()
 
@@ -86,22 +88,21 @@ class HeldParts:
         with suppress(PsfleetError):
             wait_until(look, FOLLOW_SECS, "the next checkpoint", poll_secs=FOLLOW_SECS / 10)
 
-    def _release(self, shard: int, generation: int, step: int, error: str) -> None:
-        """Calls a ps on another thread: heartbeats must not wait for one that does not answer."""
-        key = shard, generation, step
-        if key in self._is_releasing:
-            return
-        self._is_releasing.add(key)
+    def _release(self, shards: Iterable[int], generation: int, step: int, error: str) -> None:
+        """Calls ps on another thread: heartbeats must not wait for one that does not answer."""
+        keys = [key for shard in shards if (key := (shard, generation, step)) not in self._is_releasing]
+        # All before the first call: a heartbeat that sees its result would release the others without the error.
+        self._is_releasing.update(keys)
+        for shard, *_ in keys:
+            self._releases.submit(self._call, shard, generation, step, error)
 
-        def call() -> None:
-            try:
-                self._context.fleet.ps[shard].release_part(generation, step, error)
-            except PsfleetError as lost:
-                logger.debug("ps %d does not know that its part of step %d is written: %s", shard, step, lost)
-            finally:
-                self._is_releasing.discard(key)
-
-        self._releases.submit(call)
+    def _call(self, shard: int, generation: int, step: int, error: str) -> None:
+        try:
+            self._context.fleet.ps[shard].release_part(generation, step, error)
+        except PsfleetError as lost:
+            logger.debug("ps %d does not know that its part of step %d is written: %s", shard, step, lost)
+        finally:
+            self._is_releasing.discard((shard, generation, step))
 
 
 def _is_incomplete(states: Sequence[pb.ShardState], step: int) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.parts import NOT_FINITE
 from psfleet.checkpoint.store import verify
+from psfleet.checkpoint.store_client import StoreError
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import DeadlineError, LostPeerError, ProgramError, StorageError
+from psfleet.errors import LOST_PEERS, DeadlineError, LostPeerError, ProgramError, StorageError, TemporaryError
 from psfleet.polling import wait_until
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.disk import Disk
@@ -17,7 +19,15 @@ from worker_service.run_context import RunContext
 
 logger = logging.getLogger("psfleet.chief")
 
+RETRY_SECS = 1.0
+"""Between two attempts to read the checkpoint from a store."""
 LAST_PARTS = "the parts of the last checkpoint"
+
+
+class LastStepMovedError(TemporaryError):
+    """The last step of a ps was moved: it waits for gradients."""
+
+    exit_code = LOST_PEERS
 
 
 class LastCheckpoint:
@@ -36,28 +46,50 @@ class LastCheckpoint:
         self._secs = context.job.deadlines.stall_secs if secs is None else secs
         self._late: list[int] = []
 
-    def commit(self, generation: int) -> Checkpoint:
+    def commit(self, generation: int, is_moved: Callable[[States], bool] = lambda states: False) -> Checkpoint:
         """Waits until every ps has written its part of the last step, and verifies the checkpoint.
 
+        Args:
+            generation: Of the checkpoint.
+            is_moved: Whether this worker must train on, because a ps has got a later last step.
+
         Raises:
+            LastStepMovedError: It must.
             ProgramError: The weights are not finite.
             LostPeerError: A ps was lost.
             StorageError: A part or the manifest cannot be written in that time.
             DeadlineError: The fleet did not reach its last step in that time.
         """
-        checkpoint = self._await_last(generation)
-        with self._disk.reading(checkpoint.folder):
-            verify(checkpoint)
+        checkpoint = self._await_last(generation, is_moved)
+        wait_until(
+            lambda: self._is_verified(checkpoint), self._secs, f"a read of {checkpoint.folder}", poll_secs=RETRY_SECS
+        )
         step = checkpoint.step
         logger.info("step %d is saved and verified", step, extra={"event": "verified", "step": step})
         return checkpoint
 
-    def _await_last(self, generation: int) -> Checkpoint:
+    def _is_verified(self, checkpoint: Checkpoint) -> bool:
+        """Verifies a checkpoint; False if a store does not give it now.
+
+        Raises:
+            NoCheckpointError: A part is corrupt.
+        """
+        with self._disk.reading(checkpoint.folder):
+            try:
+                verify(checkpoint)
+            except StoreError as error:
+                logger.warning("not verified yet: %s", error, extra={"step": checkpoint.step})
+                return False
+        return True
+
+    def _await_last(self, generation: int, is_moved: Callable[[States], bool]) -> Checkpoint:
         """Commits the last checkpoint; the ps and this chief try again what a full disk refused."""
 
         def poll() -> Checkpoint | None:
             states = self._poll_last()
             self._committer.update(states)
+            if is_moved(states):
+                raise LastStepMovedError("a ps refused the stop that another one had accepted: it is moved")
             if not _is_complete(states):
                 return None
             if _is_lost(states, generation):

@@ -5,17 +5,18 @@ from __future__ import annotations
 import logging
 import threading
 from pathlib import Path
+from typing import cast
 
 from psfleet.checkpoint import evaluated
 from psfleet.checkpoint.evaluated import Evaluated
+from psfleet.checkpoint.location import Folder, root_of
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.store import committed_checkpoints
 from psfleet.job.job import Job
 from psfleet.job.monitored import require_metrics
 from psfleet.report.schema import BestInfo, Evaluation, EvaluationLog
-from psfleet.run_folder import CHECKPOINTS
 from worker_service.chief.callbacks import Callbacks
-from worker_service.chief.early_stopping import StopDecision, decide
+from worker_service.chief.early_stopping import StopDecision, decide, recorded
 from worker_service.chief.rate_reductions import RateReductions
 from worker_service.chief.storage import Storage
 
@@ -37,6 +38,9 @@ class Monitor:
     `evaluations.jsonl` and the metrics in the folders of checkpoints: a chief that replaces another, and a run that
     resumes, have the same best checkpoint and the same count of evaluations.
 
+    Raises (from the constructor):
+        BadJobError: See `early_stopping.recorded`.
+
     Attributes:
         callbacks: Receive the progress of the run.
         reductions: Of the learning rate, by a plateau schedule.
@@ -48,7 +52,7 @@ class Monitor:
         self._storage = storage
         self._log = EvaluationLog(out / EvaluationLog.FILE_NAME)
         self._lock = threading.Lock()
-        self._evaluations = self._log.read()
+        self._evaluations = recorded(out, job)
         self._unsaved: list[Evaluation] = []
         self._decision = decide(job, self._evaluations)
         self.reductions = RateReductions(out, job, storage, self._recorded)
@@ -56,7 +60,7 @@ class Monitor:
         self._pending: dict[int, Checkpoint] = {}
         self._best: Evaluated | None = None
         if job.checkpoint.best is not None:
-            checkpoints = list(committed_checkpoints(out / CHECKPOINTS))
+            checkpoints = list(committed_checkpoints(root_of(out, job)))
             found = evaluated.evaluated(checkpoints)
             self._best = evaluated.best(found, job.checkpoint.best)
             for checkpoint in evaluated.not_reached(checkpoints, found):
@@ -97,7 +101,7 @@ class Monitor:
 
     def committed(self, checkpoint: Checkpoint) -> None:
         """A checkpoint is complete; with `checkpoint.best` it is evaluated if an evaluation of its step is due."""
-        self.callbacks.saved(checkpoint.step, checkpoint.folder)
+        self.callbacks.saved(checkpoint.step, cast(Path, checkpoint.folder))
         self._await_evaluation(checkpoint)
 
     def _await_evaluation(self, checkpoint: Checkpoint) -> None:
@@ -135,7 +139,7 @@ class Monitor:
         with self._lock:
             self._pending.pop(step, None)
 
-    def protected(self) -> set[Path]:
+    def protected(self) -> set[Folder]:
         """Folders of the checkpoints that must not be deleted: the best one, and those that are yet to be evaluated."""
         with self._lock:
             kept = [*self._pending.values(), *([self._best.checkpoint] if self._best else [])]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
-from psfleet.checkpoint.manifest import checkpoint_folder
+from psfleet.checkpoint.manifest import checkpoint_name
 from psfleet.checkpoint.part_writing import write_chunks
 from psfleet.checkpoint.parts import PartRecord, part_name
 from psfleet.control import control_pb2 as pb
@@ -104,7 +104,7 @@ class PartFetcher:
             OSError: A part cannot be written.
             PsfleetError: A part did not arrive.
         """
-        folder = checkpoint_folder(self._root, step, generation)
+        folder = self._root / checkpoint_name(step, generation)
         with self._disk.writing(folder):
             # Of a chief that was killed: the folder may be kept for years.
             for left in folder.glob(".*.tmp"):

@@ -20,11 +20,12 @@ from worker_service.batch_reader import Batch
 from worker_service.chief.board import Board
 from worker_service.chief.evaluation_recorder import EvaluationRecorder
 from worker_service.chief.evaluations import Values
+from worker_service.chief.graph_summary import GraphSummary
 from worker_service.chief.monitor import Monitor
 from worker_service.chief.storage import Storage
 from worker_service.chief.training_metrics_recorder import TrainingMetricsRecorder
 from worker_service.chief.worker_rates import WorkerRates
-from worker_service.evaluation import Evaluator
+from worker_service.evaluation import Evaluator, local_values
 from worker_service.session import WorkerSession
 
 logger = logging.getLogger("psfleet.chief")
@@ -68,6 +69,7 @@ class Recorder:
         self._storage = storage
         self._board = Board(out, storage)
         with storage.disk.reading(out):
+            self._graph_summary = GraphSummary(self._board, job.summaries.graph, out)
             self.monitor = monitor or Monitor(out, job, storage)
             self._training_metrics = TrainingMetricsRecorder(out, layout, evaluator, storage)
         self._evaluation = EvaluationRecorder(job, layout, evaluator, storage, self._board, self.monitor)
@@ -105,15 +107,23 @@ class Recorder:
         self._global_step = global_step
         self.loss = loss
         self._evaluation.evaluations.check()
+        self._graph_summary.write(session, global_step)
         now = time.perf_counter()
         if now - self._last[0] >= PROGRESS_SECS or global_step >= self._job.train.steps:
             self._progress(session, now, global_step, loss)
         if self._is_due("summaries", global_step, self._job.summaries.every_steps):
             self._summarize(session, batch, global_step, loss)
         self._begin_evaluation(session, global_step)
+        # The next step may take three times as long; one that is recorded after more has no norm.
+        session.wants_norm = self._is_recorded(global_step + max(made, 1), now + 3 * secs)
         step_secs = secs / max(made, 1)
         rate = self._examples(1) / step_secs
         self.monitor.callbacks.step(global_step, {"loss": loss, "step_secs": step_secs, "examples_per_sec": rate})
+
+    def _is_recorded(self, global_step: int, now: float) -> bool:
+        """Whether a step that ends at a time (monotonic, in seconds) has a point in the history, or summaries."""
+        is_point = now - self._last[0] >= PROGRESS_SECS or global_step >= self._job.train.steps
+        return is_point or global_step >= self._due["summaries"]
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -164,12 +174,12 @@ class Recorder:
 
     def worker_examples_per_sec(self) -> dict[int, float]:
         """Examples of the gradients that each worker has pushed per second, by index."""
-        examples = self._job.train.gradient_examples
+        examples = self._job.push_examples
         return {index: rate * examples for index, rate in self.worker_rates.gradients_per_sec().items()}
 
     def _examples(self, steps: int) -> int:
         """Number of examples in the gradients of a number of steps."""
-        gradients = self._job.quorum if self._job.update.mode == "sync" else 1
+        gradients = self._job.quorum if self._job.update.has_quorum else 1
         return steps * gradients * self._job.train.gradient_examples
 
     def _progress(self, session: WorkerSession, now: float, global_step: int, loss: float) -> None:
@@ -185,7 +195,7 @@ class Recorder:
             step_secs=secs / max(made, 1),
             examples_per_sec=self._examples(made) / secs,
             learning_rate=self._learning_rate(global_step),
-            gradient_norm=self._gradient_norm(session),
+            gradient_norm=session.gradient_norm(),
         )
         with self._storage.writing(History.FILE_NAME):
             self._history.append(point)
@@ -199,7 +209,7 @@ class Recorder:
             "loss": loss,
             "step_secs": self.step_secs[-1] if self.step_secs else None,
             "learning_rate": self._learning_rate(global_step),
-            "gradient_norm": self._gradient_norm(session),
+            "gradient_norm": session.gradient_norm(),
         }
         gradients = session.gradients() if self._job.summaries.gradient_histograms else []
 
@@ -221,23 +231,11 @@ class Recorder:
         """Of the update that led to a step."""
         return scheduled_rate(self._job.optimizer, max(0, global_step - 1), self.monitor.reductions.steps)
 
-    def _gradient_norm(self, session: WorkerSession) -> float | None:
-        return session.gradient_norm() if self._job.optimizer.clip_norm is not None else None
-
     def _is_due(self, what: str, global_step: int, every: int | None) -> bool:
         if global_step < self._due[what]:
             return False
         self._due[what] = _next(global_step, every)
         return True
-
-
-def local_values(session: WorkerSession, layout: Layout) -> dict[str, np.ndarray]:
-    """Every named tensor of this worker, all of one step."""
-    return {
-        **layout.parameters.unpack(session.parameters()),
-        **layout.state.unpack(session.state()),
-        **layout.frozen.unpack(session.frozen()),
-    }
 
 
 def _next(global_step: int, every: int | None) -> int:

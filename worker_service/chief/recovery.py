@@ -6,21 +6,26 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from psfleet.checkpoint import committed
+from psfleet.checkpoint.location import bad_store
 from psfleet.checkpoint.manifest import Checkpoint
-from psfleet.checkpoint.store import newest, require_within, write_initial
+from psfleet.checkpoint.store import newest_committed, require_within, write_initial
+from psfleet.checkpoint.store_client import StoreError
+from psfleet.checkpoint.stored_run import newest_settled, next_generation, require_job
 from psfleet.checkpoint.tensors import check_tensors
 from psfleet.control import control_pb2 as pb
 from psfleet.control.client import PsClient
-from psfleet.errors import StorageError
+from psfleet.errors import LostPeerError, StorageError
 from psfleet.job.differences import changes
 from psfleet.job.program_files import PROGRAM_DIGEST
 from psfleet.report.schema import History, Point
 from worker_service.chief.events import Events
+from worker_service.chief.holding import Holding
 from worker_service.chief.monitor import Monitor
 from worker_service.chief.shard_content import sending
 from worker_service.fleet_state import TRAINING, generation_of
@@ -44,6 +49,7 @@ class Recovery:
         initial_values: Returns every named tensor at step 0.
         manifest_extra: What the manifest holds in addition to the tensors.
         monitor: Knows whether training ends early; None: it does not.
+        holding: Knows where the run is held; None: nowhere.
     """
 
     def __init__(
@@ -53,6 +59,7 @@ class Recovery:
         manifest_extra: dict[str, Any],
         events: Events,
         monitor: Monitor | None = None,
+        holding: Holding | None = None,
     ) -> None:
         self._context = context
         self._job = context.job
@@ -62,10 +69,11 @@ class Recovery:
         self._extra = manifest_extra
         self._events = events
         self._monitor = monitor
+        self._holding = holding or Holding(context.out, events.disk, context.job.update)
         self._completed = 0
 
     def recover(self, states: Sequence[pb.ShardState], last_step: int) -> RecoveryResult:
-        """Brings every ps to one generation.
+        """Brings every ps to one generation: `holding.lock` is held, so that no call replaces a checkpoint meanwhile.
 
         Args:
             states: Of every ps; all can be reached.
@@ -74,21 +82,30 @@ class Recovery:
         Raises:
             BadJobError: A ps, or the checkpoint, does not match the job.
             NoCheckpointError: There are checkpoints, but none is complete; or a committed one was deleted.
-            LostPeerError: A ps was lost meanwhile.
+            LostPeerError: A ps was lost meanwhile, or the store of the checkpoints does not answer.
             StorageError: The initial checkpoint cannot be written.
         """
+        try:
+            with self._holding.lock:
+                return self._recover(states, last_step)
+        except StoreError as error:
+            raise bad_store(error) if error.is_denied else LostPeerError(str(error)) from error
+
+    def _recover(self, states: Sequence[pb.ShardState], last_step: int) -> RecoveryResult:
+        self._context.require_lease()
         disk = self._events.disk
         generation = generation_of(states, self._layout)
-        if generation is not None:
+        if generation is not None and not self._is_superseded(generation):
             self._completed = generation
             return RecoveryResult(generation)
         trained = max([last_step, *[state.step for state in states]])
         with disk.reading(self._root):
-            checkpoint = newest(self._root)
-            point = self._last_point()
+            checkpoint = newest_settled(self._root)
+            point = self._last_point(decides=checkpoint is None)
             known = max(trained, point.step) if checkpoint is None and point is not None else trained
             committed.require_nothing_deleted(self._context.out, self._root, checkpoint, known)
         if checkpoint is not None:
+            require_job(checkpoint, self._job)
             require_within(checkpoint, self._job.train.steps)
         final_step = self._job.train.steps if self._monitor is None else self._monitor.final_step
         if checkpoint is not None and checkpoint.step >= final_step:
@@ -97,15 +114,19 @@ class Recovery:
             return RecoveryResult(checkpoint.generation, finished=checkpoint)
         before = [state.generation for state in states]
         generation = 1 + max([*before, checkpoint.generation if checkpoint else 0])
+        with disk.reading(self._root):
+            generation = next_generation(self._root, generation)
         if checkpoint is None:
             with disk.writing(self._root):
-                checkpoint = self._write_initial(generation)
+                # A ps that is held at step 0 writes a part of it, which must not replace that of the initial one.
+                checkpoint = self._write_initial(generation - (self._holding.record is not None))
         trained_in = max([point.generation if point else 0, checkpoint.generation, self._completed])
         self._log(states, checkpoint, trained, generation, trained_in)
         reductions = [] if self._monitor is None else self._monitor.reductions.settled()
+        hold_at = self._holding.of_generation(checkpoint.step)
         with ThreadPoolExecutor(len(states)) as pool:
             calls = [
-                pool.submit(self._configure, client, shard, generation, checkpoint, reductions)
+                pool.submit(self._configure, client, shard, generation, checkpoint, reductions, hold_at)
                 for shard, client in enumerate(self._context.fleet.ps)
             ]
         for call in calls:
@@ -113,13 +134,30 @@ class Recovery:
         self._completed = generation
         return RecoveryResult(generation)
 
-    def _last_point(self) -> Point | None:
-        """The newest point in the run's history, which earlier runs in the folder wrote too."""
-        points = History(self._context.out / History.FILE_NAME).read()
+    def _is_superseded(self, generation: int) -> bool:
+        """Whether weights were set: there is a checkpoint for a later generation than that which the fleet trains."""
+        with self._events.disk.reading(self._root):
+            found = newest_committed(self._root)
+        return found is not None and found.generation > generation
+
+    def _last_point(self, decides: bool) -> Point | None:
+        """The newest point in the run's history, which earlier runs in the folder wrote too; see `JsonLines`.
+
+        Args:
+            decides: Whether it decides that training starts at step 0.
+        """
+        history = History(self._context.out / History.FILE_NAME)
+        points = history.read() if decides else history.readable()
         return points[-1] if points else None
 
     def _configure(
-        self, client: PsClient, shard: int, generation: int, checkpoint: Checkpoint, reductions: Sequence[int]
+        self,
+        client: PsClient,
+        shard: int,
+        generation: int,
+        checkpoint: Checkpoint,
+        reductions: Sequence[int],
+        hold_at: int | None,
     ) -> pb.ShardState:
         update, is_shared = self._context.update, self._context.is_shared
         plan: dict[str, Any] = {
@@ -132,6 +170,7 @@ class Recovery:
             "timeout_secs": self._job.deadlines.start_secs,
             "update_json": update.to_json() if update is not None else "",
             "reductions": reductions,
+            "hold_at": hold_at,
         }
         if is_shared:
             return client.configure(**plan)
@@ -141,7 +180,8 @@ class Recovery:
     def _write_initial(self, generation: int) -> Checkpoint:
         logger.info("writing the initial checkpoint", extra={"event": "starting", "step": 0})
         try:
-            self._root.mkdir(parents=True, exist_ok=True)
+            if isinstance(self._root, Path):
+                self._root.mkdir(parents=True, exist_ok=True)
             return write_initial(
                 self._root,
                 self._layout,
@@ -151,6 +191,8 @@ class Recovery:
                 optimizer=self._context.optimizer,
                 extra=self._extra,
             )
+        except StoreError:
+            raise
         except OSError as error:
             raise StorageError(f"cannot write a checkpoint into {self._root}: {error.strerror or error}") from error
 

@@ -9,11 +9,16 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from psfleet.checkpoint import location
+from psfleet.errors import StorageError
 from psfleet.job.job import Job
 from psfleet.report.attempts import newest_attempt, resumed_from, with_attempt
+from psfleet.report.hold import AT_START, HoldRecord
+from psfleet.report.hold import FILE_NAME as HOLD_FILE
 from psfleet.report.schema import EventLog, Report
-from psfleet.run_folder import CHECKPOINTS, OF_ONE_ATTEMPT, STARTED, clear
+from psfleet.run_folder import OF_ONE_ATTEMPT, STARTED, clear
 from psfleet.service.settings import Settings
+from worker_service.chief import stored_report
 from worker_service.fleet_state import States
 
 
@@ -83,13 +88,21 @@ def begin(settings: Settings, job: Job | None = None) -> Attempt:
 
     Args:
         job: With what the program adds to it; None: that of the settings.
+
+    Raises:
+        StorageError: The disk refuses the record by which the run is held.
     """
     chief = secrets.token_hex(8)
     marker = replace(_read(settings.out), chief=chief)
     if is_first(settings):
         clear(settings.out, OF_ONE_ATTEMPT)
+        _set_hold(settings)
+        if settings.job is not None:
+            stored_report.fetch(settings.out, settings.job)
         marker = _new_marker(settings, chief, job or settings.job)
     with suppress(OSError):
+        if settings.job is not None:
+            location.record(settings.out, settings.job)
         temporary = settings.out / f"{STARTED}.{chief}.tmp"
         temporary.write_text(json.dumps(asdict(marker)))
         temporary.replace(settings.out / STARTED)
@@ -101,9 +114,22 @@ def is_first(settings: Settings) -> bool:
     return settings.start != _read(settings.out).name if settings.start else not settings.cause
 
 
+def _set_hold(settings: Settings) -> None:
+    """Holds the attempt at its start, or not, unless a launcher has done that in the folder."""
+    if settings.launched:
+        return
+    try:
+        if settings.is_held:
+            HoldRecord(AT_START).write(settings.out)
+        else:
+            (settings.out / HOLD_FILE).unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"{settings.out / HOLD_FILE} cannot be written: {error.strerror or error}") from error
+
+
 def _new_marker(settings: Settings, chief: str, job: Job | None) -> _Marker:
     """The marker of an attempt that starts now."""
-    first_step, changes = (None, []) if job is None else resumed_from(settings.out / CHECKPOINTS, job)
+    first_step, changes = (None, []) if job is None else resumed_from(location.root_of(settings.out, job), job)
     first_event = EventLog(settings.out / EventLog.FILE_NAME).num_bytes()
     return _Marker(settings.start, settings.launched or time.time(), chief, first_step, tuple(changes), first_event)
 

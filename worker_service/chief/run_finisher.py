@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import time
@@ -57,9 +58,9 @@ class RunFinisher:
         self._began = time.monotonic()
         self._last = LastCheckpoint(context, committer, storage.disk)
 
-    def commit_last(self, generation: int) -> Checkpoint:
+    def commit_last(self, generation: int, is_moved: Callable[[States], bool] = lambda states: False) -> Checkpoint:
         """Waits for the checkpoint of the last step; see `LastCheckpoint.commit`."""
-        return self._last.commit(generation)
+        return self._last.commit(generation, is_moved)
 
     def final_states(self, step: int) -> States:
         """The states of the ps once every live worker has ended its last step, or after `LEAVE_SECS`."""
@@ -184,11 +185,12 @@ class RunFinisher:
             events=events,
             checkpoint=CheckpointInfo(path=str(checkpoint.folder), step=checkpoint.step) if checkpoint else None,
             best=recorder.monitor.best,
-            versions=versions(),
+            versions=dict(versions()),
         )
 
 
-def versions() -> dict[str, str]:
+@functools.cache
+def versions() -> Mapping[str, str]:
     """The versions of psfleet and of the packages that it trains with, by name."""
     found = {}
     for package in PACKAGES:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 
+from psfleet.checkpoint.location import root_of
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.store import newest_committed
 from psfleet.control import control_pb2 as pb
@@ -14,7 +15,6 @@ from psfleet.control.fleet_client import FleetClient
 from psfleet.errors import TemporaryError
 from psfleet.job.job import Job
 from psfleet.report.schema import EventLog
-from psfleet.run_folder import CHECKPOINTS
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
 from worker_service.chief.checkpoints import CheckpointCommitter
@@ -73,7 +73,7 @@ def _save_trained(settings: Settings, job: Job, fleet: FleetClient, stop: Stop, 
     storage = Storage(events, job.deadlines.stall_secs)
     with disk.reading(settings.out):
         monitor = Monitor(settings.out, job, storage)
-        newest = newest_committed(settings.out / CHECKPOINTS)
+        newest = newest_committed(root_of(settings.out, job))
     is_final = is_complete(states) and min(state.step for state in training) >= monitor.final_step
     if not is_unsaved(states, newest):
         return is_final

@@ -25,6 +25,23 @@ def dense(layout: FlatLayout, gradients: Sequence[tf.Tensor | tf.IndexedSlices |
     ]
 
 
+def elements(layout: FlatLayout, tensors: Sequence[tf.Tensor], low: int, high: int) -> list[tf.Tensor]:
+    """The elements from `low` to `high` of the vector in which `tensors`, each `[size]` float32, are laid out."""
+    parts: list[tf.Tensor] = []
+    at = low
+    for spec, offset, tensor in zip(layout.specs, layout.offsets, tensors, strict=True):
+        start, stop = max(low, offset), min(high, offset + spec.size)
+        if start >= stop:
+            continue
+        if start > at:
+            parts.append(tf.zeros([start - at]))
+        parts.append(tensor[start - offset : stop - offset] if stop - start < spec.size else tensor)
+        at = stop
+    if high > at:
+        parts.append(tf.zeros([high - at]))
+    return parts
+
+
 def _summed(gradient: tf.Tensor | tf.IndexedSlices, shape: tuple[int, ...]) -> tf.Tensor:
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient

@@ -73,6 +73,7 @@ class GraphFrontEnd:
         state: Sequence[tf.Tensor],
         frozen: Sequence[tf.Tensor],
         number: tf.Tensor | None = None,
+        with_gradients: bool = True,
     ) -> TrainingGraph:
         """See `FrontEnd`. Non-trainable variables are this worker's own; each step first assigns their values."""
         del number
@@ -82,7 +83,7 @@ class GraphFrontEnd:
             specs = (*layout.state.specs, *layout.frozen.specs)
             others = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
             batch = self._placeholders()
-            step = self._step(layout, vector, others, batch)
+            step = self._step(layout, vector, others, batch, with_gradients)
         feeds = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in batch]
         inputs = list(zip([vector, *others, *batch], [parameters, *state, *frozen, *feeds], strict=True))
         summaries = [] if step.summaries is None else [step.summaries]
@@ -127,7 +128,12 @@ class GraphFrontEnd:
         return tf.cast(tf.ensure_shape(loss, []), tf.float32)
 
     def _step(
-        self, layout: Layout, vector: tf.Tensor, others: Sequence[tf.Tensor], batch: Sequence[tf.Tensor]
+        self,
+        layout: Layout,
+        vector: tf.Tensor,
+        others: Sequence[tf.Tensor],
+        batch: Sequence[tf.Tensor],
+        with_gradients: bool,
     ) -> TrainingGraph:
         """The step in the program's own graph; `others` are the values of state and of frozen tensors."""
         parameters = flat.slices(layout.parameters, vector)
@@ -144,7 +150,7 @@ class GraphFrontEnd:
             [variable.assign(value).op for variable, value in zip(variables, others, strict=True)]
         ):
             loss = self._loss(batch, _GivenVariables(named, {spec.name for spec in layout.parameters.specs}))
-            gradients = flat.dense(layout.parameters, tf.gradients(loss, parameters))
+            gradients = flat.dense(layout.parameters, tf.gradients(loss, parameters)) if with_gradients else []
         updates = [getattr(update, "op", update) for update in tf.compat.v1.get_collection(_Collections.UPDATE_OPS)]
         with tf.control_dependencies([loss, *updates]):
             new_state = tuple(variable.read_value() for variable in variables[: len(layout.state.specs)])

@@ -64,6 +64,7 @@ class FrontEnd(Protocol):
         state: Sequence[tf.Tensor],
         frozen: Sequence[tf.Tensor],
         number: tf.Tensor | None = None,
+        with_gradients: bool = True,
     ) -> TrainingGraph:
         """Adds the step to the default graph, a v1 graph.
 
@@ -73,6 +74,7 @@ class FrontEnd(Protocol):
             state: One tensor for each of `layout.state.specs`.
             frozen: One tensor for each of `layout.frozen.specs`.
             number: int64 scalar, of the microbatch. Keras programs derive its random numbers from it; None: 0.
+            with_gradients: False: only the loss is needed, and `gradients` may be empty. A gradient is half of a graph.
 
         Raises:
             ProgramError: The program raised, or uses something that a worker does not support.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -96,8 +97,10 @@ class KerasFrontEnd:
         state: Sequence[tf.Tensor],
         frozen: Sequence[tf.Tensor],
         number: tf.Tensor | None = None,
+        with_gradients: bool = True,
     ) -> TrainingGraph:
-        """See `FrontEnd`."""
+        """See `FrontEnd`; the gradients are always there."""
+        del with_gradients
         # Not tf.init_scope, the public way to leave a graph: it stops every gradient tape inside it.
         with eager_mode():
             self._step = self._trace_step(layout)
@@ -125,6 +128,8 @@ class KerasFrontEnd:
             # None, as the sample weights, has no shape.
             specs = [spec for spec in tf.nest.flatten(self._evaluation.element_spec) if hasattr(spec, "shape")]
             shapes = [spec.shape for spec in specs]
+            # Of data whose length TensorFlow does not know; it is about an interrupted training.
+            warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning)
             with batches_explained(shapes), user_code(self._job, "evaluating the model"):
                 metrics = self._model.evaluate(self._evaluation, return_dict=True, verbose=0)
         return {name: float(value) for name, value in metrics.items()}

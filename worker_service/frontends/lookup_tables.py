@@ -15,6 +15,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 from tensorflow.python.eager.context import eager_mode
 
+from psfleet.checkpoint.keras_names import numbered
 from psfleet.layout import Tables
 from worker_service.frontends.graph_import import SCOPE
 
@@ -53,17 +54,16 @@ def contents(layers: Iterable[Any], captures: Sequence[tuple[Any, tf.Tensor]]) -
         captures: Pairs of a captured tensor and its placeholder in the graph.
     """
     owners = list(layers)
-    found: dict[str, str] = {}
+    names, digests = list[str](), list[str]()
     for captured, placeholder in captures:
         if captured.dtype != tf.resource:
             continue
         keys, values, key_dtype, value_dtype = _exported(captured, placeholder)
         # Hash tables of two processes return their entries in different orders.
         pairs = sorted(zip(keys.tolist(), values.tolist(), strict=True), key=repr)
-        name = next((layer.name for layer in owners if _has_table(layer, captured)), "without a name")
-        copies = sum(other.partition("#")[0] == name for other in found)
-        found[f"{name}#{copies + 1}" if copies else name] = _digest((key_dtype.name, value_dtype.name, pairs))
-    return tuple(found.items())
+        names.append(next((layer.name for layer in owners if _has_table(layer, captured)), "without a name"))
+        digests.append(_digest((key_dtype.name, value_dtype.name, pairs)))
+    return tuple(zip(numbered(names), digests, strict=True))
 
 
 def _has_table(layer: Any, handle: Any) -> bool:

@@ -29,8 +29,8 @@ FLOATS = ("float32", "float64")
 class TrainingMetrics:
     """The metrics of a compiled model while it trains.
 
-    Only those of Keras are known to be sums. If a program has another class of metrics, or trains in async mode, where
-    state is no mean over a step's workers, nothing is collected.
+    Only those of Keras are known to be sums. If a program has another class of metrics, or trains in async or ssp mode,
+    where state is no mean over a step's workers, nothing is collected.
 
     Args of the constructor:
         model: Compiled.
@@ -42,9 +42,10 @@ class TrainingMetrics:
     def __init__(self, model: keras.Model, program: KerasProgram, job: Job) -> None:
         self._model = model
         self._job = job
-        self._every = job.summaries.every_steps * job.train.accumulate
+        # In averaging mode a multiple of a round: the next summaries come at the end of one.
+        self._every = job.update.due_step(job.summaries.every_steps) * job.train.accumulate
         self._quorum = job.quorum
-        self.is_collected = job.update.mode == "sync" and bool(program.metrics or program.weighted_metrics)
+        self.is_collected = job.update.has_quorum and bool(program.metrics or program.weighted_metrics)
 
     def variables(self, index: int) -> list[Any]:
         """The variables of all metrics, which exist once the model and its metrics have been called.
@@ -87,7 +88,8 @@ class TrainingMetrics:
             self._model.compute_metrics(x, y, y_pred, sample_weight=weight)
 
     def at_start(self, value: tf.Tensor, number: tf.Tensor) -> tf.Tensor:
-        """A variable's value at the start of a step: zeros every `summaries.every_steps` steps.
+        """A variable's value at the start of a step: zeros every `summaries.every_steps` steps, in
+        averaging mode at the beginning of a round.
 
         Args:
             number: int64 scalar, of the microbatch: that of the step, times `train.accumulate`, for the first one.

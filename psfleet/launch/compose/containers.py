@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
+from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 
-from psfleet.errors import PERMANENT_CODES, cause_of_end
-from psfleet.launch.platform import KILLED, Member, out_of_memory
+from psfleet.errors import PERMANENT_CODES, UsageError, cause_of_end
+from psfleet.launch.platform import KILLED, TRAINING, Member, out_of_memory
 from psfleet.manifests.compose.render import ROLE, project
+from psfleet.manifests.compose.standing import STANDING
+from psfleet.manifests.container import USER
 
 PROJECT = "com.docker.compose.project"
 WORKING_DIR = "com.docker.compose.project.working_dir"
 SERVICE = "com.docker.compose.service"
+CONFLICT = 409
+"""Status of the engine's answer: a name is taken, or a container is being removed already."""
 RESTARTING = "restarting"
 """State of a container that has ended and that Docker is about to start again."""
 
@@ -29,6 +35,7 @@ def member_of(container: Container, starts: int = 0, killed: float | None = None
     """
     state, role = container.attrs["State"], str(container.labels[ROLE])
     status, code, is_out_of_memory = str(state["Status"]), int(state["ExitCode"]), bool(state["OOMKilled"])
+    index = index_of(container.labels)
     has_ended = status not in ("running", "created", "paused")
     # After a permanent exit code, a restart ends with the same one.
     is_over = status in ("exited", "dead") or (status == RESTARTING and code in PERMANENT_CODES)
@@ -38,7 +45,7 @@ def member_of(container: Container, starts: int = 0, killed: float | None = None
     return Member(
         fleet=str(container.labels[PROJECT]).removeprefix(project("")),
         role=role,
-        index=index_of(container.labels),
+        index=index,
         name=str(container.name),
         state=shown if has_ended else status,
         started=max(0.0, seconds(state["StartedAt"])),
@@ -51,14 +58,14 @@ def member_of(container: Container, starts: int = 0, killed: float | None = None
         awaits_restart=status == "exited" and code == KILLED and not is_out_of_memory,
         health=str(state.get("Health", {}).get("Status", "")) if status == "running" else "",
         note=f"killed at {when}: out of memory, the limit is {limit}" if killed is not None else "",
-        host=str(container.attrs["Config"]["Hostname"]) if role == "worker" else "",
+        host=str(container.attrs["Config"]["Hostname"]) if role == "worker" and index is None else "",
         url=_url(container.attrs),
     )
 
 
 def index_of(labels: Mapping[str, str]) -> int | None:
-    """The index of a ps or of the chief; workers lease theirs, and other services have none."""
-    if labels[ROLE] == "ps":
+    """The index of a ps, a plain worker or the chief; a run's workers lease theirs, and other services have none."""
+    if labels[ROLE] == "ps" or (labels[ROLE] == "worker" and STANDING in labels):
         return int(labels[SERVICE].rpartition("-")[2])
     return 0 if labels[ROLE] == "chief" else None
 
@@ -80,3 +87,52 @@ def _url(attributes: Mapping[str, Any]) -> str:
         for binding in published or ():
             return f"http://{binding['HostIp']}:{binding['HostPort']}"
     return ""
+
+
+def environment_of(container: Container) -> dict[str, str]:
+    """The environment of a container's process."""
+    return dict(pair.partition("=")[::2] for pair in container.attrs["Config"]["Env"] or ())
+
+
+def require_run(name: str, containers: Sequence[Container]) -> None:
+    """Checks that the containers of a name are not those of a standing fleet, which only `psfleet fleet` changes.
+
+    Raises:
+        UsageError: They are.
+    """
+    if any(STANDING in each.labels for each in containers):
+        raise UsageError(
+            f"{name} is a fleet that stands, expected another name for a run: "
+            f"`psfleet fleet down {name} --on compose` ends the fleet"
+        )
+
+
+def require_readable(home: Path) -> None:
+    """Checks that the containers' user can read a folder that is mounted.
+
+    Raises:
+        UsageError: The folder or one of its modules is not readable by all.
+    """
+    for path, mode in [(home, 0o5), *[(path, 0o4) for path in home.glob("*.py")]]:
+        if path.stat().st_mode & mode != mode:
+            raise UsageError(f"{path} cannot be read by user {USER}, as which containers run: `chmod -R o+rX {home}`")
+
+
+def end_container(each: Container, timeout_secs: int) -> None:
+    """Stops a container and removes it; kills it if it does not end in time."""
+    try:
+        if not member_of(each).is_over:
+            each.stop(timeout=timeout_secs)
+        each.remove(force=True, v=True)
+    except NotFound:
+        return
+    except APIError as error:
+        # One that removes itself.
+        if error.status_code != CONFLICT:
+            raise
+
+
+def place_of(member: Member) -> tuple[str, int, int, int, str]:
+    """Sorts by fleet, role and index; workers have no index here, and their names end with a number."""
+    rank = TRAINING.index(member.role) if member.role in TRAINING else len(TRAINING)
+    return member.fleet, rank, member.index or 0, len(member.name), member.name

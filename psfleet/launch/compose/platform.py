@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -18,21 +19,34 @@ from docker.models.volumes import Volume
 from psfleet.errors import UsageError
 from psfleet.job.job import Job, job_from_json
 from psfleet.launch.compose import engine
-from psfleet.launch.compose.containers import PROJECT, RESTARTING, WORKING_DIR, member_of
+from psfleet.launch.compose.containers import (
+    PROJECT,
+    RESTARTING,
+    WORKING_DIR,
+    end_container,
+    environment_of,
+    member_of,
+    place_of,
+    require_readable,
+    require_run,
+)
 from psfleet.launch.compose.engine import translate_errors
+from psfleet.launch.compose.exec import ContainerCommand, running
+from psfleet.launch.compose.fleet_labels import ensure_certificates
 from psfleet.launch.compose.volume_reader import remove_readers, volume_reader
-from psfleet.launch.platform import TRAINING, Member, Request, lines_of
+from psfleet.launch.log_reader import lines_of
+from psfleet.launch.platform import Member, Request
 from psfleet.manifests import container
-from psfleet.manifests.certificates_folder import certificates_folder
+from psfleet.manifests.compose.on_fleet import ON_FLEET, require_no_way_out
 from psfleet.manifests.compose.render import ROLE, file_text, project
 from psfleet.service import settings
 
+STOP_SECS = 10
+"""How long a container may take to end once the chief has."""
 NUM_THREADS = 16
 """Number of containers that are started, or ended, at the same time."""
 START_TRIES = 3
 """A busy engine sometimes fails to publish a port or to join a network."""
-STOP_SECS = 10
-"""How long a container may take to end once the chief has."""
 REMEMBERED_SECS = 3600
 """How far back the engine is asked for containers that ran out of memory; it remembers its last 256 events."""
 
@@ -57,19 +71,25 @@ class Compose:
         return file_text(request.job, request.job_file, folder, command)
 
     @translate_errors()
-    def apply(self, request: Request) -> None:
+    def check(self, request: Request) -> None:
         """See `Platform`."""
         job = request.job
         engine.require_plugin()
         engine.require_images(self._client, [job.container.ps_image, job.container.worker_image])
-        _require_readable(request)
-        self.remove(job.name, results=request.fresh)
-        if job.tls:
-            # Imported here: it takes 80 ms.
-            from psfleet.tls import certificates
+        if request.fleet:
+            require_no_way_out(job, request.fleet)
+        if job.container.program == "mount":
+            require_readable(request.job_file.resolve().parent)
+        require_run(job.name, self._containers(job.name))
 
-            certificates.ensure(certificates_folder(job.name))
-        text = file_text(job, request.job_file, None, "psfleet up")
+    @translate_errors()
+    def apply(self, request: Request) -> None:
+        """See `Platform`."""
+        job = request.job
+        self.check(request)
+        self.remove(job.name, results=request.fresh)
+        ensure_certificates(job)
+        text = file_text(job, request.job_file, None, "psfleet up", paused=request.paused, fleet=request.fleet)
         engine.compose(project(job.name), text, request.job_file.resolve().parent, "up", "--no-start")
         self._start(job.name)
 
@@ -77,15 +97,14 @@ class Compose:
     def job(self, name: str) -> Job:
         """See `Platform`."""
         chief = self._chief(name)
-        environment = dict(pair.partition("=")[::2] for pair in chief.attrs["Config"]["Env"] or ())
-        return job_from_json(environment.get(settings.JOB, ""), f"container {chief.name}: {settings.JOB}")
+        return job_from_json(environment_of(chief).get(settings.JOB, ""), f"container {chief.name}: {settings.JOB}")
 
     @translate_errors()
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
         """See `Platform`."""
         killed = self._out_of_memory() if with_notes else {}
         members = (member_of(each, self._starts[each.id], killed.get(each.id)) for each in self._containers(name))
-        return sorted(members, key=_order)
+        return sorted(members, key=place_of)
 
     @translate_errors()
     def restart(self, member: Member) -> None:
@@ -100,6 +119,15 @@ class Compose:
         for member in members:
             if member.is_over and member.state.startswith(RESTARTING):
                 self._client.containers.get(member.name).update(restart_policy={"Name": "no"})
+
+    @translate_errors()
+    def ask_to_stop(self, chief: Member) -> None:
+        """See `Platform`. The engine does not start a container again that was signalled through it."""
+        self._client.containers.get(chief.name).kill(signal.SIGTERM)
+
+    def running(self, chief: Member, command: Sequence[str]) -> AbstractContextManager[ContainerCommand]:
+        """See `Platform`."""
+        return running(self._client, chief.name, command)
 
     @translate_errors()
     def stop(self, chief: Member, timeout_secs: float) -> None:
@@ -143,8 +171,9 @@ class Compose:
     def scale(self, job: Job, workers: int) -> None:
         """See `Platform`."""
         engine.require_plugin()
-        home = Path(self._chief(job.name).labels[WORKING_DIR])
-        text = file_text(job, home / "job.yaml", None, "psfleet scale")
+        labels = self._chief(job.name).labels
+        home = Path(labels[WORKING_DIR])
+        text = file_text(job, home / "job.yaml", None, "psfleet scale", fleet=labels.get(ON_FLEET, ""))
         arguments = ["up", "-d", "--no-recreate", "--no-deps", "--scale", f"worker={workers - 1}", "worker"]
         engine.compose(project(job.name), text, home, *arguments)
 
@@ -153,10 +182,11 @@ class Compose:
         """See `Platform`."""
         label = {"label": f"{PROJECT}={project(name)}"}
         containers = self._containers(name)
+        require_run(name, containers)
         volumes = self._volumes(name) if results else []
         remove_readers(self._client, name)
         with ThreadPoolExecutor(NUM_THREADS) as pool:
-            for call in [pool.submit(_end, each) for each in containers]:
+            for call in [pool.submit(end_container, each, STOP_SECS) for each in containers]:
                 call.result()
         for resource in [*self._client.networks.list(filters=label), *volumes]:
             resource.remove()
@@ -215,35 +245,3 @@ class Compose:
         filters = {"event": "oom", "label": ROLE}
         events = self._client.events(since=now - REMEMBERED_SECS, until=now, decode=True, filters=filters)
         return {event["id"]: event["timeNano"] / 1e9 for event in events}
-
-
-def _order(member: Member) -> tuple[str, int, int, int, str]:
-    """Sorts by fleet, role and index; workers have no index here, and their names end with a number."""
-    rank = TRAINING.index(member.role) if member.role in TRAINING else len(TRAINING)
-    return member.fleet, rank, member.index or 0, len(member.name), member.name
-
-
-def _require_readable(request: Request) -> None:
-    """Checks that the containers' user can read a program that is mounted.
-
-    Raises:
-        UsageError: The program's folder or one of its modules is not readable by all.
-    """
-    if request.job.container.program != "mount":
-        return
-    home = request.job_file.resolve().parent
-    for path, mode in [(home, 0o5), *[(path, 0o4) for path in home.glob("*.py")]]:
-        if path.stat().st_mode & mode != mode:
-            raise UsageError(
-                f"{path} cannot be read by user {container.USER}, as which containers run: `chmod -R o+rX {home}`"
-            )
-
-
-def _end(each: Container) -> None:
-    """Stops a container and removes it."""
-    try:
-        if not member_of(each).is_over:
-            each.stop(timeout=STOP_SECS)
-        each.remove(force=True, v=True)
-    except NotFound:
-        return

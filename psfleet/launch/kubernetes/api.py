@@ -15,14 +15,14 @@ from websocket import WebSocketException
 
 from psfleet.errors import LostPeerError, UsageError, innermost
 from psfleet.launch.kubernetes.configuration import WITHOUT, configuration
-from psfleet.launch.platform import lines_of
-from psfleet.manifests.kubernetes.names import MANAGED_BY, selector, selector_text
+from psfleet.launch.log_reader import lines_of
+from psfleet.manifests.kubernetes.names import MANAGED_BY, PART_OF, RUN, STANDING, selector, selector_text
 
 OLDEST_VERSION = (1, 33)
 ANSWER_SECS = 30
 FOLLOW_SECS = 300
 """How long a log that is followed may have no new line before it is opened again: its connection may be dead."""
-NOT_FOUND = 404
+NOT_FOUND, CONFLICT = 404, 409
 TEMPORARY = (408, 429)
 SERVER_ERROR = 500
 
@@ -74,7 +74,7 @@ class Cluster:
 
     Attributes:
         namespace: Where fleets run.
-        core, batch: Clients of these groups of the API.
+        core, batch, apps: Clients of these groups of the API.
     """
 
     def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
@@ -94,6 +94,7 @@ class Cluster:
         self.namespace = namespace or configured
         self.core = client.CoreV1Api(self.api)
         self.batch = client.BatchV1Api(self.api)
+        self.apps = client.AppsV1Api(self.api)
         self._require_version()
 
     def _require_version(self) -> None:
@@ -113,9 +114,13 @@ class Cluster:
         """V1Jobs of a fleet, or of all."""
         return self._listed(self.batch.list_namespaced_job, name)
 
-    def pods(self, name: str | None) -> list[Any]:
-        """V1Pods of a fleet, or of all."""
-        return self._listed(self.core.list_namespaced_pod, name)
+    def pods(self, name: str | None, part_of: str = RUN) -> list[Any]:
+        """V1Pods of a fleet, or of all; of standing ones, clients' included, if `part_of` is STANDING."""
+        return self._listed(self.core.list_namespaced_pod, name, part_of)
+
+    def stateful_sets(self, name: str | None) -> list[Any]:
+        """V1StatefulSets of a standing fleet, or of all."""
+        return self._listed(self.apps.list_namespaced_stateful_set, name, STANDING)
 
     def claims(self, name: str) -> list[Any]:
         """V1PersistentVolumeClaims that a fleet made."""
@@ -133,32 +138,55 @@ class Cluster:
             selected = f"involvedObject.uid={uid}"
             return list(self.core.list_namespaced_event(self.namespace, field_selector=selected).items)
 
-    def _listed(self, listing: Callable[..., Any], name: str | None) -> list[Any]:
+    def _listed(self, listing: Callable[..., Any], name: str | None, part_of: str = RUN) -> list[Any]:
         with translate_errors("list the parts of fleets"):
-            return list(listing(self.namespace, label_selector=label_selector(name)).items)
+            return list(listing(self.namespace, label_selector=label_selector(name, part_of)).items)
 
-    def config_map(self, name: str) -> Mapping[str, str]:
-        """The texts of a ConfigMap; empty if there is none."""
+    def config_map(self, name: str, part_of: str | None = None) -> Mapping[str, str]:
+        """The texts of a ConfigMap; empty if there is none, or it is not of the fleet of this name and `part_of`."""
         with translate_errors(f"read ConfigMap {name}"), suppress_missing():
-            return self.core.read_namespaced_config_map(name, self.namespace).data or {}
+            found = self.core.read_namespaced_config_map(name, self.namespace)
+            wanted = {} if part_of is None else selector(name, None, part_of)
+            if wanted.items() <= (found.metadata.labels or {}).items():
+                return found.data or {}
         return {}
 
-    def create_pod(self, content: Mapping[str, Any]) -> None:
-        """Creates a pod."""
+    def create_pod(self, content: Mapping[str, Any]) -> Any:
+        """Creates a pod, and returns it as V1Pod; None: there is one of its name."""
         with translate_errors(f"create pod {content['metadata']['name']}"):
-            self.core.create_namespaced_pod(self.namespace, dict(content))
+            try:
+                return self.core.create_namespaced_pod(self.namespace, dict(content))
+            except ApiException as error:
+                if error.status == CONFLICT:
+                    return None
+                raise
 
-    def delete_pod(self, name: str) -> None:
-        """Asks a pod to end, if it is there."""
+    def pod(self, name: str) -> Any:
+        """A V1Pod; None: there is none of this name."""
+        with translate_errors(f"read pod {name}"), suppress_missing():
+            return self.core.read_namespaced_pod(name, self.namespace)
+        return None
+
+    def delete_pod(self, name: str, uid: str | None = None) -> None:
+        """Asks a pod to end, if it is there; only the one with the uid, if one is given."""
+        body = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=uid))
         with translate_errors(f"delete pod {name}"), suppress_missing():
-            self.core.delete_namespaced_pod(name, self.namespace)
+            self.core.delete_namespaced_pod(name, self.namespace, body=body)
 
-    def log(self, pod: str, container: str, tail: int | None = None, follow: bool = False) -> Iterator[str]:
+    def delete_config_map(self, name: str) -> None:
+        """Deletes a ConfigMap, if it is there."""
+        with translate_errors(f"delete ConfigMap {name}"), suppress_missing():
+            self.core.delete_namespaced_config_map(name, self.namespace)
+
+    def log(
+        self, pod: str, container: str, tail: int | None = None, follow: bool = False, timestamps: bool = False
+    ) -> Iterator[str]:
         """The lines of the log of a container; none if its pod or its log is missing, or once the connection breaks.
 
         Args:
             tail: Only this many of the last lines; None: all.
             follow: Whether to wait for more until the log ends, or its connection does.
+            timestamps: Whether the time at which it was printed is before each line, with a space.
         """
         options = {} if tail is None else {"tail_lines": tail}
         limits = (ANSWER_SECS, FOLLOW_SECS if follow else ANSWER_SECS)
@@ -168,6 +196,7 @@ class Cluster:
                 self.namespace,
                 container=container,
                 follow=follow,
+                timestamps=timestamps,
                 _preload_content=False,
                 _request_timeout=limits,
                 **options,
@@ -175,9 +204,10 @@ class Cluster:
             yield from lines_of(reply.stream(decode_content=False))
 
 
-def label_selector(name: str | None) -> str:
+def label_selector(name: str | None, part_of: str = RUN) -> str:
     """Selects the objects of a fleet, or of all fleets, that psfleet made; not a pod of k8s/components/tensorboard."""
-    return selector_text({MANAGED_BY: "psfleet", **({} if name is None else selector(name))})
+    chosen = {PART_OF: part_of} if name is None else selector(name, None, part_of)
+    return selector_text({MANAGED_BY: "psfleet", **chosen})
 
 
 def _reason(error: ApiException) -> str:

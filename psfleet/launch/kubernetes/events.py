@@ -35,6 +35,10 @@ class WaitReasons:
     """Reads the events of those Jobs and pods that wait.
 
     Without the right to list events, no reasons are known.
+
+    Args of the constructor:
+        noun: What makes the pods, if not Jobs do.
+        lacks: Whether such an object lacks some of its pods; None: `lacks_pods`.
     """
 
     def __init__(
@@ -42,8 +46,11 @@ class WaitReasons:
         cluster: Cluster,
         clock: Callable[[], float] = time.monotonic,
         now: Callable[[], float] = time.time,
+        noun: str = "Job",
+        lacks: Callable[[Any, Sequence[Pod]], bool] | None = None,
     ) -> None:
         self._cluster = cluster
+        self._noun, self._lacks = noun, lacks
         self._clock = clock
         self._now = now
         self._may_read = True
@@ -61,7 +68,7 @@ class WaitReasons:
         reasons: dict[str, str] = {}
         for job in jobs:
             own = [pod for pod in pods if (pod.fleet, pod.component) == place_of(job)]
-            if lacks_pods(job, own):
+            if (self._lacks or lacks_pods)(job, own):
                 reasons[job.metadata.uid] = self._of_job(job, own)
         for pod in [each for each in pods if each.awaits_container][:MOST_OBJECTS]:
             reasons[pod.uid] = self._kept(pod.uid, lambda pod=pod: self._of_pod(pod))  # type: ignore[misc]
@@ -76,7 +83,7 @@ class WaitReasons:
         if reason or pods:
             self._since.pop(uid, None)
             return reason
-        return f"Job {job.metadata.name} has no pod" if self._lasts(uid) else ""
+        return f"{self._noun} {job.metadata.name} has no pod" if self._lasts(uid) else ""
 
     def _of_pod(self, pod: Pod) -> str:
         reason = start_problem(self._events(pod.uid))

@@ -1,23 +1,36 @@
-"""Runs a command in a pod, and reads what it prints."""
+"""Runs a command in a pod: reads what it prints to its end, or exchanges data with it."""
 
 from __future__ import annotations
 
 import json
+import re
+import select
+import ssl
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
+from typing import Any
 
 from kubernetes import client
+from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import stream
-from kubernetes.stream.ws_client import ERROR_CHANNEL
+from kubernetes.stream.ws_client import ERROR_CHANNEL, STDERR_CHANNEL, STDIN_CHANNEL, STDOUT_CHANNEL
+from websocket import ABNF, WebSocketConnectionClosedException
 
-from psfleet.errors import LostPeerError
+from psfleet.control.relay_client import CommandEnd
+from psfleet.errors import LostPeerError, UsageError
 from psfleet.launch.kubernetes.api import ANSWER_SECS, Cluster, translate_errors
 from psfleet.polling import run_within
 
 SILENT_SECS = 120.0
-"""How long a command may print nothing."""
+"""How long a command may print nothing, or take nothing of what is sent."""
+CHUNK_BYTES = 1 << 16
+"""Of what is sent in one message of the connection."""
+ERROR_BYTES = 4096
+"""Of what is kept of stderr: the end."""
+FORBIDDEN = re.compile("Handshake status (401|403)")
+"""In the package's error for a connection that the API refuses, whose own status is 0."""
 
 
 def execute(cluster: Cluster, pod: str, container: str, command: Sequence[str]) -> Iterator[bytes]:
@@ -27,16 +40,11 @@ def execute(cluster: Cluster, pod: str, container: str, command: Sequence[str]) 
         UsageError: The API refuses it.
         LostPeerError: The API does not answer, the command printed nothing for `SILENT_SECS`, or it failed.
     """
-    # A separate client: `stream` replaces a method of the client until the connection is open.
-    core = client.CoreV1Api(client.ApiClient(cluster.api.configuration))
-    opening = partial(
-        stream, core.connect_get_namespaced_pod_exec, pod, cluster.namespace, container=container,
-        command=list(command),
-        stdout=True, stderr=True, stdin=False, tty=False, _preload_content=False, binary=True,
-    )  # fmt: skip
     printed_errors = b""
-    # The package opens the connection without a deadline.
-    with translate_errors(f"run {command[0]} in pod {pod}"), closing(run_within(ANSWER_SECS, opening)) as reply:
+    with (
+        translate_errors(f"run {command[0]} in pod {pod}"),
+        closing(_opened(cluster, pod, container, command, stdin=False)) as reply,
+    ):
         deadline = time.monotonic() + SILENT_SECS
         while reply.is_open() or reply.peek_stdout():
             reply.update(timeout=1)
@@ -52,3 +60,111 @@ def execute(cluster: Cluster, pod: str, container: str, command: Sequence[str]) 
     if verdict.get("status") != "Success":
         problem = " ".join(printed_errors.decode(errors="replace").split()) or verdict.get("message", "no message")
         raise LostPeerError(f"{' '.join(command)} in pod {pod}: {problem}")
+
+
+class PodCommand:
+    """A command in a container of a pod; see `Command`.
+
+    It reads the messages of the connection one by one. The package's own reader keeps all of a stream, and copies what
+    has arrived with each message.
+
+    Args of the constructor:
+        connection: To the API, as the `websocket` package has it.
+    """
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._errors, self._verdict = b"", b""
+        self._is_over = False
+
+    def send(self, data: bytes) -> None:
+        """See `Command`."""
+        prefix, view = bytes([STDIN_CHANNEL]), memoryview(data)
+        with translate_errors("send to a command"):
+            self._connection.settimeout(SILENT_SECS)
+            for start in range(0, len(view), CHUNK_BYTES):
+                self._connection.send_binary(prefix + view[start : start + CHUNK_BYTES])
+
+    def receive(self, timeout_secs: float) -> bytes | None:
+        """See `Command`."""
+        if self._is_over:
+            return None
+        with translate_errors("receive from a command"):
+            if not self._has_more(timeout_secs):
+                return b""
+            self._connection.settimeout(SILENT_SECS)
+            try:
+                opcode, frame = self._connection.recv_data_frame(True)
+            except WebSocketConnectionClosedException:
+                opcode, frame = ABNF.OPCODE_CLOSE, None
+        if opcode == ABNF.OPCODE_CLOSE:
+            self._is_over = True
+            return None
+        is_output = opcode in (ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT) and frame is not None and frame.data
+        return self._of_channel(frame.data[0], bytes(frame.data[1:])) if is_output else b""
+
+    def end(self) -> CommandEnd:
+        """See `Command`."""
+        verdict = json.loads(self._verdict or '{"message": "the connection broke"}')
+        text = self._errors.decode(errors="replace") or str(verdict.get("message", ""))
+        return CommandEnd(_exit_code(verdict), " ".join(text.split()))
+
+    def _of_channel(self, channel: int, content: bytes) -> bytes:
+        """Keeps what is not of stdout."""
+        if channel == STDERR_CHANNEL:
+            self._errors = (self._errors + content)[-ERROR_BYTES:]
+        elif channel == ERROR_CHANNEL:
+            self._verdict += content
+        return content if channel == STDOUT_CHANNEL else b""
+
+    def _has_more(self, timeout_secs: float) -> bool:
+        """Waits until something has arrived; it may have been deciphered already."""
+        connection = self._connection.sock
+        if isinstance(connection, ssl.SSLSocket) and connection.pending():
+            return True
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        return bool(poll.poll(timeout_secs * 1000))
+
+
+@contextmanager
+def running(cluster: Cluster, pod: str, container: str, command: Sequence[str]) -> Iterator[PodCommand]:
+    """Context manager for a command in a container of a pod; its end closes the command's stdin.
+
+    Raises:
+        UsageError: The API refuses it.
+        LostPeerError: The API does not answer, or the container does not run.
+    """
+    with translate_errors(f"run {command[0]} in pod {pod}"):
+        try:
+            reply = _opened(cluster, pod, container, command, stdin=True)
+        except ApiException as error:
+            if FORBIDDEN.search(str(error.reason)):
+                raise UsageError(f"Kubernetes refuses to run {command[0]} in pod {pod}: {error.reason}") from error
+            raise
+    try:
+        yield PodCommand(reply.sock)
+    finally:
+        reply.close()
+
+
+def _opened(cluster: Cluster, pod: str, container: str, command: Sequence[str], stdin: bool) -> Any:
+    """The connection to a command that has started."""
+    # A separate client: `stream` replaces a method of the client until the connection is open.
+    core = client.CoreV1Api(client.ApiClient(cluster.api.configuration))
+    opening = partial(
+        stream, core.connect_get_namespaced_pod_exec, pod, cluster.namespace, container=container,
+        command=list(command),
+        stdout=True, stderr=True, stdin=stdin, tty=False, _preload_content=False, binary=True,
+    )  # fmt: skip
+    # The package opens the connection without a deadline.
+    return run_within(ANSWER_SECS, opening)
+
+
+def _exit_code(verdict: dict[str, Any]) -> int | None:
+    """The exit code in the API's verdict on a command; None: it has none."""
+    if verdict.get("status") == "Success":
+        return 0
+    causes = (verdict.get("details") or {}).get("causes") or ()
+    found = [str(cause.get("message")) for cause in causes if cause.get("reason") == "ExitCode"]
+    return int(found[0]) if found and found[0].isdigit() else None

@@ -12,17 +12,23 @@ from kubernetes.dynamic.exceptions import ResourceNotFoundError
 
 from psfleet.errors import UsageError
 from psfleet.launch.kubernetes.api import Cluster, label_selector, suppress_missing, translate_errors
-from psfleet.manifests.kubernetes.names import selector, selector_text
+from psfleet.manifests.kubernetes.names import RUN, selector, selector_text
 
 MANAGER = "psfleet"
 """Owner of the fields that `psfleet up` applies."""
+JOB = ("batch/v1", "Job")
 
 
 class FleetObjects:
-    """Objects of fleets in the namespace of a cluster."""
+    """Objects of fleets in the namespace of a cluster.
 
-    def __init__(self, cluster: Cluster) -> None:
+    Args of the constructor:
+        part_of: STANDING if the fleets are standing ones, RUN if they are those of runs.
+    """
+
+    def __init__(self, cluster: Cluster, part_of: str = RUN) -> None:
         self._cluster = cluster
+        self._part_of = part_of
 
     def require_own(self, name: str, objects: Sequence[Mapping[str, Any]]) -> None:
         """Checks that no object of another owner has the kind and name of an object of a fleet.
@@ -55,9 +61,10 @@ class FleetObjects:
                 )
         return applied
 
-    def set_owner(self, objects: Sequence[Mapping[str, Any]], owner: Any) -> None:
-        """Makes a V1Job the owner of objects: Kubernetes deletes them with it."""
-        reference = {"apiVersion": "batch/v1", "kind": "Job", "name": owner.metadata.name, "uid": owner.metadata.uid}
+    def set_owner(self, objects: Sequence[Mapping[str, Any]], owner: Any, kind: tuple[str, str] = JOB) -> None:
+        """Makes an object of some kind (API version and kind) the owner of objects: Kubernetes deletes them with it."""
+        version, name = kind
+        reference = {"apiVersion": version, "kind": name, "name": owner.metadata.name, "uid": owner.metadata.uid}
         body = {"metadata": {"ownerReferences": [reference]}}
         for content in objects:
             name = content["metadata"]["name"]
@@ -72,10 +79,12 @@ class FleetObjects:
         with translate_errors(f"read {kind} {name}"), suppress_missing():
             found = self._resource(content).get(name=name, namespace=self._cluster.namespace)
             labels = found.to_dict()["metadata"].get("labels") or {}
-            if any(labels.get(key) != value for key, value in selector(fleet).items()):
+            own = selector(fleet, None, self._part_of)
+            if any(labels.get(key) != value for key, value in own.items()):
+                named = "job" if self._part_of == RUN else "fleet"
                 raise UsageError(
                     f"{kind} {name} in namespace {self._cluster.namespace} is not of fleet {fleet}, expected one with "
-                    f"the labels {selector_text(selector(fleet))}, or none: change the job's name, or delete it"
+                    f"the labels {selector_text(own)}, or none: change the {named}'s name, or delete it"
                 )
             return True
         return False
@@ -95,7 +104,7 @@ class FleetObjects:
         for version, kind in kinds:
             with translate_errors(f"delete {kind} of fleet {name}"), suppress(ResourceNotFoundError):
                 resource = self._dynamic.resources.get(api_version=version, kind=kind)
-                for item in resource.get(**where, label_selector=label_selector(name)).items:
+                for item in resource.get(**where, label_selector=label_selector(name, self._part_of)).items:
                     is_found = True
                     with suppress_missing():
                         resource.delete(name=item.metadata.name, **where, body={"propagationPolicy": "Background"})

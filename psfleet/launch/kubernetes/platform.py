@@ -6,7 +6,7 @@ import math
 import operator
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from psfleet.errors import LostPeerError, UsageError
 from psfleet.job.job import Job, job_from_json
 from psfleet.launch.kubernetes.api import Cluster, translate_errors
 from psfleet.launch.kubernetes.events import WaitReasons
-from psfleet.launch.kubernetes.exec import execute
+from psfleet.launch.kubernetes.exec import PodCommand, execute, running
 from psfleet.launch.kubernetes.jobs import place_of, program_items, require_own_chief
 from psfleet.launch.kubernetes.members import members_of, scaled_away
 from psfleet.launch.kubernetes.objects import FleetObjects
@@ -46,11 +46,7 @@ KINDS = (
 VOLUME = ("v1", "PersistentVolumeClaim")
 INTERRUPT = ("sh", "-c", "kill -INT 1")
 """Sends SIGINT to a container's first process, which passes it on."""
-PACK = (
-    "sh",
-    "-c",
-    f"tar -C {container.OUT} --exclude=./lost+found '--exclude=./.*' -cf - . || [ $? -eq 1 ]",
-)
+PACK = ("sh", "-c", f"tar -C {container.OUT} --exclude=./lost+found '--exclude=./.*' -cf - . || [ $? -eq 1 ]")
 """Packs the results. GNU tar ends with 1 if a file grew or was deleted meanwhile, as they do while the fleet trains."""
 
 
@@ -78,16 +74,22 @@ class Kubernetes:
         """See `Platform`."""
         return manifests_text(request.job, request.job_file, command)
 
+    def check(self, request: Request) -> None:
+        """See `Platform`."""
+        if request.fleet:
+            raise UsageError(f"--fleet {request.fleet}: expected --on compose, or `psfleet train` on this machine")
+        self._objects.require_own(request.job.name, render(request.job, request.job_file, request.paused))
+
     def apply(self, request: Request) -> None:
         """See `Platform`."""
         job = request.job
+        self.check(request)
         if job.tls:
             ensure_certificates(job)
-        objects = render(job, request.job_file) + tls_secrets(job)
+        objects = render(job, request.job_file, request.paused) + tls_secrets(job)
         self._objects.require_own(job.name, objects)
         self.remove(job.name, results=request.fresh)
-        # The Jobs of workers are created last, because their pods need the other objects. Without the chief's, which
-        # owns the rest, there is no fleet.
+        # The Jobs are created last: their pods need the other objects. Without the chief's, there is no fleet.
         last = [("Job", component_name(job.name, component)) for component in (WORKER, CHIEF)]
         places = {name: place for place, name in enumerate(last, start=1)}
         *others, chief = sorted(objects, key=lambda each: places.get((each["kind"], each["metadata"]["name"]), 0))
@@ -132,6 +134,14 @@ class Kubernetes:
 
     def end_restarts(self, members: Sequence[Member]) -> None:
         """See `Platform`. Does nothing: a Job does not restart pods with permanent exit codes."""
+
+    def ask_to_stop(self, chief: Member) -> None:
+        """See `Platform`. Never called: the chief's Job would start it again."""
+        raise NotImplementedError
+
+    def running(self, chief: Member, command: Sequence[str]) -> AbstractContextManager[PodCommand]:
+        """See `Platform`."""
+        return running(self._cluster, chief.name, CHIEF, command)
 
     def stop(self, chief: Member, timeout_secs: float) -> None:
         """See `Platform`. The pod is not deleted: that sends SIGTERM, at which a chief ends without ending the run."""
@@ -185,9 +195,8 @@ class Kubernetes:
         pods = self._cluster.pods(name) if jobs else []
         is_found = self._objects.remove_all(name, KINDS)
         if jobs:
-            grace = max([pod.spec.termination_grace_period_seconds or 0 for pod in pods], default=0)
-            what = f"the pods of fleet {name} to end"
-            _wait_until_gone(name, [self._cluster.jobs, self._cluster.pods], grace + REMOVAL_SECS, what)
+            secs = REMOVAL_SECS + max([pod.spec.termination_grace_period_seconds or 0 for pod in pods], default=0)
+            _wait_until_gone(name, [self._cluster.jobs, self._cluster.pods], secs, f"the pods of fleet {name} to end")
         if claims:
             self._objects.remove_all(name, [VOLUME])
             _wait_until_gone(name, [self._cluster.claims], REMOVAL_SECS, f"the volume of fleet {name} to go")
@@ -215,11 +224,13 @@ class Kubernetes:
     def _reader(self, job: Job) -> Iterator[str]:
         """Context manager for a pod that mounts the fleet's volume; returns its name, and deletes it at the end."""
         name = f"{job.name}-{RESULTS}-{secrets.token_hex(3)}"
-        self._cluster.create_pod(apply_placement(job, reader(job, name)))
+        self._cluster.create_pod(apply_placement(job.kubernetes, reader(job, name)))
 
         def state() -> str:
-            with translate_errors(f"read pod {name}"):
-                pod = Pod(self._cluster.core.read_namespaced_pod(name, self._cluster.namespace))
+            found = self._cluster.pod(name)
+            if found is None:
+                return "deleted"
+            pod = Pod(found)
             return pod.problem() or self._reasons.of([], [pod]).get(pod.uid) or pod.state()
 
         try:

@@ -11,6 +11,7 @@ from psfleet.manifests.kubernetes.names import (
     COMPLETION_INDEX,
     COMPONENT,
     INSTANCE,
+    POD_INDEX,
     TRAINING,
 )
 from psfleet.service.logs import parse_line
@@ -25,7 +26,7 @@ OUT_OF_MEMORY = "OOMKilled"
 
 
 class Pod:
-    """A pod of a ps or a worker at one moment; its `index` is the completion index in its Job."""
+    """A pod of a ps or a worker at one moment; its `index` is that in its Job or StatefulSet, -1: it has none."""
 
     def __init__(self, content: Any) -> None:
         self.content = content
@@ -35,7 +36,7 @@ class Pod:
         labels = content.metadata.labels or {}
         self.fleet: str = labels.get(INSTANCE, "")
         self.component: str = labels.get(COMPONENT, "")
-        self.index = int(labels.get(COMPLETION_INDEX, -1))
+        self.index = int(labels.get(COMPLETION_INDEX, labels.get(POD_INDEX, -1)))
         # Others may have been added to the pod, for example by a service mesh.
         self._status: Any = named(content.status.container_statuses, self.component)
         state = self._status.state if self._status is not None else None
@@ -130,9 +131,24 @@ class Pod:
         """Why it failed, in one line; empty if it did not."""
         if self._ended is None or self._ended.exit_code == DONE:
             return one_line(self.content.status.message or "") if self.content.status.phase == "Failed" else ""
-        if self.is_out_of_memory:
+        return self._cause_of(self._ended)
+
+    @property
+    def end_before(self) -> tuple[int | None, str]:
+        """Exit code of the process before the present one in its container, and why it ended; None: there was none."""
+        state = self._status.last_state if self._status is not None else None
+        ended = state.terminated if state is not None else None
+        return (None, "") if ended is None else (int(ended.exit_code), self._cause_of(ended))
+
+    @property
+    def container_restarts(self) -> int:
+        """How often the kubelet has started its container again."""
+        return int(self._status.restart_count) if self._status is not None else 0
+
+    def _cause_of(self, ended: Any) -> str:
+        if ended.reason == OUT_OF_MEMORY:
             return out_of_memory(named(self.content.spec.containers, self.component).resources.limits["memory"])
-        return _last_message(self._ended.message or "") or cause_of_end(int(self._ended.exit_code))
+        return _last_message(ended.message or "") or cause_of_end(int(ended.exit_code))
 
 
 def pods_of(contents: Iterable[Any]) -> list[Pod]:

@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable
 
 from psfleet.errors import UsageError
+from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import Job
 from psfleet.launch.kubernetes.api import Cluster
 from psfleet.launch.kubernetes.objects import FleetObjects
 from psfleet.manifests.certificates_folder import certificates_folder
-from psfleet.manifests.kubernetes.tls_secrets import tls_secrets
+from psfleet.manifests.kubernetes.tls_secrets import fleet_secrets, tls_secrets
 from psfleet.tls import certificates
 from psfleet.tls.identity import AUTHORITY
 
@@ -28,7 +29,11 @@ class Renewal:
     """
 
     def __init__(
-        self, cluster: Cluster, objects: FleetObjects, job: Job, clock: Callable[[], float] = time.monotonic
+        self,
+        cluster: Cluster,
+        objects: FleetObjects,
+        job: Job | FleetFile,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._cluster = cluster
         self._objects = objects
@@ -56,7 +61,7 @@ class Renewal:
             raise UsageError(f"{folder / AUTHORITY} is missing, expected that of the machine that started the fleet")
         certificates.ensure(folder)
         changed = []
-        for secret in tls_secrets(self._job):
+        for secret in tls_secrets(self._job) if isinstance(self._job, Job) else fleet_secrets(self._job):
             new, old = secret["data"], self._cluster.secret(secret["metadata"]["name"])
             if not old:
                 # The fleet is being removed.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from psfleet.checkpoint import store
+from psfleet.checkpoint.location import parse, root_of
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.errors import DONE, PsfleetError
 from psfleet.job.differences import is_same
@@ -12,7 +13,7 @@ from psfleet.job.job import Job
 from psfleet.job.program_files import PROGRAM_DIGEST, digest, job_files
 from psfleet.report.attempts import earlier_report
 from psfleet.report.schema import Report
-from psfleet.run_folder import CHECKPOINTS, LOCAL, Owner, is_locked, owner
+from psfleet.run_folder import LOCAL, Owner, is_locked, owner
 
 SKIPPED = "evaluation_skipped"
 """Event of a run whose last evaluation may be missing: the next attempt evaluates."""
@@ -34,7 +35,7 @@ def finished_report(folder: Path, job: Job, program_folder: Path) -> Report | No
         report = earlier_report(folder)
         if report is None or not _is_done(report, job):
             return None
-        checkpoint = store.newest(folder / CHECKPOINTS)
+        checkpoint = store.newest(root_of(folder, job))
         if checkpoint is None or not _is_of_report(checkpoint, report):
             return None
         return report.located(folder.resolve()) if _is_unchanged(checkpoint, job, program_folder) else None
@@ -52,7 +53,7 @@ def require_steps_left(folder: Path, job: Job) -> None:
     Raises:
         BadJobError: As the chief raises it, after the start of all processes.
     """
-    root = folder.resolve() / CHECKPOINTS
+    root = root_of(folder.resolve(), job)
     try:
         if owner(folder) != Owner(job.name, LOCAL) or is_locked(folder):
             return
@@ -69,14 +70,14 @@ def require_steps_left(folder: Path, job: Job) -> None:
 def _is_done(report: Report, job: Job) -> bool:
     """Whether a report says that the job's last step was made, and that nothing is missing after it."""
     is_whole = report.stopped_early is None and not any(event.kind == SKIPPED for event in report.events)
-    is_whole = is_whole and (report.best is None or Path(report.best.path).is_dir())
+    is_whole = is_whole and (report.best is None or parse(report.best.path).is_dir())
     return (report.status, report.exit_code, report.final_step) == ("done", DONE, job.train.steps) and is_whole
 
 
 def _is_of_report(checkpoint: Checkpoint, report: Report) -> bool:
     """Whether a checkpoint is the last one of the run of a report."""
     named = report.checkpoint
-    return named is not None and (named.step, Path(named.path).name) == (report.final_step, checkpoint.folder.name)
+    return named is not None and (named.step, parse(named.path).name) == (report.final_step, checkpoint.folder.name)
 
 
 def _is_unchanged(checkpoint: Checkpoint, job: Job, program_folder: Path) -> bool:

@@ -10,14 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from psfleet import errors
+from psfleet.checkpoint.location import require_not_refused
+from psfleet.checkpoint.stored_run import delete_stored
 from psfleet.job import function_program
 from psfleet.job.job import Job, load_job, parse_job
 from psfleet.launch import watcher
 from psfleet.launch.local.finished import finished_report, require_steps_left
 from psfleet.launch.local.platform import Local
 from psfleet.launch.results import Start, unreported, with_failure
+from psfleet.launch.standing.placing import on_fleet
 from psfleet.report import html
 from psfleet.report.attempts import earlier_report, with_end
+from psfleet.report.hold import AT_START, HoldRecord
 from psfleet.report.progress import Listener, callers_console, finished_entry, progress, starting_entry
 from psfleet.report.schema import Report
 from psfleet.run_folder import RunFolder, claimed, default_folder
@@ -33,6 +37,8 @@ def train(
     overrides: Sequence[str] = (),
     program_folder: Path | str | None = None,
     listener: Listener | None = None,
+    fleet: str | None = None,
+    paused: bool = False,
 ) -> Report:
     """Trains a job on processes of this machine, and waits for its end.
 
@@ -47,29 +53,28 @@ def train(
             one.
         listener: Called with each log entry of the chief: its `event` is progress, evaluation, checkpoint, … By default
             the progress is shown: in a Jupyter notebook, or else on stderr as `psfleet train` does on stdout.
+        fleet: Name of the standing fleet whose ps are trained on, all of them; None: the run starts its own.
+        paused: Whether the run is held at the step that it starts from: see `psfleet.start`.
 
     Returns:
         The report, of a failed run too: see its `status`, `exit_code` and `error`.
 
     Raises:
-        UsageError: The job file, the program or the folder cannot be used, or TensorFlow is not installed.
-        BadJobError: The job is not valid, or ends before the newest checkpoint in `out`.
+        UsageError: The job file, the program or the folder cannot be used, TensorFlow is not installed, or the
+            standing fleet is down.
+        BadJobError: The job is not valid, ends before the newest checkpoint in `out`, or may not use its store.
     """
-    folder = Path(program_folder) if program_folder is not None else Path()
-    if isinstance(job, str | Path) and program_folder is None:
-        folder = Path(job).parent
+    folder = Path(program_folder) if program_folder is not None else _folder_of(job)
     own_folder = None
     if program is not None:
         name, own_folder = function_program.reference(program)
         overrides = [*overrides, f"program={name}"]
-    job = _resolved(job, overrides)
+    job = _resolved(job, overrides, fleet)
     settings.require_tensorflow()
+    require_not_refused(job)
     path = Path(out) if out is not None else default_folder(job.name)
-    done = (
-        None
-        if fresh or (program is not None and own_folder is None)
-        else finished_report(path, job, own_folder or folder)
-    )
+    can_be_done = not fresh and (program is None or own_folder is not None)
+    done = finished_report(path, job, own_folder or folder) if can_be_done else None
     if done is not None:
         with _listening(listener, job) as listens:
             listens(finished_entry(done))
@@ -77,18 +82,34 @@ def train(
     if not fresh:
         require_steps_left(path, job)
     with claimed(path, job, fresh) as run_folder:
+        _prepare(job, run_folder, fresh, paused)
         if program is not None:
             folder = own_folder or function_program.store(program, run_folder.program)
         with _listening(listener, job) as listens:
             return _run(job, run_folder, folder.resolve(), listens)
 
 
-def _resolved(job: Job | Path | str | Mapping[str, Any], overrides: Sequence[str]) -> Job:
+def _prepare(job: Job, folder: RunFolder, fresh: bool, paused: bool) -> None:
+    """Deletes the earlier checkpoints in a store for a fresh run, and has one that is paused held at its start."""
+    if fresh:
+        delete_stored(job, folder.path)
+    if paused:
+        HoldRecord(AT_START).write(folder.path)
+
+
+def _folder_of(job: Job | Path | str | Mapping[str, Any]) -> Path:
+    """The folder of a job file; the current one if the job is no file."""
+    return Path(job).parent if isinstance(job, str | Path) else Path()
+
+
+def _resolved(job: Job | Path | str | Mapping[str, Any], overrides: Sequence[str], fleet: str | None) -> Job:
     if isinstance(job, str | Path):
-        return load_job(Path(job), overrides)
-    if not isinstance(job, Job):
-        return parse_job(job, overrides=overrides)
-    return parse_job(job.model_dump(mode="json"), overrides=overrides) if overrides else job
+        found = load_job(Path(job), overrides)
+    elif not isinstance(job, Job):
+        found = parse_job(job, overrides=overrides)
+    else:
+        found = parse_job(job.model_dump(mode="json"), overrides=overrides) if overrides else job
+    return found if fleet is None else on_fleet(found, fleet)
 
 
 @contextmanager

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 
 from psfleet.errors import UsageError
+from psfleet.launch.local.growing_log import GrowingLog
 from psfleet.launch.runs import is_running
 from psfleet.run_folder import LOCAL, LOGS, owner
 
@@ -62,46 +62,18 @@ def _logs(path: Path, wanted: str | None) -> dict[str, Path]:
 
 def _lines(path: Path, wanted: str | None, follow: bool, tail: int | None) -> Iterator[tuple[str, str]]:
     """Lines in the order of the logs; incomplete ones are held back until the run has ended."""
-    readers: dict[Path, _Reader] = {}
+    growing: dict[Path, GrowingLog] = {}
     pause = Event()
     while True:
         belongs_to = owner(path)
         is_last = not follow or belongs_to is None or not is_running(path, belongs_to)
         # Each time anew: a run that starts creates them one after the other.
         for name, file in _logs(path, wanted).items():
-            lines = readers.setdefault(file, _Reader(file)).read(is_last)
+            lines = growing.setdefault(file, GrowingLog(file)).read(is_last)
             shown = lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]
-            yield from ((name, line.decode(errors="replace")) for line in shown)
+            yield from ((name, line) for line in shown)
         if is_last:
             return
         # The next lines are new.
         tail = None
         pause.wait(POLL_SECS)
-
-
-class _Reader:
-    """Reads a log as it grows; from the start again if the next start of the run has replaced it."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._rest = b""
-        self._position = 0
-        self._inode: int | None = None
-
-    def read(self, is_last: bool) -> list[bytes]:
-        """The complete lines since the last call; an incomplete one, too, if there will be no more."""
-        try:
-            with self._file.open("rb") as log:
-                status = os.fstat(log.fileno())
-                # The size, too: a new file can have the inode of the one that was deleted.
-                if status.st_ino != self._inode or status.st_size < self._position:
-                    self._inode, self._rest, self._position = status.st_ino, b"", 0
-                log.seek(self._position)
-                *lines, self._rest = (self._rest + log.read()).split(b"\n")
-                self._position = log.tell()
-        except FileNotFoundError:
-            # The next start has deleted it.
-            lines = []
-        if is_last and self._rest:
-            lines.append(self._rest)
-        return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
 import threading
@@ -11,9 +12,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from psfleet import errors
-from psfleet.addresses import num_own_ps, ps_addresses
+from psfleet.addresses import Address, num_own_ps, ps_addresses
 from psfleet.errors import DONE, LOST_PEERS, PERMANENT_CODES, DeadlineError
 from psfleet.job.job import Job
+from psfleet.launch.local.control_file import ControlFile
+from psfleet.launch.local.growing_log import GrowingLog
 from psfleet.launch.platform import Member, may_restart
 from psfleet.polling import wait_until
 from psfleet.processes.child import Task
@@ -68,6 +71,8 @@ class Local:
 
     def start(self) -> None:
         """Starts all processes."""
+        chief = Address.parse(self._chief.environment[settings.ADDRESS]).control
+        ControlFile(self.run, os.getpid(), chief).write(self._folder.path)
         for task in self._tasks:
             self._start(task, "")
 
@@ -104,15 +109,13 @@ class Local:
     def log(self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """See `Platform`. A log is followed over restarts until the chief has ended; incomplete lines are held back."""
         task = next(task for task in self._tasks if task.name == member.name)
-        rest = ""
-        with task.log.open(encoding="utf-8", errors="replace") as file:
-            while True:
-                is_last = not follow or self._is_closed.is_set()
-                *lines, rest = (rest + file.read()).split("\n")
-                yield from lines
-                if is_last:
-                    return
-                self._is_closed.wait(POLL_SECS)
+        log = GrowingLog(task.log)
+        while True:
+            is_last = not follow or self._is_closed.is_set()
+            yield from log.read(is_last)
+            if is_last:
+                return
+            self._is_closed.wait(POLL_SECS)
 
     def remove(self, name: str, results: bool) -> bool:
         """See `Platform`. Ends all processes at once; results stay in the run folder."""
@@ -143,6 +146,8 @@ class Local:
             settings.METRICS_PORT: "0",
             # The launcher's own environment may be that of a pod, but its processes are not pods.
             settings.ON_SIGTERM: "",
+            # Nor are they those of a standing fleet, whose client the launcher may be.
+            settings.FLEET: "",
             # The launcher reads the logs.
             settings.LOG: "",
             settings.START: self.run,

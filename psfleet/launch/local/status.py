@@ -33,18 +33,20 @@ def local_statuses(folder: Path, name: str | None) -> list[TaskStatus]:
     return rows
 
 
-def ended_run(folder: Path, name: str | None) -> str:
-    """How the newest local run of a job has ended, for a message; empty if there is none.
+def not_running(folder: Path, name: str | None) -> str:
+    """Says for a message that no job or fleet of a name runs on this machine, and how its newest run here has ended.
 
     Args:
         folder: Holds run folders; may be missing.
-        name: The job's name; None: of no job.
+        name: The job's or fleet's name; None: of none, and the text is empty.
     """
-    entries = runs_in(folder) if name is not None and folder.is_dir() else []
+    if name is None:
+        return ""
+    entries = runs_in(folder) if folder.is_dir() else []
     found = next((each for each in entries if each.job == name and each.platform in ("", LOCAL)), None)
     if found is None or found.status in (RUNNING, NO_REPORT):
-        return ""
-    return f"{found.run} is {found.status} at step {found.step} of {found.target_step}"
+        return f"no run {name} trains in {folder}/, and no fleet {name} stands on this machine"
+    return f"{name} does not run: {found.run} is {found.status} at step {found.step} of {found.target_step}"
 
 
 def _rows(path: Path, name: str) -> list[TaskStatus]:

@@ -12,21 +12,22 @@ from psfleet.job.container import Limits
 from psfleet.job.job import Job
 from psfleet.manifests import container
 from psfleet.manifests.certificates_folder import certificates_folder
-from psfleet.manifests.compose import monitoring
+from psfleet.manifests.compose import monitoring, store_access
 from psfleet.manifests.compose.monitoring import bind
+from psfleet.manifests.compose.on_fleet import moved
 from psfleet.manifests.yaml_text import comment, dump, job_text
 from psfleet.service import settings
 
 ROLE = "psfleet.role"
 """Label: ps, chief, worker or tensorboard."""
 FLEET, OUTSIDE = "fleet", "outside"
-"""The networks: the first has no way out and none in; on the second, ports are published on loopback."""
+"""Networks: the first has no way out or in; on the second, ports are published on loopback, and stores reached."""
 RESULTS = "results"
-TENSORBOARD_PORT = 6006
-TENSORBOARD_PORTS = "6006-6036"
+TENSORBOARD_PORT, TENSORBOARD_PORTS = 6006, "6006-6036"
 """The engine publishes the first free one, so that several fleets can have a TensorBoard each."""
 HEALTH_SECS = 15
 """Interval of health checks; each starts a Python process, which takes 0.2 s of one core."""
+HEALTH_COMMAND = ("python", "-m", "psfleet.service.health")
 HEADER = """\
 # A psfleet fleet, made from a job file by
 #   {command}
@@ -42,32 +43,47 @@ def project(name: str) -> str:
     return f"psfleet-{name}"
 
 
-def file_text(job: Job, job_file: Path, folder: Path | None, command: str) -> str:
+def network_of(name: str) -> str:
+    """The engine's name of the network of a fleet."""
+    return f"{project(name)}_{FLEET}"
+
+
+def file_text(
+    job: Job, job_file: Path, folder: Path | None, command: str, *, paused: bool = False, fleet: str = ""
+) -> str:
     """A compose file as YAML.
 
     Args:
         job_file: Mounts are relative to its folder, which is the program's.
         folder: The folder of the compose file, to which its paths are relative; None: paths are absolute.
         command: The command line that renders this file, for its header.
+        paused: Whether the run is held at the step that it starts from.
+        fleet: The standing fleet on whose network it trains; empty: on a network of its own.
     """
-    content = render(job, job_file, folder)
-    return HEADER.format(command=comment(command), program=container.PROGRAM) + dump(content)
+    content = render(job, job_file, folder, paused)
+    placed = moved(content, network_of(fleet), fleet, FLEET, OUTSIDE) if fleet else content
+    return HEADER.format(command=comment(command), program=container.PROGRAM) + dump(placed)
 
 
-def render(job: Job, job_file: Path, folder: Path | None = None) -> dict[str, Any]:
-    """A compose file's content; see `file_text`."""
+def render(job: Job, job_file: Path, folder: Path | None = None, paused: bool = False) -> dict[str, Any]:
+    """A compose file's content; see `file_text`.
+
+    Raises:
+        BadJobError: The checkpoints are in a store, and `tls` is false.
+    """
+    store_access.require_closed(job)
     paths = _Paths(job_file, folder)
     ps, _ = container_addresses(job)
     services = {f"ps-{index}": _ps(job, ps, paths, index) for index in range(num_own_ps(job))}
     own_ps = list(services)
     services["worker"] = _worker(job, ps, paths, own_ps)
-    services["chief"] = _chief(job, ps, paths, own_ps)
+    services["chief"] = _chief(job, ps, paths, own_ps, paused)
     services["tensorboard"] = _tensorboard(job)
     services |= monitoring.services(FLEET, OUTSIDE, container_hardening(), lambda path: paths.source(str(path)))
     return {
         "name": project(job.name),
         "services": services,
-        "networks": {FLEET: _closed_network(), OUTSIDE: {}},
+        "networks": {FLEET: closed_network(), OUTSIDE: {}},
         "volumes": {RESULTS: {}},
     }
 
@@ -83,15 +99,14 @@ def _ps(job: Job, ps: list[Address], paths: _Paths, index: int) -> Service:
 def _worker(job: Job, ps: list[Address], paths: _Paths, own_ps: list[str]) -> Service:
     """Workers and spares: their indices are leased, the chief's 0 aside."""
     service = _member(job, ps, "worker", job.container.worker_image, job.container.worker, {settings.INDEX: "-1"})
-    service["deploy"] = {"replicas": job.fleet.replicas - 1}
     service["volumes"] += paths.mounts(job)
-    service["depends_on"] = _after(own_ps)
-    return service
+    return service | {"deploy": {"replicas": job.fleet.replicas - 1}, "depends_on": _after(own_ps)}
 
 
-def _chief(job: Job, ps: list[Address], paths: _Paths, own_ps: list[str]) -> Service:
+def _chief(job: Job, ps: list[Address], paths: _Paths, own_ps: list[str], paused: bool) -> Service:
     """Depends on all others, so that compose stops it first and it can save while they are still there."""
-    service = _member(job, ps, "chief", job.container.worker_image, job.container.worker, {settings.INDEX: "0"})
+    own = {settings.INDEX: "0", **container.hold(paused)}
+    service = _member(job, ps, "chief", job.container.worker_image, job.container.worker, own)
     service["volumes"] += paths.mounts(job)
     service["depends_on"] = _after([*own_ps, "worker"])
     return service
@@ -118,26 +133,32 @@ def _tensorboard(job: Job) -> Service:
 
 def _member(job: Job, ps: list[Address], role: str, image: str, limits: Limits, own: Mapping[str, str]) -> Service:
     """The settings that ps, workers and chief have in common; `own` are environment variables of this service."""
-    own_job = {settings.JOB: _plain(job_text(job)), settings.RECORDS: container.RECORDS}
+    own_job = {settings.JOB: plain(job_text(job)), settings.RECORDS: container.RECORDS}
     restarts = job.fleet.max_restarts
-    outside: Service = {} if job.fleet.ps_addresses is None else {OUTSIDE: {}}
+    credentials = store_access.credentials(job, role)
+    outside: Service = {OUTSIDE: {}} if credentials or job.fleet.ps_addresses is not None else {}
     return {
         "image": image,
         "labels": {ROLE: role},
-        "environment": {**own_job, **container.environment(job, job.name, ps), **own},
+        "environment": {**own_job, **container.environment(job, job.name, ps), **own, **credentials},
         "restart": f"on-failure:{restarts}" if restarts else "no",
         "stop_grace_period": f"{job.deadlines.stop_secs:g}s",
         "networks": {FLEET: {"aliases": [monitoring.ALIAS]}, **outside},
         "volumes": [*_results(job, role), *_certificates(job, role)],
-        "healthcheck": {
-            "test": ["CMD", "python", "-m", "psfleet.service.health"],
-            "interval": f"{HEALTH_SECS}s",
-            "timeout": "10s",
-            "retries": 3,
-            "start_period": f"{job.deadlines.start_secs:g}s",
-        },
+        "healthcheck": health_check(job.deadlines.start_secs),
         **container_hardening(),
         **limited(limits),
+    }
+
+
+def health_check(start_secs: float) -> Service:
+    """The health check of a ps or worker, which may take so long to start."""
+    return {
+        "test": ["CMD", *HEALTH_COMMAND],
+        "interval": f"{HEALTH_SECS}s",
+        "timeout": "10s",
+        "retries": 3,
+        "start_period": f"{start_secs:g}s",
     }
 
 
@@ -173,11 +194,15 @@ def _certificates(job: Job, role: str) -> list[Service]:
     """The mount of a role's certificate; only that folder, so that no container has the authority's key."""
     if not job.tls:
         return []
-    source = certificates_folder(job.name) / ("ps" if role == "ps" else "worker")
-    return [bind(_plain(str(source)), container.TLS)]
+    return [certificate_mount(job.name, "ps" if role == "ps" else "worker")]
 
 
-def _closed_network() -> dict[str, Any]:
+def certificate_mount(name: str, role: str) -> Service:
+    """The mount of the certificate of a role of a fleet."""
+    return bind(plain(str(certificates_folder(name) / role)), container.TLS)
+
+
+def closed_network() -> dict[str, Any]:
     """A network without a way out, on which the engine's machine has no address.
 
     On an ordinary internal network it has one, and each of its users reaches TensorFlow's port. Since version 28 the
@@ -214,11 +239,11 @@ class _Paths:
         """Converts a host path, relative to the job file or absolute, to the one in the compose file."""
         path = (self._home / source).resolve()
         if self._folder is None:
-            return _plain(str(path))
+            return plain(str(path))
         relative = os.path.relpath(path, self._folder.resolve())
-        return _plain(relative if relative.startswith(".") else f"./{relative}")
+        return plain(relative if relative.startswith(".") else f"./{relative}")
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Escapes `$`, with which compose begins a variable."""
     return text.replace("$", "$$")

@@ -9,14 +9,18 @@ INSTANCE = "app.kubernetes.io/instance"
 COMPONENT = "app.kubernetes.io/component"
 PART_OF = "app.kubernetes.io/part-of"
 MANAGED_BY = "app.kubernetes.io/managed-by"
-OF_PSFLEET = {"app.kubernetes.io/name": "psfleet", PART_OF: "psfleet", MANAGED_BY: "psfleet"}
-"""Labels of every object that psfleet makes."""
+RUN, STANDING = "psfleet", "psfleet-fleet"
+"""Values of PART_OF: objects of the fleet of a run, and of a standing fleet, which may have the same name."""
+POD_INDEX = "apps.kubernetes.io/pod-index"
+"""Label of the pods of a StatefulSet."""
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 CONTROLLER_UID = "batch.kubernetes.io/controller-uid"
 """Label of the pods of an Indexed Job."""
 PS, CHIEF, WORKER, RESULTS = "ps", "chief", "worker", "results"
 """Components: the Jobs of the ps, of worker 0, and of the other workers; and the pod that reads the volume."""
 TRAINING = (PS, CHIEF, WORKER)
+CLIENT = "client"
+"""Component of the pods of a standing fleet's clients."""
 FIRST_INDEX = {PS: 0, CHIEF: 0, WORKER: 1}
 """Index of a ps or worker that has the completion index 0 of its Job, by component."""
 JOB_KEY = "job.json"
@@ -30,15 +34,19 @@ def role_of(component: str) -> str:
     return PS if component == PS else WORKER
 
 
-def labels(name: str, component: str | None = None) -> dict[str, str]:
-    """The labels of an object of a fleet, or of one of its components."""
-    all_labels = {**OF_PSFLEET, INSTANCE: name}
-    return all_labels if component is None else {**all_labels, COMPONENT: component}
+def labels(name: str, component: str | None = None, part_of: str = RUN) -> dict[str, str]:
+    """The labels of an object of a fleet, or of one of its components.
+
+    Args:
+        part_of: RUN or STANDING.
+    """
+    of_psfleet = {"app.kubernetes.io/name": "psfleet", PART_OF: part_of, MANAGED_BY: "psfleet"}
+    return of_psfleet | selector(name, component, part_of)
 
 
-def selector(name: str, component: str | None = None) -> dict[str, str]:
-    """The labels that select the pods of a fleet, or of one of its components."""
-    selected = {INSTANCE: name, PART_OF: "psfleet"}
+def selector(name: str, component: str | None = None, part_of: str = RUN) -> dict[str, str]:
+    """The labels that select the pods of a fleet, or of one of its components; `part_of` as for `labels`."""
+    selected = {INSTANCE: name, PART_OF: part_of}
     return selected if component is None else {**selected, COMPONENT: component}
 
 
@@ -66,3 +74,8 @@ def addresses(job: Job) -> list[Address]:
     """The addresses of all ps within their namespace: the pods of an Indexed Job have host names with their index."""
     hosts = (f"{component_name(job.name, PS)}-{index}.{job.name}" for index in range(num_own_ps(job)))
     return ps_addresses(job, [Address(host, DATA_PORT) for host in hosts])
+
+
+def client_name(name: str, index: int) -> str:
+    """Name of the pod of a client of a standing fleet; no two clients have one index at the same time."""
+    return f"{component_name(name, CLIENT)}-{index}"

@@ -1,25 +1,24 @@
-"""Applies the job file's `kubernetes` section to the pods that psfleet renders."""
+"""Applies the `kubernetes` section of a job file or fleet file to the pods that psfleet renders."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from psfleet.job.job import Job
-from psfleet.job.kubernetes import Pods
+from psfleet.job.kubernetes import Pods, PodsByRole
 from psfleet.manifests.kubernetes.names import WORKER
 
 Object = dict[str, Any]
 
 
-def apply_settings(job: Job, role: str, pod: Object) -> Object:
+def apply_settings(section: PodsByRole, role: str, pod: Object) -> Object:
     """A pod or pod template of ps or workers, completed by the settings of that role.
 
     Args:
         pod: Has `metadata` and `spec`; not changed. Its first container is that of the role.
     """
-    settings = job.kubernetes.of_role(role)
+    settings = section.of_role(role)
     first, *others = pod["spec"]["containers"]
-    spec = {**_placed(job, settings, pod["spec"]), "containers": [_container(job, settings, first), *others]}
+    spec = {**_placed(section, settings, pod["spec"]), "containers": [_container(section, settings, first), *others]}
     if settings.service_account is not None:
         spec["serviceAccountName"] = settings.service_account
     if settings.secret_files:
@@ -27,19 +26,19 @@ def apply_settings(job: Job, role: str, pod: Object) -> Object:
     return {**pod, "metadata": _metadata(settings, pod["metadata"]), "spec": spec}
 
 
-def apply_placement(job: Job, pod: Object) -> Object:
+def apply_placement(section: PodsByRole, pod: Object) -> Object:
     """A pod that reads the fleet's volume, completed by what lets it run where workers do; without their variables."""
-    settings = job.kubernetes.of_role(WORKER)
+    settings = section.of_role(WORKER)
     (container,) = pod["spec"]["containers"]
-    container = {**container, "imagePullPolicy": job.kubernetes.image_pull_policy}
-    spec = {**_placed(job, settings, pod["spec"]), "containers": [container]}
+    container = {**container, "imagePullPolicy": section.image_pull_policy}
+    spec = {**_placed(section, settings, pod["spec"]), "containers": [container]}
     return {**pod, "metadata": _metadata(settings, pod["metadata"]), "spec": spec}
 
 
-def _placed(job: Job, settings: Pods, spec: Object) -> Object:
+def _placed(section: PodsByRole, settings: Pods, spec: Object) -> Object:
     """The spec of a pod with what decides whether and where it may run."""
     added = {
-        "imagePullSecrets": [{"name": name} for name in job.kubernetes.image_pull_secrets],
+        "imagePullSecrets": [{"name": name} for name in section.image_pull_secrets],
         "nodeSelector": settings.node_selector,
         "tolerations": settings.tolerations,
         "priorityClassName": settings.priority_class,
@@ -48,17 +47,17 @@ def _placed(job: Job, settings: Pods, spec: Object) -> Object:
     return {**spec, **{name: value for name, value in added.items() if value}}
 
 
-def service_account(job: Job, role: str) -> str | None:
+def service_account(section: PodsByRole, role: str) -> str | None:
     """The existing ServiceAccount of a role; None: psfleet creates one."""
-    return job.kubernetes.of_role(role).service_account
+    return section.of_role(role).service_account
 
 
-def _container(job: Job, settings: Pods, container: Object) -> Object:
+def _container(section: PodsByRole, settings: Pods, container: Object) -> Object:
     amounts = container["resources"]
     further = {name: str(amount) for name, amount in settings.resources.items()}
     changed = {
         **container,
-        "imagePullPolicy": job.kubernetes.image_pull_policy,
+        "imagePullPolicy": section.image_pull_policy,
         "env": [*_environment(settings), *container["env"]],
         "resources": {name: {**amounts[name], **further} for name in amounts},
     }

@@ -120,7 +120,6 @@ def reader(job: Job, name: str) -> Object:
 
 def _container(job: Job, component: str, program: list[Object] | None) -> Object:
     limits: Limits = getattr(job.container, role_of(component))
-    health = {**_probe(job), "timeoutSeconds": PROBE_LIMIT_SECS}
     open_ports = {**ports(job), "metrics": container.METRICS_PORT}
     return {
         "name": component,
@@ -130,23 +129,36 @@ def _container(job: Job, component: str, program: list[Object] | None) -> Object
         "ports": [{"name": name, "containerPort": port} for name, port in open_ports.items()],
         "resources": resources(limits),
         "securityContext": container_security(),
-        # The liveness probe begins once this one has passed. There is no readiness probe, so the pod is ready then.
-        "startupProbe": {
-            **health,
-            "periodSeconds": START_PROBE_SECS,
-            "failureThreshold": math.ceil(job.deadlines.start_secs / START_PROBE_SECS),
-            "initialDelaySeconds": START_PROBE_SECS,
-        },
-        "livenessProbe": {**health, "periodSeconds": PROBE_SECS, "failureThreshold": PROBE_FAILURES},
+        **probes(probe(job.tls), job.deadlines.start_secs),
         # A service writes why it failed; if it could not (it was killed), Kubernetes takes the end of its log.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": _mounts(job, component, program),
     }
 
 
-def _probe(job: Job) -> Object:
+def probes(asks: Object, start_secs: float) -> Object:
+    """The probes of a container.
+
+    Args:
+        asks: What asks for its health.
+        start_secs: Timeout for the first healthy answer.
+    """
+    health = {**asks, "timeoutSeconds": PROBE_LIMIT_SECS}
+    return {
+        # The liveness probe begins once this one has passed. There is no readiness probe, so the pod is ready then.
+        "startupProbe": {
+            **health,
+            "periodSeconds": START_PROBE_SECS,
+            "failureThreshold": math.ceil(start_secs / START_PROBE_SECS),
+            "initialDelaySeconds": START_PROBE_SECS,
+        },
+        "livenessProbe": {**health, "periodSeconds": PROBE_SECS, "failureThreshold": PROBE_FAILURES},
+    }
+
+
+def probe(tls: bool) -> Object:
     """Asks grpc.health.v1. The kubelet has no certificate, so with TLS a command in the container asks."""
-    if job.tls:
+    if tls:
         return {"exec": {"command": ["python", "-m", "psfleet.service.health"]}}
     return {"grpc": {"port": container.CONTROL_PORT}}
 

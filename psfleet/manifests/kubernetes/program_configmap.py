@@ -16,6 +16,7 @@ MOST_BYTES = 1_000_000
 """A ConfigMap holds 1 MiB, its other parts included."""
 LEFT_OUT = re.compile(r"(^|/)(\..*|__pycache__|runs)(/|$)")
 """Hidden files, caches, and the results of runs on this machine."""
+CURE = "put the program into an image (container.program: image) and its data on a volume (container.mounts)"
 INVALID_IN_KEY = re.compile(r"[^-._a-zA-Z0-9]")
 
 
@@ -30,8 +31,11 @@ class Files:
     content: Mapping[str, bytes]
 
     @classmethod
-    def of(cls, folder: Path) -> Files:
+    def of(cls, folder: Path, cure: str = CURE) -> Files:
         """Reads a folder, without the files that match `LEFT_OUT`.
+
+        Args:
+            cure: What to do if it is too large, for the message.
 
         Raises:
             UsageError: It is too large for a ConfigMap, or cannot be read.
@@ -45,8 +49,7 @@ class Files:
             size += path.stat().st_size
             if size > MOST_BYTES:
                 raise UsageError(
-                    f"program folder {folder} has more than {MOST_BYTES} bytes, expected less for a ConfigMap: put "
-                    "the program into an image (container.program: image) and its data on a volume (container.mounts)"
+                    f"program folder {folder} has more than {MOST_BYTES} bytes, expected less for a ConfigMap: {cure}"
                 )
             try:
                 contents[name] = path.read_bytes()
@@ -58,8 +61,8 @@ class Files:
         """The `items` of a volume of the ConfigMap: keys and the files' paths, which keys, without slashes, are not."""
         return [{"key": key, "path": path} for path, key in self._keys().items()]
 
-    def config_map(self, name: str) -> dict[str, Any]:
-        """The ConfigMap with these files for the job `name`."""
+    def config_map(self, name: str, labelled: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """The ConfigMap with these files for the job or client `name`; with the labels of the job by default."""
         texts: dict[str, str] = {}
         others: dict[str, str] = {}
         for path, key in self._keys().items():
@@ -67,7 +70,7 @@ class Files:
                 texts[key] = self.content[path].decode()
             except UnicodeDecodeError:
                 others[key] = base64.b64encode(self.content[path]).decode()
-        meta = {"name": program_map(name), "labels": labels(name)}
+        meta = {"name": program_map(name), "labels": labels(name) if labelled is None else dict(labelled)}
         config_map: dict[str, Any] = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta}
         if texts:
             config_map["data"] = texts

@@ -9,6 +9,7 @@ from typing import Any
 from psfleet.addresses import Address, num_own_ps
 from psfleet.errors import BAD_JOB, PERMANENT_CODES, STOPPED
 from psfleet.job.job import Job
+from psfleet.manifests import container
 from psfleet.manifests.kubernetes.names import (
     CHIEF,
     COMPONENT,
@@ -50,14 +51,20 @@ def manifests_text(job: Job, job_file: Path, command: str) -> str:
     return HEADER.format(command=comment(command)) + dump(*render(job, job_file))
 
 
-def render(job: Job, job_file: Path) -> list[Object]:
-    """All objects of a fleet; see `manifests_text`."""
+def render(job: Job, job_file: Path, paused: bool = False) -> list[Object]:
+    """All objects of a fleet; see `manifests_text`.
+
+    Args:
+        job: What is trained.
+        job_file: Its folder is the training program's.
+        paused: Whether the run is held at the step that it starts from.
+    """
     files = Files.of(job_file.resolve().parent) if job.container.program == "mount" else None
     roles = [PS, WORKER] if num_own_ps(job) else [WORKER]
     objects = [
         _object("v1", "ServiceAccount", job, role, automountServiceAccountToken=False)
         for role in roles
-        if service_account(job, role) is None
+        if service_account(job.kubernetes, role) is None
     ]
     objects += [_config(job), _claim(job), _service(job), _policy(job)]
     if PS in roles:
@@ -65,7 +72,7 @@ def render(job: Job, job_file: Path) -> list[Object]:
     program = files.items() if files is not None else None
     if job.fleet.replicas > 1:
         objects.append(workers_job(job, program, job.fleet.replicas - 1))
-    objects.append(_chief(job, program))
+    objects.append(_chief(job, program, paused))
     # The program's files come last in the text, because they may be long.
     return [*objects, files.config_map(job.name)] if files is not None else objects
 
@@ -136,9 +143,13 @@ def _ps(job: Job) -> Object:
     return _job_object(job, PS, job.fleet.ps, _end_on(PS, PERMANENT_CODES), None, maxFailedIndexes=0)
 
 
-def _chief(job: Job, program: list[Object] | None) -> Object:
+def _chief(job: Job, program: list[Object] | None, paused: bool) -> Object:
     """The Job of worker 0, whose end is that of the run."""
-    return _job_object(job, CHIEF, 1, _end_on(CHIEF, PERMANENT_CODES), program, maxFailedIndexes=0)
+    content = _job_object(job, CHIEF, 1, _end_on(CHIEF, PERMANENT_CODES), program, maxFailedIndexes=0)
+    containers = content["spec"]["template"]["spec"]["containers"]
+    own = next(each for each in containers if each["name"] == CHIEF)
+    own["env"] += [{"name": name, "value": value} for name, value in container.hold(paused).items()]
+    return content
 
 
 def workers_job(job: Job, program: list[Object] | None, pods: int) -> Object:
@@ -164,7 +175,7 @@ def _job_object(
     job: Job, component: str, pods: int, rules: list[Object], program: list[Object] | None, **further: Any
 ) -> Object:
     """A Job of `pods` pods; `rules` are those of its podFailurePolicy about exit codes that a retry does not mend."""
-    pod = apply_settings(job, role_of(component), template(job, component, program))
+    pod = apply_settings(job.kubernetes, role_of(component), template(job, component, program))
     spec = {**_job_spec(job, component, pods, rules), **further, "template": pod}
     content = _object("batch/v1", "Job", job, component, spec=spec)
     content["metadata"]["labels"] = {**job.kubernetes.job_labels, **content["metadata"]["labels"]}

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import math
 from base64 import b64encode
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from psfleet.errors import UsageError
+from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import Job
 from psfleet.manifests.certificates_folder import certificates_folder
-from psfleet.manifests.kubernetes.names import PS, WORKER, labels, tls_secret
+from psfleet.manifests.kubernetes.names import CLIENT, PS, RUN, STANDING, WORKER, labels, tls_secret
 from psfleet.tls import certificates
 from psfleet.tls.identity import AUTHORITY, CERTIFICATE, KEY
 
@@ -40,21 +42,28 @@ def ensure_certificates(job: Job) -> None:
 
 
 def tls_secrets(job: Job) -> list[dict[str, Any]]:
-    """The Secrets of ps and workers; none without TLS. The authority's key stays on this machine.
+    """The Secrets of ps and workers of a run; none without TLS. The authority's key stays on this machine.
 
     Raises:
         UsageError: The certificates cannot be read.
     """
-    if not job.tls:
-        return []
-    folder = certificates_folder(job.name)
+    return _secrets(job.name, (PS, WORKER), RUN) if job.tls else []
+
+
+def fleet_secrets(file: FleetFile) -> list[dict[str, Any]]:
+    """As `tls_secrets`, of ps, workers and clients of a standing fleet."""
+    return _secrets(file.name, (PS, WORKER, CLIENT), STANDING) if file.tls else []
+
+
+def _secrets(fleet: str, roles: Sequence[str], part_of: str) -> list[dict[str, Any]]:
+    folder = certificates_folder(fleet)
     secrets = []
-    for role in (PS, WORKER):
+    for role in roles:
         try:
             files = {name: (folder / role / name).read_bytes() for name in (AUTHORITY, CERTIFICATE, KEY)}
         except OSError as error:
             raise UsageError(f"certificates in {folder}: {error.strerror or error}") from error
-        meta = {"name": tls_secret(job.name, role), "labels": labels(job.name, role)}
+        meta = {"name": tls_secret(fleet, role), "labels": labels(fleet, role, part_of)}
         # Not `stringData`, whose changes server-side apply does not follow.
         data = {name: b64encode(content).decode() for name, content in files.items()}
         secrets.append({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": data})

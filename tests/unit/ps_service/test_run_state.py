@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from ps_service import run_state
+from ps_service import run_state, service
 from ps_service.run_state import Run
 from ps_service.shard import Shard
 from psfleet.control import control_pb2 as pb
@@ -32,6 +32,7 @@ class WaitingShard:
     answer: list[int] | Exception
     step: int = 4
     final_step: int = 9
+    last_step: int = 9
     last_update: float = field(default_factory=lambda: time.monotonic() - 10)
     plan: Any = field(default_factory=plan)
     is_paused: bool = False
@@ -76,6 +77,33 @@ def test_a_shard_that_is_closed_meanwhile_ends_nothing(error: Exception, caplog:
     """A new generation closes it while the ps looks."""
     run_with(error).log_slow_step(5)
     assert not caplog.messages
+
+
+@pytest.mark.parametrize("is_at_end", [False, True], ids=["its part is not saved", "the last step is made"])
+def test_a_ps_that_got_a_signal_is_needed_as_long_as_a_chief_can_save(
+    monkeypatch: pytest.MonkeyPatch, is_at_end: bool
+) -> None:
+    run = run_with([])
+    shard: Any = run.shard
+    shard.writer = SimpleNamespace(is_busy=not is_at_end)
+    shard.step = shard.final_step if is_at_end else 4
+    servicer: Any = SimpleNamespace(finished=threading.Event(), runs=lambda: [run])
+    monkeypatch.setattr(service, "SAVE_SECS", 0.05)
+    assert run.is_saving()
+    assert not service._is_finished(servicer), "it gives up"
+    monkeypatch.setattr(service, "SAVE_SECS", 10.0)
+    threading.Timer(0.05, lambda: (run.finish(pb.Outcome()), servicer.finished.set())).start()
+    assert service._is_finished(servicer)
+    assert not run.is_saving()
+
+
+def test_a_ps_that_got_a_signal_between_checkpoints_or_without_a_chief_ends_at_once() -> None:
+    between, alone = run_with([]), Run("alone", "")
+    for run, is_busy in ((between, False), (alone, True)):
+        shard: Any = WaitingShard([])
+        shard.writer = SimpleNamespace(is_busy=is_busy)
+        run.install(shard)
+        assert not run.is_saving()
 
 
 def test_the_newest_generation_is_known_while_the_next_shard_is_built() -> None:

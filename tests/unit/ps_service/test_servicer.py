@@ -64,6 +64,7 @@ class CountingShard:
         self.plan = SimpleNamespace(generation=1, job=job, layout=layout, optimizer="sgd")
         self.writer = SimpleNamespace(parts=list)
         self.step, self.final_step, self.first_step, self.model_bytes = 4, 9, 0, 0
+        self.last_step, self.hold = 9, SimpleNamespace(at=None)
         self.slot_names: list[str] = []
         self.is_complete = False
         self.last_update = time.monotonic()

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 from support.chief_samples import sample_job
 
+from ps_service.hold import Hold
 from ps_service.shard import COUNTERS_SECS, Shard
+from ps_service.shard_plan import ShardPlan
+from psfleet.job.job import Job
 
 
 @pytest.fixture
@@ -21,6 +24,12 @@ def now(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return clock
 
 
+def plan_of(job: Job) -> ShardPlan:
+    """A plan for this job, without a model."""
+    layout: Any = None
+    return ShardPlan("run", 1, 0, job, layout, None)
+
+
 @pytest.fixture
 def shard() -> Any:
     """A shard at step 4 of 9; its counters are the number of their readings."""
@@ -29,6 +38,7 @@ def shard() -> Any:
     parts: Any = SimpleNamespace(has_ended=lambda step: step == 9)
     made._graph, made.writer, made.step, made.final_step = graph, parts, 4, 9
     made._counters, made._counting = (0.0, None), threading.Lock()
+    made.hold = Hold(graph, None)
     return made
 
 
@@ -52,7 +62,7 @@ def test_checkpoints_are_due_at_evaluations_if_the_best_one_is_kept(
     shard: Any, best: dict[str, str] | None, due: list[int]
 ) -> None:
     job = sample_job(evaluate={"every_steps": 15}, checkpoint={"every_steps": 10, "best": best})
-    shard.plan, shard.final_step, shard._scheduled = SimpleNamespace(job=job), 35, set()
+    shard.plan, shard.final_step, shard._scheduled = plan_of(job), 35, set()
     assert [step for step in range(1, 36) if shard._is_due(step)] == due
 
 
@@ -69,7 +79,7 @@ def test_checkpoints_are_due_at_evaluations_if_the_best_one_is_kept(
 def test_a_checkpoint_or_a_stop_is_due_at_the_step_for_which_it_was_accepted(
     shard: Any, step: int, stop: bool, in_time: bool, accepted: bool
 ) -> None:
-    shard.plan, shard.final_step, shard._scheduled = SimpleNamespace(job=sample_job()), 100, set()
+    shard.plan, shard.final_step, shard._scheduled = plan_of(sample_job()), 100, set()
     shard._lock = threading.Lock()
     shard._graph.set_final_step = lambda step: in_time
     assert shard.schedule_checkpoint(step, stop) == accepted
@@ -80,9 +90,9 @@ def test_a_checkpoint_or_a_stop_is_due_at_the_step_for_which_it_was_accepted(
 def test_a_stop_that_other_ps_refused_is_moved_to_the_last_step_of_the_job(shard: Any) -> None:
     """This ps would otherwise write no part of that step."""
     job = sample_job()
-    shard.plan, shard.final_step, shard._scheduled = SimpleNamespace(job=job), job.train.steps, set()
+    shard.plan, shard.final_step, shard._scheduled = plan_of(job), job.train.steps, set()
     shard._lock, shard.step = threading.Lock(), 97
-    shard._graph.set_final_step = lambda step: True
+    shard._graph.set_final_step = shard._graph.raise_final_step = lambda step: True
     assert shard.schedule_checkpoint(98, stop=True)
     shard.step = 98
     assert shard.schedule_checkpoint(101, stop=True)
@@ -93,7 +103,7 @@ def test_a_stop_that_other_ps_refused_is_moved_to_the_last_step_of_the_job(shard
 def test_the_last_step_of_the_job_has_a_part_after_a_stop_that_only_this_ps_accepted(shard: Any) -> None:
     """The chief was killed between its requests: the fleet trains on, and no other chief knows of the stop."""
     job = sample_job(checkpoint={"every_steps": 1000})
-    shard.plan, shard.final_step, shard._scheduled = SimpleNamespace(job=job), job.train.steps, set()
+    shard.plan, shard.final_step, shard._scheduled = plan_of(job), job.train.steps, set()
     shard._lock, shard.step = threading.Lock(), 50
     shard._graph.set_final_step = lambda step: True
     assert shard.schedule_checkpoint(51, stop=True)

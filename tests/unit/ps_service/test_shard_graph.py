@@ -113,3 +113,27 @@ def test_the_first_checkpoint_has_no_state_of_the_optimizer(caplog: pytest.LogCa
 def test_gaps_between_tensors_keep_the_initial_values_of_slots() -> None:
     with restored({"name": "adagrad"}, content_of(("accumulator",))) as held:
         np.testing.assert_allclose(held.slots["accumulator"], np.where(IN_USE, 2.0, 0.1 + 1e-7))
+
+
+def test_no_call_adds_an_operation() -> None:
+    job = parse_job(
+        {
+            "name": "sample",
+            "program": "program:build",
+            "optimizer": {"name": "adam", "learning_rate": 0.1},
+            "train": {"steps": 1000, "batch_size": 4},
+        }
+    )
+    graph = ShardGraph("", ShardPlan("run", 1, 0, job, LAYOUT, Path()), STEP, content_of(()))
+    try:
+        before = len(graph._graph.get_operations())
+        for step in range(100, 150):
+            graph.take_snapshot()
+            graph.read_snapshot()
+            assert graph.set_final_step(step)
+            assert graph.raise_final_step(step + 1)
+            graph.counters()
+        assert len(graph._graph.get_operations()) == before
+        assert graph._graph.finalized
+    finally:
+        graph.close()

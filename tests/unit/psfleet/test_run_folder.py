@@ -101,8 +101,8 @@ def test_a_listing_that_looks_at_the_lock_refuses_no_run(
     with claimed(tmp_path, job, fresh=False):
         assert is_locked(tmp_path)
     assert not is_locked(tmp_path)
-    real, busy = run_folder._try_lock, iter([True, True])
-    monkeypatch.setattr(run_folder, "_try_lock", lambda lock, kind: not next(busy, False) and real(lock, kind))
+    real, busy = run_folder.try_lock, iter([True, True])
+    monkeypatch.setattr(run_folder, "try_lock", lambda lock, kind: not next(busy, False) and real(lock, kind))
     with claimed(tmp_path, job, fresh=False):
         assert next(busy, None) is None
 

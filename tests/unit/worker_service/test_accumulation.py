@@ -93,6 +93,7 @@ def test_accumulated_steps_are_those_of_batches_as_large(program: Any, num_worke
         np.testing.assert_allclose(values[name], tensor, rtol=0, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.extended
 def test_state_and_random_numbers_are_those_of_keras_with_gradient_accumulation() -> None:
     model = built_model(keras_program(noisy), sample_job())
     optimizer = keras.optimizers.SGD(RATE, global_clipnorm=1.0, gradient_accumulation_steps=K)

@@ -48,7 +48,7 @@ def batches(
     progress: TrainingProgress | None = None,
 ) -> Batches:
     return Batches(
-        Source(make), BatchNumbers(is_sync=True, num_workers=1), deadlines, 3, progress or TrainingProgress()
+        Source(make), BatchNumbers(are_steps=True, num_workers=1), deadlines, 3, progress or TrainingProgress()
     )
 
 

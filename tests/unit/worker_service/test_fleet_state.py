@@ -9,7 +9,16 @@ import pytest
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, ReplacedError
 from psfleet.layout import Layout, TensorSpec
-from worker_service.fleet_state import States, check_chief, generation_of, has_generation, stop_error, trains_on
+from worker_service.fleet_state import (
+    States,
+    check_chief,
+    generation_of,
+    has_generation,
+    is_held,
+    stop_error,
+    trains_on,
+    trains_past,
+)
 
 
 def states_with(incarnation: int) -> States:
@@ -130,3 +139,36 @@ def test_constants_of_a_layer_must_be_those_of_the_chief_but_for_rounding(own: s
 def test_constants_that_are_not_finite_are_those_of_the_chief_if_they_are_equal() -> None:
     constants = layout_with(scale="about 5 nan nan")
     assert generation_of(training(constants), constants) == 2
+
+
+def held(step: int, at: int, phase: pb.Phase = pb.RUNNING, final_step: int = 100) -> pb.ShardState:
+    return pb.ShardState(phase=phase, step=step, hold_at=at, final_step=final_step)
+
+
+@pytest.mark.parametrize(
+    ("states", "is_it"),
+    [
+        pytest.param([held(40, 40), held(40, 40)], True, id="all at the hold"),
+        pytest.param([held(40, 40), held(39, 40)], True, id="one of them"),
+        pytest.param([held(40, 50), held(40, 50)], False, id="before it"),
+        pytest.param([held(40, 40), None], False, id="a ps is away"),
+        pytest.param([held(40, 40, final_step=40)], False, id="a stop has made it the final step"),
+        pytest.param([pb.ShardState(phase=pb.RUNNING, step=40, final_step=100)], False, id="no hold"),
+        pytest.param([pb.ShardState(phase=pb.EMPTY)], False, id="no shard"),
+    ],
+)
+def test_a_run_is_held_where_a_ps_waits_before_the_final_step(states: States, is_it: bool) -> None:
+    assert is_held(states) == is_it
+
+
+@pytest.mark.parametrize(
+    ("states", "do_they"),
+    [
+        pytest.param([held(40, 50), held(40, 50)], True, id="the hold was raised"),
+        pytest.param([held(40, 50), held(40, 40)], False, id="on one ps only"),
+        pytest.param([held(50, 50), held(50, 50)], False, id="the others have made the steps without this worker"),
+        pytest.param([held(45, 90, pb.COMPLETE, 45)], False, id="a stop, which a late chief finds"),
+    ],
+)
+def test_a_worker_trains_on_once_every_ps_has_steps_to_make(states: States, do_they: bool) -> None:
+    assert trains_past(states, 40) == do_they

@@ -124,3 +124,26 @@ def test_a_fleet_may_stand_still_longer_while_another_worker_reads_its_first_bat
 def test_its_own_first_batch_does_not_prolong_what_a_worker_waits_for(clock: Clock) -> None:
     beat = Beat(clock, lambda now: state(5, is_reading=True, caller=0))
     assert fleet_wait(beat).stall_secs(beat.states) == STALL_SECS
+
+
+def test_a_run_that_is_held_has_no_deadline_until_it_trains_on(clock: Clock) -> None:
+    held_secs = 10 * STALL_SECS
+
+    def state(now: float) -> pb.ShardState:
+        return pb.ShardState(phase=pb.RUNNING, step=40, final_step=100, hold_at=40 if now < held_secs else 50)
+
+    with pytest.raises(DeadlineError):
+        fleet_wait(Beat(clock, state)).until("the end", lambda states: False)
+    assert held_secs <= clock.now <= held_secs + 2 * STALL_SECS
+
+
+def test_a_ps_that_is_lost_in_a_held_run_may_come_back_until_the_deadline(clock: Clock) -> None:
+    """However long the run was held before."""
+    lost_at = 3 * STALL_SECS - 5
+
+    def state(now: float) -> Any:
+        is_lost = lost_at <= now < lost_at + 20
+        return None if is_lost else pb.ShardState(phase=pb.RUNNING, step=40, final_step=100, hold_at=40)
+
+    fleet_wait(Beat(clock, state)).until("the end", lambda states: clock.now >= lost_at + 30)
+    assert clock.now == pytest.approx(lost_at + 30, abs=10)

@@ -1,4 +1,4 @@
-"""The chief keeps its own gradient for histograms if the job asks for them, and only then."""
+"""The chief's own gradient: kept for histograms if the job asks for them, its norm for the steps that are recorded."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def loss(batch: Any) -> tf.Tensor:
     return tf.reduce_mean(batch @ tf.stack(weights))
 
 
-def sections(accumulate: int, asked: bool = True) -> dict[str, Any]:
+def sections(accumulate: int, asked: bool = True, clip_norm: float | None = CLIP_NORM) -> dict[str, Any]:
     return {
         "fleet": {"workers": WORKERS},
-        "optimizer": {"name": "sgd", "learning_rate": 0.5, "clip_norm": CLIP_NORM},
+        "optimizer": {"name": "sgd", "learning_rate": 0.5, "clip_norm": clip_norm},
         "train": {"steps": 20, "batch_size": SIZE, "accumulate": accumulate},
         "summaries": {"gradient_histograms": asked},
     }
@@ -60,6 +60,22 @@ def test_the_chief_has_its_own_gradient_of_the_whole_batch_before_it_was_clipped
             assert found == [pytest.approx(mean, rel=1e-5) for mean in expected], f"step {step}"
             assert np.linalg.norm(np.concatenate(found)) > CLIP_NORM
         assert workers[1].session.gradients() == []
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_the_norm_of_a_gradient_that_is_not_clipped_is_that_of_the_steps_that_want_it(accumulate: int) -> None:
+    x = np.random.default_rng(5).normal(size=(STEPS, accumulate * SIZE, 2)).astype(np.float32)
+    of_job = sections(accumulate, asked=False, clip_norm=None) | {"fleet": {"workers": 1}}
+    _, front = front_of(x, accumulate)
+    with graph_fleet(1, front, front.initial_values(), **of_job) as fleet, fleet.worker(0) as worker:
+        for step, is_wanted in enumerate([True, False, True]):
+            if step:
+                worker.session.wants_norm = is_wanted
+            pushed = worker.threads.submit(worker.session.train, (x[step],), step, step)
+            fleet.advance()
+            pushed.result(STEP_SECS)
+            norm = float(np.linalg.norm(x[step].mean(axis=0)))
+            assert worker.session.gradient_norm() == (pytest.approx(norm, rel=1e-5) if is_wanted else None)
 
 
 @pytest.mark.parametrize(("asked", "index", "kept"), [(True, 0, 2), (True, 1, 0), (False, 0, 0)])

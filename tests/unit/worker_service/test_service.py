@@ -43,6 +43,9 @@ from worker_service.run_end import report_failure, worker_error
 NO_PS = DeadlineError("all parameter servers to answer", 600)
 NEWER_CHIEF = pb.ShardState(workers=[pb.WorkerState(index=0, incarnation=2, address="new:2222")])
 
+UNSERVED = SimpleNamespace(bind=lambda *_: None, bind_chief=lambda *_: None)
+"""No handle is served."""
+
 Lead = Callable[..., None]
 
 
@@ -89,7 +92,8 @@ def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lead:
             describe=lambda: states, finish=finish or (lambda outcome: len(states) - states.count(None))
         )
         process: Any = SimpleNamespace(
-            settings=None, program="", disk=None, heartbeat=None, progress=None, job=sample_job(), fleet=fleet,
+            settings=None, program="", disk=None, controls=UNSERVED, heartbeat=None, progress=None,
+            job=sample_job(), fleet=fleet,
             metrics=SimpleNamespace(add_chief=lambda components: None),
             stop=SimpleNamespace(must_leave=lambda index: False, event=threading.Event()),
         )  # fmt: skip
@@ -209,7 +213,7 @@ class Ends:
         fleet: Any = SimpleNamespace(finish=self.outcomes.append, describe=lambda: [None])
         self.process: Any = SimpleNamespace(
             fleet=fleet, stop=stop, heartbeat=None, progress=None, settings=None, program="", job=sample_job(),
-            disk=None, metrics=SimpleNamespace(add_chief=id),
+            disk=None, controls=UNSERVED, metrics=SimpleNamespace(add_chief=id),
         )  # fmt: skip
         self.context: Any = SimpleNamespace(fleet=fleet, incarnation=1, out=Path("out"))
 

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from psfleet.errors import LostPeerError
-from worker_service.session import NEWEST, SessionStart, WorkerSession
+from psfleet.job.update import Update
+from worker_service.session import NEWEST, WorkerSession
+from worker_service.session_start import SessionStart
 
 Read = Sequence[tuple[int, int]]
 """Global step and started step of each shard."""
@@ -32,6 +34,7 @@ def start(*reads: Read, is_exact: bool = True, step_secs: float = 30) -> tuple[S
     session: Any = WorkerSession.__new__(WorkerSession)
     session._session, session._options, session._step_secs = SimpleNamespace(run=run), None, step_secs
     session._step, session._is_exact = SimpleNamespace(shard_steps="steps", pull="pull", local_step="at"), is_exact
+    session._update = Update()
     found: SessionStart = session._pull_one_step()
     return found, asked
 

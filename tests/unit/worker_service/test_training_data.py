@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.program_samples import sample_job
+from support.rows import first_rows
 
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram
@@ -73,6 +74,7 @@ def used(batches: list[list[tuple[int, ...]]], secs: list[int], steps: int) -> C
     return counts
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("lengths", "make", "shuffle"),
     [(LENGTHS["equal"], known, 0), (LENGTHS["different"], known, 8), (LENGTHS["different"], unknown, 0)],
@@ -90,7 +92,9 @@ def test_the_data_of_a_worker_that_is_always_slow_are_used_as_well(
 
 @pytest.mark.parametrize(
     ("lengths", "make", "rotates"),
-    [(LENGTHS["equal"], known, True), (LENGTHS["different"], known, False), (LENGTHS["different"], unknown, True)],
+    first_rows(
+        [(LENGTHS["different"], unknown, True), (LENGTHS["equal"], known, True), (LENGTHS["different"], known, False)]
+    ),
 )
 def test_no_two_workers_have_the_same_batch_of_a_step(
     lengths: list[int], make: Callable[[list[int]], Train], rotates: bool
@@ -102,8 +106,7 @@ def test_no_two_workers_have_the_same_batch_of_a_step(
         assert len(set(batches)) == len(workers), f"step {step}: {Counter(batches).most_common(2)}"
 
 
-@pytest.mark.parametrize("make", [known, unknown])
-@pytest.mark.parametrize("index", [1, 6])
+@pytest.mark.parametrize(("make", "index"), first_rows([(unknown, 6), (known, 6), (unknown, 1), (known, 1)]))
 def test_a_worker_that_joins_again_finds_the_batch_of_a_step(make: Callable[[list[int]], Train], index: int) -> None:
     train = make(LENGTHS["different"])
     stayed = data(train, index, shuffle=8)

@@ -14,9 +14,10 @@ from psfleet.job.sections import Deadlines
 from worker_service.batch_reader import Batch, Reading
 from worker_service.batches import MAX_SKIPPED_BATCHES, Batches, BatchNumbers
 from worker_service.progress import TrainingProgress
-from worker_service.session import SessionStart
 from worker_service.session_errors import RefusedCallError
+from worker_service.session_start import SessionStart
 from worker_service.training_loop import NullObserver, train, train_generation
+from worker_service.updates import AsyncPart, SyncPart
 
 FINAL_STEP = 1000
 
@@ -76,8 +77,10 @@ class Worker:
 
     def __init__(self, mode: str = "sync", num_workers: int = 2) -> None:
         self.data = Data()
-        self._is_sync = mode == "sync"
-        self._batches = Batches(self.data, BatchNumbers(self._is_sync, num_workers), Deadlines(), 0, TrainingProgress())
+        self._part = SyncPart() if mode == "sync" else AsyncPart()
+        self._batches = Batches(
+            self.data, BatchNumbers(mode == "sync", num_workers), Deadlines(), 0, TrainingProgress()
+        )
 
     def session(self, at: int, script: list[int | None], newest: int = -1, generation: int = 1) -> Session:
         """Trains a session that starts at a global step, with the newest of the worker's gradients on the ps."""
@@ -85,7 +88,7 @@ class Worker:
         start = SessionStart(np.array([[at, FINAL_STEP]]), np.array([newest]))
         self._batches.numbers.start(generation, start)
         with suppress(LostPeerError):
-            train(session, start, self._is_sync, self._batches, TrainingProgress(), NullObserver())
+            train(session, start, self._part, self._batches, TrainingProgress(), NullObserver())
         return session
 
 
@@ -211,7 +214,7 @@ def test_a_refused_call_is_repeated_unless_every_ps_has_its_gradient(
     data = Data()
     batches = Batches(data, BatchNumbers(True, 2), Deadlines(), 0, TrainingProgress())
     session: Any = RefusingSession(has_gradient)
-    train_generation(session, 1, True, batches, TrainingProgress(), NullObserver())
+    train_generation(session, 1, SyncPart(), batches, TrainingProgress(), NullObserver())
     assert session.trained == trained
     assert session.awaited == awaited
     assert len(data.starts) == 1, "the data were read from their beginning once more"
@@ -219,6 +222,6 @@ def test_a_refused_call_is_repeated_unless_every_ps_has_its_gradient(
 
 @pytest.mark.parametrize(("newest", "batch"), [([6, 6], 7), ([6, 5], 6), ([-1, 6], 6), ([6, -1], 6), ([-1, -1], 5)])
 def test_an_async_batch_is_repeated_until_every_ps_has_its_gradient(newest: list[int], batch: int) -> None:
-    numbers = BatchNumbers(is_sync=False, num_workers=2)
+    numbers = BatchNumbers(are_steps=False, num_workers=2)
     numbers.start(1, SessionStart(np.array([[11, 99], [16, 99]]), np.array(newest)))
     assert numbers.next(11) == batch

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from support.program_samples import sample_job
 
@@ -43,6 +45,7 @@ class Fleet:
             stop=SimpleNamespace(must_leave=lambda index: False),
             fleet=SimpleNamespace(describe=lambda: [self._state()], ps=(PS,)),
             tasks=SimpleNamespace(ps=(PS,), own=PS),
+            update=None,
             layout=None,
             run="run",
         )
@@ -61,6 +64,31 @@ class Fleet:
     def train(self) -> bool:
         """The worker joins generation 1; see `Worker.train`."""
         return self._worker.train(1)
+
+    def warm_up(self, states: Any, errand: Callable[[], object]) -> None:
+        """The worker waits for the warm-up, and finds these states of the ps; an errand comes meanwhile."""
+        worker: Any = self._worker
+        worker._context.job = SimpleNamespace(update=SimpleNamespace(warmup_steps=5))
+
+        def until_step(step: int, what: str, is_replaced: Callable[[Any], bool]) -> None:
+            assert not is_replaced(states)
+            worker.errands.submit(errand)
+            assert not is_replaced(states)
+
+        worker._fleet = SimpleNamespace(until_step=until_step)
+        worker._warm_up(0)
+        assert not worker.errands.is_open
+
+    def ends_wait(self, monkeypatch: pytest.MonkeyPatch, *, step: int, final_step: int) -> bool:
+        """Whether the worker that has made the last step 9 of generation 1 trains on with this state of the ps."""
+        found: list[bool] = []
+        state = pb.ShardState(phase=self.phase, generation=1, step=step, final_step=final_step)
+        monkeypatch.setattr(self._worker, "_shards", np.array([[9, 9]]))
+        monkeypatch.setattr(self._worker._progress, "_step", 9)
+        monkeypatch.setattr(self._worker._heartbeat, "states", [state], raising=False)
+        monkeypatch.setattr(self._worker, "_wait", lambda what, done: found.append(done([state])))
+        self._worker.after_final_step(1)
+        return found[0]
 
     def _state(self) -> pb.ShardState:
         return pb.ShardState(phase=self.phase, reading_first_batch=self.is_reading)
@@ -95,6 +123,22 @@ def test_a_worker_that_the_fleet_has_finished_without_goes_on_to_the_end(
     for at in range(2 * SAME_ERROR_LIMIT):
         fleet.lose(9000.0 + at, LostPeerError("the wait for the data set of worker 1 was interrupted"))
     assert set(caplog.messages) == {"the fleet has made its last step without this worker, which was at step 0"}
+
+
+@pytest.mark.parametrize(
+    ("step", "final_step", "trains"),
+    [
+        pytest.param(9, 9, False, id="it is still the last one"),
+        pytest.param(7, 20, False, id="the state is older than the stop"),
+        pytest.param(9, 20, True, id="another ps had refused the stop"),
+        pytest.param(11, 20, True, id="and others train"),
+        pytest.param(20, 20, False, id="without this worker"),
+    ],
+)
+def test_a_worker_that_has_made_its_last_step_trains_on_if_that_is_moved(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, step: int, final_step: int, trains: bool
+) -> None:
+    assert fleet.ends_wait(monkeypatch, step=step, final_step=final_step) == trains
 
 
 def test_a_worker_waits_for_the_first_batch_of_another(fleet: Fleet) -> None:
@@ -156,3 +200,10 @@ def test_the_graph_of_a_session_that_was_not_opened_is_not_used_again(
     unopened, lost, again = used
     assert unopened is not lost
     assert lost is again
+
+
+def test_a_worker_that_waits_for_the_warm_up_does_errands_of_a_held_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = Fleet(monkeypatch)
+    found: list[int] = []
+    fleet.warm_up([pb.ShardState(phase=pb.RUNNING, final_step=100, hold_at=0)], lambda: found.append(7))
+    assert found == [7]

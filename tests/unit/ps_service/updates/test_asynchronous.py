@@ -15,7 +15,7 @@ import tensorflow.compat.v1 as v1
 from support.graph_fleet import STEP_SECS, graph_fleet
 
 from ps_service.updates.asynchronous import AsyncUpdates, StalePolicy
-from psfleet.job.sections import Stale
+from psfleet.job.update import Stale
 from psfleet.layout import Layout, TensorSpec
 from psfleet.polling import wait_until
 from psfleet.tf import STALENESS_BUCKETS, ShardVariables

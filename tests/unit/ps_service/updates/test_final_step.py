@@ -45,7 +45,26 @@ def test_a_stop_is_accepted_if_every_worker_reads_it_with_that_step(
 ) -> None:
     monkeypatch.setattr(final_step, "UPDATE_SECS", 0.05)
     made: Any = FinalStep.__new__(FinalStep)
-    made._is_sync, made._step, made._request, made._progress = True, "step", "request", "progress"
+    made._has_quorum, made._step, made._request, made._progress = True, "step", "request", "progress"
     session: Any = Session(progress)
     assert made.set(session, STOP) == accepted
     assert session.requested == [STOP]
+
+
+@pytest.mark.parametrize(
+    ("progress", "raised"),
+    [
+        pytest.param([(4, 9, 4)], True, id="no update is in progress"),
+        pytest.param([(4, 9, 5), (5, 4, 5), (5, 9, 5)], True, id="an update writes the step of the request before it"),
+        pytest.param([(4, 9, 5)], False, id="the update does not end in time"),
+    ],
+)
+def test_workers_train_on_to_a_later_step(
+    monkeypatch: pytest.MonkeyPatch, progress: list[tuple[int, int, int]], raised: bool
+) -> None:
+    monkeypatch.setattr(final_step, "UPDATE_SECS", 0.05)
+    made: Any = FinalStep.__new__(FinalStep)
+    made._has_quorum, made._step, made._request, made._raise, made._progress = True, "step", "request", "request", "now"
+    session: Any = Session(progress)
+    assert made.raise_to(session, 9) == raised
+    assert set(session.requested) == {9}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 from support.graph_fleet import STEP_SECS, graph_fleet
+from support.rows import first_rows
 from support.state_front_end import MovingAverages, averages, moving_average
 
 from ps_service.updates.state import StateUpdate
@@ -59,6 +60,7 @@ def test_state_that_comes_with_a_dropped_gradient_is_dropped() -> None:
         assert fleet.state()["steps"] == 0, "integers are the chief's, whose gradient was not used"
 
 
+@pytest.mark.extended
 def test_averages_advance_while_the_chief_is_away() -> None:
     """Its counter on the ps stands still meanwhile; the other worker's own one does not."""
     with graph_fleet(front_end=MOVING_AVERAGES, fleet={"workers": 1, "spares": 1}) as fleet:
@@ -114,7 +116,7 @@ def test_a_shard_without_state_has_no_operation_for_it() -> None:
     assert variables.previous_state == []
 
 
-@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("index", first_rows([0, 1]))
 def test_a_worker_that_dies_between_the_pushes_to_two_ps_leaves_the_state_exact(index: int) -> None:
     """ps 0 makes the step and ps 1 waits: the successor repeats the step on the state of before it, on both."""
     with graph_fleet(2, MOVING_AVERAGES, fleet={"workers": 2}) as fleet, fleet.worker(1 - index) as other:
@@ -174,6 +176,7 @@ def test_async_state_moves_to_that_of_each_gradient_by_one_share_of_the_workers(
         assert fleet.state()["steps"] == 1
 
 
+@pytest.mark.extended
 def test_async_state_of_a_dropped_gradient_is_dropped() -> None:
     stale = {"policy": "drop", "bound": 0}
     with graph_fleet(

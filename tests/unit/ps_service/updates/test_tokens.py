@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as v1
 from support.graph_fleet import STEP_SECS, graph_fleet
 
 from ps_service.updates import AsyncUpdates, SyncUpdates, Updates
-from psfleet.job.sections import Stale
+from psfleet.job.update import Stale
 from psfleet.layout import Layout, TensorSpec
 from psfleet.tf import ShardVariables
 

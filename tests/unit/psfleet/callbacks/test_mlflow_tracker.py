@@ -1,17 +1,23 @@
-"""A run in MLflow, with its file store: what is recorded, and how a resumed run continues it."""
+"""A run in MLflow, with its file store: what is recorded, and how a resumed run continues it.
+
+MLflow is imported in the tests: the processes of pytest that run other files need not spend a second on it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from mlflow.tracking import MlflowClient
 from support.report_samples import DONE
 
 from psfleet.callbacks.interface import RunInfo
-from psfleet.callbacks.mlflow_tracker import MLflowTracker
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+    from psfleet.callbacks.mlflow_tracker import MLflowTracker
 
 JOB = {"name": "digits", "train": {"steps": 100, "batch_size": 8}, "options": {}, "tls": False}
 
@@ -27,15 +33,27 @@ def info(tmp_path: Path, job: Mapping[str, Any] = JOB, step: int = 0) -> RunInfo
     return RunInfo("digits", "digits-1", job, tmp_path, tmp_path / "state", step)
 
 
+def client_of(uri: str) -> MlflowClient:
+    from mlflow.tracking import MlflowClient
+
+    return MlflowClient(uri)
+
+
+def tracker_of(uri: str, **options: Any) -> MLflowTracker:
+    from psfleet.callbacks.mlflow_tracker import MLflowTracker
+
+    return MLflowTracker(tracking_uri=uri, **options)
+
+
 def runs(uri: str, experiment: str = "digits") -> list[Any]:
-    client = MlflowClient(uri)
+    client = client_of(uri)
     found = client.get_experiment_by_name(experiment)
     assert found is not None
     return list(client.search_runs([found.experiment_id]))
 
 
 def test_the_job_its_progress_and_its_report_are_recorded(tmp_path: Path, uri: str) -> None:
-    tracker = MLflowTracker(tracking_uri=uri)
+    tracker = tracker_of(uri)
     tracker.on_start(info(tmp_path))
     tracker.on_step(10, {"loss": 0.5, "step_secs": 0.1})
     tracker.on_step(20, {"loss": 0.25, "step_secs": 0.1})
@@ -49,19 +67,19 @@ def test_the_job_its_progress_and_its_report_are_recorded(tmp_path: Path, uri: s
         "name": "digits", "train.steps": "100", "train.batch_size": "8", "options": "{}", "tls": "False"
     }  # fmt: skip
     assert run.data.metrics == {"train/loss": 0.25, "train/step_secs": 0.1, "evaluate/accuracy": 0.9}
-    history = MlflowClient(uri).get_metric_history(run.info.run_id, "train/loss")
+    history = client_of(uri).get_metric_history(run.info.run_id, "train/loss")
     assert [(point.step, point.value) for point in history] == [(10, 0.5), (20, 0.25)]
     assert run.data.tags["checkpoint"].endswith("00000020-g1")
-    assert [file.path for file in MlflowClient(uri).list_artifacts(run.info.run_id)] == ["report.json"]
+    assert [file.path for file in client_of(uri).list_artifacts(run.info.run_id)] == ["report.json"]
 
 
 def test_a_resumed_run_continues_the_same_one_and_names_what_has_changed(tmp_path: Path, uri: str) -> None:
-    first = MLflowTracker(tracking_uri=uri)
+    first = tracker_of(uri)
     first.on_start(info(tmp_path))
     first.on_end(DONE.model_copy(update={"status": "stopped", "exit_code": 130, "error": "stopped by SIGINT"}))
     assert [run.info.status for run in runs(uri)] == ["KILLED"]
     longer = {**JOB, "train": {"steps": 200, "batch_size": 8}}
-    second = MLflowTracker(tracking_uri=uri)
+    second = tracker_of(uri)
     second.on_start(info(tmp_path, longer, step=100))
     [run] = runs(uri)
     assert run.info.status == "RUNNING"
@@ -70,16 +88,16 @@ def test_a_resumed_run_continues_the_same_one_and_names_what_has_changed(tmp_pat
 
 
 def test_a_run_that_the_server_has_lost_is_made_again(tmp_path: Path, uri: str) -> None:
-    MLflowTracker(tracking_uri=uri).on_start(info(tmp_path))
+    tracker_of(uri).on_start(info(tmp_path))
     other = (tmp_path / "other").as_uri()
-    MLflowTracker(tracking_uri=other, experiment="mine").on_start(info(tmp_path))
+    tracker_of(other, experiment="mine").on_start(info(tmp_path))
     assert len(runs(other, "mine")) == 1
 
 
 def test_a_run_that_was_deleted_in_mlflow_is_made_again(tmp_path: Path, uri: str) -> None:
-    MLflowTracker(tracking_uri=uri).on_start(info(tmp_path))
-    MlflowClient(uri).delete_run(runs(uri)[0].info.run_id)
-    again = MLflowTracker(tracking_uri=uri)
+    tracker_of(uri).on_start(info(tmp_path))
+    client_of(uri).delete_run(runs(uri)[0].info.run_id)
+    again = tracker_of(uri)
     again.on_start(info(tmp_path))
     again.on_step(10, {"loss": 0.5})
     [run] = runs(uri)
@@ -89,14 +107,16 @@ def test_a_run_that_was_deleted_in_mlflow_is_made_again(tmp_path: Path, uri: str
 def test_two_runs_that_make_their_experiment_at_once_share_it(
     tmp_path: Path, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from mlflow.tracking import MlflowClient
+
     find = MlflowClient.get_experiment_by_name
 
     def late(client: MlflowClient, name: str) -> Any:
         found = find(client, name)
         if found is None:
-            MlflowClient(uri).create_experiment(name)
+            client_of(uri).create_experiment(name)
         return found
 
     monkeypatch.setattr(MlflowClient, "get_experiment_by_name", late)
-    MLflowTracker(tracking_uri=uri).on_start(info(tmp_path))
+    tracker_of(uri).on_start(info(tmp_path))
     assert len(runs(uri)) == 1

@@ -146,7 +146,7 @@ def test_status_shows_local_runs_even_where_no_engine_is(psfleet: Psfleet, monke
         # Four processes that start, beside two in containers.
         assert len(psfleet("status", "tiny").out.splitlines()) == 1 + 4 + 2
         assert len(psfleet("status", "tiny", "--on", "compose").out.splitlines()) == 3
-        monkeypatch.setattr(fleets, "statuses", unreachable)
+        monkeypatch.setattr("psfleet.launch.status.statuses", unreachable)
         rows = json.loads(psfleet("status", "--json").out)
         assert [(row["fleet"], row["role"], row["state"]) for row in rows] == [
             ("tiny", role, "starting") for role in ("ps", "chief", "worker", "spare")
@@ -164,6 +164,18 @@ def test_status_of_a_local_run_that_has_ended_says_how(psfleet: Psfleet, monkeyp
     assert said.code == 64
     assert f"tiny does not run: runs/tiny is done at step {DONE.final_step} of {DONE.target_step}, and" in said.err
     assert "runs/tiny" not in psfleet("status", "tiny", "--on", "compose").err
+
+
+@pytest.mark.parametrize("command", ["status", "logs"])
+def test_a_name_that_is_nowhere_is_refused_with_all_places_that_were_looked_at(
+    command: str, psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleets, "platform", lambda *where: ScriptedPlatform([]))
+    here = "no run lab trains in runs/, and no fleet lab stands on this machine, and in containers: no fleet lab is in"
+    said = psfleet(command, "lab")
+    assert (said.code, here in said.err) == (64, True), said.err
+    said = psfleet(command, "lab", "--on", "compose")
+    assert (said.code, "on this machine" in said.err) == (64, False), said.err
 
 
 def test_status_is_shown_again_until_ctrl_c(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +208,7 @@ def test_a_local_run_may_end_while_it_is_watched_without_an_engine(
                 raise KeyboardInterrupt
             end()
 
-    monkeypatch.setattr(fleets, "statuses", unreachable)
+    monkeypatch.setattr("psfleet.launch.status.statuses", unreachable)
     monkeypatch.setattr(fleets, "Event", Pause)
     said = psfleet("status", "--watch")
     assert (said.code, said.out.count("starting"), "no fleet is there" in said.out) == (130, 4, True), said

@@ -17,6 +17,7 @@ from psfleet import errors, launch
 from psfleet.addresses import Address
 from psfleet.checkpoint import export as export_module
 from psfleet.cli import main
+from psfleet.job import store_url
 from psfleet.report.schema import Report
 
 ALL = ("train", "validate", "clusterspec", "weights", "reset", "certs")
@@ -111,6 +112,17 @@ def test_ctrl_c_before_the_launcher_listens_exits_130(psfleet: Psfleet, launcher
     assert "Traceback" not in said.err
 
 
+def test_ctrl_c_before_the_command_begins_exits_130(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Typer makes the commands for a tenth of a second, in which Click does not listen yet."""
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(main, "command", interrupted)
+    said = psfleet("validate", "job.yaml")
+    assert (said.code, said.out, said.err) == (130, "", "")
+
+
 def test_validate_prints_what_the_check_of_the_program_found(
     psfleet: Psfleet, launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,6 +193,16 @@ def test_reset_reports_what_was_deleted_before_a_ps_is_unreachable(psfleet: Psfl
     assert ps.closed == [Address("a", 1000), Address("gone", 2000)]
 
 
+def test_validate_names_the_extra_of_a_store_whose_package_is_missing(
+    psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(store_url.PACKAGES, "gs", "no_such_package")
+    said = psfleet("validate", "job.yaml", "--set", "checkpoint.store=gs://bucket/run")
+    assert said.code == 78
+    assert "pip install 'psfleet[gs]'" in said.err
+    assert said.err.count("\n") == 1
+
+
 def test_reset_validates_every_address_before_it_deletes_anything(psfleet: Psfleet, ps: type[Ps]) -> None:
     said = psfleet("reset", "tiny-1", "--ps", "a:1000", "--ps", "nowhere")
     assert (said.code, said.out, ps.closed) == (64, "", [])
@@ -216,5 +238,19 @@ def test_the_command_line_needs_nothing_that_the_package_does_not_name() -> None
 
 
 def test_the_package_lists_what_is_public() -> None:
-    assert dir(package) == sorted(["Callback", "GraphProgram", "KerasProgram", "Report", "__version__", "train"])
+    public = [
+        "Callback",
+        "GraphProgram",
+        "KerasProgram",
+        "QueueClosedError",
+        "Report",
+        "Run",
+        "Variables",
+        "__version__",
+        "attach",
+        "connect",
+        "start",
+        "train",
+    ]
+    assert dir(package) == sorted(public)
     assert [name for name in dir(package) if getattr(package, name, None) is None] == []

@@ -14,7 +14,7 @@ from psfleet.errors import BadJobError, UsageError
 from psfleet.job.differences import changes, differing, is_same
 from psfleet.job.job import Job, load_job, parse_job
 from psfleet.job.optimizer import Adam, Constant, Exponential, Piecewise, Sgd
-from psfleet.job.sections import Stale
+from psfleet.job.update import Stale
 
 MINIMAL = """
 name: lenet
@@ -186,6 +186,23 @@ def test_the_changes_between_two_jobs_are_named_by_field() -> None:
     after = parse_job(minimal(fleet={"ps": 2}, options={"rate": 0.5}, train={"steps": 20, "batch_size": 4}))
     found = changes(before.model_dump(mode="json"), after)
     assert {"fleet.ps 1 -> 2", "options.rate nothing -> 0.5", "train.steps 10 -> 20"} <= set(found)
+
+
+def test_a_section_that_is_removed_or_of_another_kind_is_one_change() -> None:
+    watched = {"metric": "auc", "patience": 2}
+    plateau = {"kind": "plateau", "metric": "auc"}
+    fields = minimal(
+        optimizer={"name": "adam", "learning_rate": 0.1, "schedule": plateau},
+        evaluate={"every_steps": 5, "stop": watched},
+    )
+    now = parse_job(minimal(optimizer={"name": "lion", "learning_rate": 0.1}, evaluate={"every_steps": 5}))
+    assert changes(fields, now) == [
+        "optimizer.schedule.kind plateau -> constant",
+        "optimizer.name adam -> lion",
+        "optimizer.beta2 0.999 -> 0.99",
+        "evaluate.stop {metric: auc, direction: maximize, patience: 2, min_delta: 0.0} -> null",
+    ]
+    assert "evaluate.stop.patience nothing -> 2" in changes(now.model_dump(mode="json"), parse_job(fields))
 
 
 def test_the_learning_rate_of_the_programs_optimizer_is_no_change_of_a_job_that_leaves_it_out() -> None:

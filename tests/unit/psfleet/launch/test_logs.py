@@ -202,6 +202,11 @@ def test_logs_are_those_of_all_tasks_or_of_one_which_may_be_the_chief() -> None:
     assert list(fleet_logs(platform, "small", "ps-0", follow=False, tail=1)) == [("ps-0", "b")]
 
 
+def test_worker_0_of_a_fleet_that_has_no_chief_is_a_worker() -> None:
+    standing = ScriptedPlatform([member("ps"), member("worker", 0)], logs={"worker-0": ["w"]})
+    assert list(fleet_logs(standing, "small", "worker-0", follow=False)) == [("worker-0", "w")]
+
+
 def test_a_task_that_is_not_there_is_refused_with_those_that_are() -> None:
     with pytest.raises(UsageError, match="fleet small has no worker-7 with a log, expected one of chief, ps-0, worker"):
         list(fleet_logs(ScriptedPlatform(FLEET, logs=LOGS), "small", "worker-7", follow=False))

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.checkpoint_samples import save
 from support.scripted_platform import ScriptedPlatform, ended, job, member
 
+from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.errors import BadJobError, UsageError
+from psfleet.launch.kubernetes.platform import Kubernetes
 from psfleet.launch.platform import Member, Request
 from psfleet.launch.up import down, remove, scale, start
 
@@ -38,6 +41,37 @@ def test_a_fleet_is_started_unless_it_runs_or_its_results_wait(
     platform = ScriptedPlatform(members)
     start(platform, request_)
     assert bool(platform.applied) is is_applied
+
+
+def test_a_fresh_fleet_finds_an_empty_store(bucket: StoreFolder) -> None:
+    """Deleted afterwards, the checkpoints could be those of the new fleet."""
+    root = bucket / "run" / "checkpoints"
+    save(root, 10)
+    stored = job(checkpoint={"store": f"{bucket}/run"})
+    left: list[int] = []
+
+    class Platform(ScriptedPlatform):
+        def apply(self, request: Request) -> None:
+            left.append(len(root.iterdir()))
+
+    start(Platform([]), Request(stored, Path("job.yaml")))
+    start(Platform([]), Request(stored, Path("job.yaml"), fresh=True))
+    assert left == [1, 0]
+
+
+def test_a_fresh_fleet_that_the_platform_refuses_deletes_nothing(bucket: StoreFolder, tmp_path: Path) -> None:
+    root = bucket / "run" / "checkpoints"
+    save(root, 10)
+    stored = job(checkpoint={"store": f"{bucket}/run"})
+    request_ = Request(stored, tmp_path / "job.yaml", fresh=True, fleet="large")
+
+    class Empty(Kubernetes):
+        def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
+            return []
+
+    with pytest.raises(UsageError, match="--fleet large: expected --on compose"):
+        start(Empty(), request_)
+    assert len(root.iterdir()) == 1
 
 
 @pytest.mark.parametrize(("request_", "expected"), [(FRESH, "--fresh: fleet small runs"), (OTHER, "another version")])

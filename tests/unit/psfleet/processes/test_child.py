@@ -43,13 +43,27 @@ if __name__ == "__main__":
 NewTask = Callable[[str], Task]
 
 
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Makes the service above that of every task, and keeps the fork server of this thread alive with one of them."""
+    folder = tmp_path_factory.mktemp("service")
+    (folder / "sample_service.py").write_text(SERVICE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delitem(MODULES, "worker")
+        patch.setitem(MODULES, "ps", "sample_service")
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]))
+        patch.setenv(settings.FORK_SERVER, "")
+        standing = Task("ps", 99, {"END": "wait"}, folder / "ps-99.log")
+        standing.start()
+        yield
+        standing.kill()
+
+
 @pytest.fixture(params=["", settings.NO_FORK_SERVER], ids=["forked", "alone"])
-def new_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[NewTask]:
+def new_task(
+    service: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[NewTask]:
     """Makes a task whose process ends as requested: exit:<code>, fail:<code>:<message>, signal:<number>, wait."""
-    (tmp_path / "sample_service.py").write_text(SERVICE)
-    monkeypatch.delitem(MODULES, "worker")
-    monkeypatch.setitem(MODULES, "ps", "sample_service")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
     monkeypatch.setenv(settings.FORK_SERVER, request.param)
     tasks: list[Task] = []
 

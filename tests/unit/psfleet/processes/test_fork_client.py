@@ -46,17 +46,36 @@ def preload():
     BY.append(os.getpid())
 """
 
+MODULES = ["sample_service", "prepared"]
+
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a fork server")
 
 
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Services on the Python path: one that prints, and one with nothing but a function `preload`."""
+    folder = tmp_path_factory.mktemp("services")
+    (folder / "prepared").mkdir()
+    (folder / "prepared" / "service.py").write_text(PREPARED)
+    (folder / "sample_service.py").write_text(SERVICE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]))
+        yield
+
+
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
-    """A fork server that imports a service with nothing but a function `preload`."""
-    (tmp_path / "prepared").mkdir()
-    (tmp_path / "prepared" / "service.py").write_text(PREPARED)
-    (tmp_path / "sample_service.py").write_text(SERVICE)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]))
-    server = ForkServer.start(["sample_service", "prepared"])
+def server(services: None) -> Iterator[ForkServer]:
+    """A fork server that imports both services, for one test."""
+    server = ForkServer.start(MODULES)
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def standing_server(services: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """A fork server for all tests that leave it as it is: a process that waits keeps it alive."""
+    server = ForkServer.start(MODULES)
+    fork(server, tmp_path_factory.mktemp("standing") / "standing", WAITS="yes")
     yield server
     server.kill()
 
@@ -93,9 +112,9 @@ def test_forked_processes_share_nothing_that_they_must_not(server: ForkServer, t
     assert not server.is_open, "it ends with the last of its processes"
 
 
-def test_ps_shows_what_a_forked_process_is(server: ForkServer, tmp_path: Path) -> None:
+def test_ps_shows_what_a_forked_process_is(standing_server: ForkServer, tmp_path: Path) -> None:
     log = tmp_path / "worker 7.log"
-    process = fork(server, log, WAITS="yes")
+    process = fork(standing_server, log, WAITS="yes")
     seen(log)
     process.poll()
     assert Path(f"/proc/{process.pid}/comm").read_text() == "worker 7\n"
@@ -104,16 +123,16 @@ def test_ps_shows_what_a_forked_process_is(server: ForkServer, tmp_path: Path) -
     assert process.wait() == -signal.SIGTERM
 
 
-def test_a_process_with_another_start_environment_is_started_alone(server: ForkServer, tmp_path: Path) -> None:
+def test_a_process_with_another_start_environment_is_started_alone(standing_server: ForkServer, tmp_path: Path) -> None:
     log = tmp_path / "ps 0.log"
-    process = fork(server, log, OMP_NUM_THREADS="7")
+    process = fork(standing_server, log, OMP_NUM_THREADS="7")
     assert process.wait() == 0
     assert seen(log)["named"] == os.getpid(), "the launcher is its parent"
 
 
-def test_a_process_with_a_tf_config_is_forked(server: ForkServer, tmp_path: Path) -> None:
+def test_a_process_with_a_tf_config_is_forked(standing_server: ForkServer, tmp_path: Path) -> None:
     log = tmp_path / "ps 0.log"
-    process = fork(server, log, TF_CONFIG="{}")
+    process = fork(standing_server, log, TF_CONFIG="{}")
     assert process.wait() == 0
     assert seen(log)["named"] != os.getpid(), "the fork server is its parent"
 
@@ -136,11 +155,11 @@ def test_a_signal_reaches_a_process_that_its_fork_server_never_forked(server: Fo
     assert process.wait() in (-signal.SIGTERM, -signal.SIGKILL)
 
 
-def test_a_signal_right_after_the_fork_is_not_lost(server: ForkServer, tmp_path: Path) -> None:
+def test_a_signal_right_after_the_fork_is_not_lost(standing_server: ForkServer, tmp_path: Path) -> None:
     """Python clears the signals that are pending in a forked child before its first instruction."""
-    waiting = fork(server, tmp_path / "waiting", WAITS="yes")
+    waiting = fork(standing_server, tmp_path / "waiting", WAITS="yes")
     for number in range(20):
-        process = fork(server, tmp_path / f"process-{number}", WAITS="yes")
+        process = fork(standing_server, tmp_path / f"process-{number}", WAITS="yes")
         process.send_signal(signal.SIGINT)
         wait_until(process.poll, SECS, "the end of a process that got SIGINT", done=lambda code: code is not None)
     assert waiting.poll() is None
@@ -190,12 +209,15 @@ def test_a_server_ends_though_another_child_of_the_launcher_holds_its_connection
         os.waitpid(holder, 0)
 
 
-def test_a_process_that_is_killed_takes_no_other_with_it(server: ForkServer, tmp_path: Path) -> None:
+def test_a_process_that_is_killed_takes_no_other_with_it(standing_server: ForkServer, tmp_path: Path) -> None:
     """Replies about other processes arrive while the launcher waits for the end of one."""
-    killed = fork(server, tmp_path / "killed", WAITS="yes")
+    killed = fork(standing_server, tmp_path / "killed", WAITS="yes")
     seen(tmp_path / "killed")
-    others = [fork(server, tmp_path / f"other-{number}", WAITS="yes") for number in range(5)]
+    others = [fork(standing_server, tmp_path / f"other-{number}", WAITS="yes") for number in range(5)]
     killed.send_signal(signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
-    assert server.is_open
+    assert standing_server.is_open
     assert [other.poll() for other in others] == [None] * 5
+    for other in others:
+        other.send_signal(signal.SIGKILL)
+        assert other.wait() == -signal.SIGKILL

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from psfleet.service.logs import EntriesAfter, JsonLines, TextLines, last_failure, parse_line
+from psfleet.service.logs import EntriesAfter, JsonFormatter, TextFormatter, last_failure, parse_line
 
 OWN = {"time": 1.5, "level": "info"}
 
@@ -23,7 +23,8 @@ OWN = {"time": 1.5, "level": "info"}
         (b"[1]", None),
         (b"3", None),
         (b'{"time": 1.5, "level": "info", "message": ', None),
-        (b'{"time": 1.5, "level": "info", "message": "\xff"}', None),
+        (b'{"time": 1.5, "level": "info", "message": "\xff"}', {**OWN, "message": "\ufffd"}),
+        ('\r 5/10 [====>   ]{"time": 1.5, "level": "info", "at": {"time": 2}}', {**OWN, "at": {"time": 2}}),
     ],
 )
 def test_only_an_object_is_a_log_entry(line: str | bytes, entry: dict[str, Any] | None) -> None:
@@ -44,7 +45,7 @@ def test_a_line_without_a_time_or_a_level_is_a_training_programs_own(left_out: s
 
 def test_a_service_reads_what_it_writes() -> None:
     record = logging.makeLogRecord({"msg": "ready", "levelno": logging.INFO, "levelname": "INFO", "event": "started"})
-    entry = parse_line(JsonLines(role="ps").format(record))
+    entry = parse_line(JsonFormatter(role="ps").format(record))
     assert entry is not None
     assert (entry["level"], entry["role"], entry["message"], entry["event"]) == ("info", "ps", "ready", "started")
 
@@ -58,7 +59,7 @@ def test_a_service_on_a_terminal_writes_time_level_task_message_and_traceback(
     record = logging.makeLogRecord(
         {"msg": "step %d", "args": (3,), "levelname": "ERROR", "event": "failed", "details": "Traceback …\n"}
     )
-    first, second = TextLines(role="worker", run="tiny", **fields).format(record).splitlines()
+    first, second = TextFormatter(role="worker", run="tiny", **fields).format(record).splitlines()
     assert first[8:] == f" ERROR   {task} step 3"
     assert second == "Traceback …"
 

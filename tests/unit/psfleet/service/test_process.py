@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -120,3 +121,17 @@ threading.Event().wait()
         reader.join(LISTEN_SECS)
         assert not reader.is_alive(), "the service outlives its launcher"
     assert lines == []
+
+
+def test_what_a_service_imports_is_exempt_from_garbage_collection() -> None:
+    """The first collection would look at all of TensorFlow."""
+    imported: list[object] = []
+
+    def load() -> process.Service:
+        imported.append([])
+        assert not gc.isenabled()
+        return lambda settings, stop: 0
+
+    process._loaded(load)
+    assert gc.isenabled()
+    assert not any(each is imported[0] for each in gc.get_objects())

@@ -20,7 +20,7 @@ from psfleet.cli import main
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
 from psfleet.control.client import PsClient
-from psfleet.control.credentials import CALLERS, channel
+from psfleet.control.credentials import CALLERS, RUN_CONTROL, SERVICES, WORKER_CONTROL, channel
 from psfleet.control.server import serving
 from psfleet.errors import BadJobError, LostPeerError, UsageError
 from psfleet.processes.ports import free_addresses
@@ -193,8 +193,9 @@ def test_checkpoints_travel_between_ps_and_workers_only(folder: Path) -> None:
 
 
 def test_every_method_of_the_control_plane_has_its_callers() -> None:
-    methods = pb.DESCRIPTOR.services_by_name["ShardControl"].methods_by_name
-    assert set(CALLERS) == set(methods)
+    services = pb.DESCRIPTOR.services_by_name.values()
+    assert set(CALLERS) == {method for service in services for method in service.methods_by_name}
+    assert set(SERVICES) == {service.full_name for service in services} | {RUN_CONTROL, WORKER_CONTROL}
 
 
 def test_without_a_certificate_or_with_another_authoritys_no_call_is_answered(tmp_path: Path, folder: Path) -> None:

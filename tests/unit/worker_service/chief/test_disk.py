@@ -136,7 +136,7 @@ def test_a_last_checkpoint_that_cannot_be_read_back_ends_the_run(
     def verify(out: Path, disk: Disk) -> None:
         unused: Any = None
         last = LastCheckpoint(sample_context(out), unused, disk)
-        monkeypatch.setattr(last, "_await_last", lambda generation: saved)
+        monkeypatch.setattr(last, "_await_last", lambda generation, is_moved: saved)
         last.commit(1)
 
     with hanging(saved.folder / saved.parts[0].file):

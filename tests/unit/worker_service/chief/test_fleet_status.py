@@ -129,3 +129,12 @@ def test_no_table_reads_what_was_written(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").unlink()
     bench.update(step=1)
     assert bench.past("ps") == [(0, ""), (1, "restarted: it was killed")]
+
+
+def test_the_chief_of_a_held_run_says_at_which_step(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "psfleet.chief")
+    state = pb.ShardState(phase=pb.RUNNING, step=40, final_step=100, hold_at=40)
+    state.workers.add(index=0, step=40, is_alive=True)
+    FleetStatusLogger(JOB, Events(tmp_path, JOB)).update([state])
+    [entry] = [record.__dict__ for record in caplog.records if record.__dict__.get("event") == "fleet"]
+    assert entry["workers"][0]["last_event"] == "held at step 40"

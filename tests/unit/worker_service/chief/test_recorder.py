@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -63,10 +64,11 @@ def test_an_evaluation_is_of_the_generation_in_which_its_weights_were_trained(
     recorder = Recorder(tmp_path, job, Layout.plan([], [], [], 2, 4096), None, storage)
     evaluator: Any = SimpleNamespace(evaluate=lambda tensors: {"loss": 0.5} if goes_on.wait(WAIT_SECS) else {})
     recorder._evaluation._evaluator = evaluator
-    nothing: Any = None
+    session: Any = SimpleNamespace(gradient_norm=lambda: None)
+    batch: Any = None
     recorder.begin(1)
     recorder.start(19)
-    recorder.step(nothing, nothing, 20, loss=0.5, secs=0.1)
+    recorder.step(session, batch, 20, loss=0.5, secs=0.1)
     recorder.begin(2)
     goes_on.set()
     assert recorder.finish_evaluation(lambda: False)
@@ -75,10 +77,32 @@ def test_an_evaluation_is_of_the_generation_in_which_its_weights_were_trained(
     assert (evaluation.step, evaluation.generation) == (20, 1)
 
 
-def test_without_clipping_no_norm_is_computed(tmp_path: Path) -> None:
-    [point] = train(recorder_of(tmp_path), 5, norm=7.0)
+def test_a_step_that_has_no_norm_is_recorded_without_it(tmp_path: Path) -> None:
+    [point] = train(recorder_of(tmp_path), 5, norm=None)
     assert point.gradient_norm is None
     assert "train/gradient_norm" not in scalars(tmp_path)
+
+
+def test_the_steps_that_will_be_recorded_compute_the_norm_of_their_gradient(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps take 0.101 s; a point is due after 0.5 s, summaries at steps 7 and 14, and both at the last step, 16."""
+    job = sample_job(summaries={"every_steps": 7}, train={"steps": 16, "batch_size": 8})
+    clock = SimpleNamespace(perf_counter=lambda: 0.0, time=time.time)
+    monkeypatch.setattr(recorder_module, "time", clock)
+    recorder = Recorder(tmp_path, job, Layout.plan([], [], [], 2, 4096), None, sample_storage(sample_context(tmp_path)))
+    session: Any = SimpleNamespace(summaries=lambda batch: None, gradient_norm=lambda: None, wants_norm=True)
+    recorder.start(0)
+    wanted = []
+    batch: Any = None
+    for step in range(1, 17):
+        wanted += [step] if session.wants_norm else []
+        clock.perf_counter = lambda step=step: 0.101 * step
+        recorder.step(session, batch, step, loss=0.5, secs=0.101)
+    recorder.close()
+    recorded = {point.step for point in History(tmp_path / History.FILE_NAME).read()} | {7, 14}
+    assert recorded == {5, 7, 10, 14, 15, 16}
+    assert wanted == [1, 3, 4, 5, 7, 8, 9, 10, 13, 14, 15, 16], "up to two steps before one that could be recorded"
 
 
 def test_gradients_are_written_as_histograms_by_name(tmp_path: Path) -> None:
@@ -86,7 +110,9 @@ def test_gradients_are_written_as_histograms_by_name(tmp_path: Path) -> None:
     layout = Layout.plan([TensorSpec("w", (2, 2)), TensorSpec("b", (2,))], [], [], 2, 4096)
     recorder = Recorder(tmp_path, job, layout, None, sample_storage(sample_context(tmp_path, job=job)))
     gradients = [np.array([-1.0, 0.0, 1.0, 3.0], np.float32), np.array([0.5, 0.5], np.float32)]
-    session: Any = SimpleNamespace(summaries=lambda batch: None, gradients=lambda: gradients)
+    session: Any = SimpleNamespace(
+        summaries=lambda batch: None, gradients=lambda: gradients, gradient_norm=lambda: None
+    )
     batch: Any = None
     recorder.start(0)
     for step in (1, 2, 3, 4):

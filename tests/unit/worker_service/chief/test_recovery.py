@@ -18,6 +18,7 @@ from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, LostPeerError, NoCheckpointError
 from psfleet.job.program_files import PROGRAM_DIGEST
 from psfleet.layout import Layout, TensorSpec
+from psfleet.report.hold import AT_START, HoldRecord
 from psfleet.report.schema import History, Point
 from psfleet.service.settings import Settings
 from worker_service.chief.events import Events
@@ -61,6 +62,16 @@ def test_a_run_that_has_trained_never_starts_again_from_step_0(tmp_path: Path, w
         recover(tmp_path, EMPTY, other, last_step=55 if who_knows == "chief" else 0)
     assert str(tmp_path / "checkpoints") in str(caught.value)
     assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_history_of_another_version_is_refused_where_training_would_start_at_step_0_and_else_skipped(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / History.FILE_NAME).write_text('{"step": 55}\n')
+    with pytest.raises(BadJobError, match=r"history\.jsonl line 1: time: Field required"):
+        recover(tmp_path, EMPTY, EMPTY)
+    save(tmp_path / "checkpoints", 40)
+    assert recover(tmp_path, EMPTY, EMPTY) == "00000040-g1"
 
 
 def test_an_older_checkpoint_does_not_stand_in_for_one_that_was_deleted(tmp_path: Path) -> None:
@@ -223,3 +234,26 @@ def test_the_folder_is_shared_on_one_machine_or_if_the_job_says_so(
     addresses = (Address("127.0.0.1", 2222), Address(host, 2222))
     settings = Settings(job, Path(), "run", 0, addresses, addresses[0], Path(), 0, "", launched=launched)
     assert shares_folder(settings, job) == expected
+
+
+def test_weights_that_were_set_start_the_next_generation_although_every_ps_trains(tmp_path: Path) -> None:
+    """The chief that has set them died before it could do so."""
+    save(tmp_path / "checkpoints", 40)
+    save(tmp_path / "checkpoints", 40, generation=2)
+    assert recover(tmp_path, shard_state(40), shard_state(40), last_step=40) == "00000040-g2"
+
+
+def test_a_run_that_is_held_at_step_0_keeps_its_initial_checkpoint(tmp_path: Path) -> None:
+    """Each ps of generation 1 writes a part of step 0, too."""
+    HoldRecord(AT_START).write(tmp_path)
+    assert recover(tmp_path, EMPTY, EMPTY) == "00000000-g0"
+
+
+def test_a_generation_is_held_where_the_run_is(tmp_path: Path) -> None:
+    save(tmp_path / "checkpoints", 40)
+    HoldRecord(AT_START).write(tmp_path)
+    ps = [Ps(EMPTY), Ps(EMPTY)]
+    context = sample_context(tmp_path, ps)
+    Recovery(context, lambda: random_values(1), {}, Events(tmp_path, context.job)).recover([EMPTY, EMPTY], 0)
+    assert [one.hold_at for one in ps] == [40, 40]
+    assert HoldRecord.read(tmp_path) == HoldRecord(40)

@@ -13,8 +13,10 @@ from support.chief_samples import sample_job
 from support.report_samples import DONE
 
 from psfleet.control import control_pb2 as pb
+from psfleet.errors import StorageError
 from psfleet.report import html
 from psfleet.report.attempts import with_attempt, with_end
+from psfleet.report.hold import AT_START, HoldRecord
 from psfleet.report.schema import Event, EventLog, Report
 from psfleet.run_folder import STARTED
 from psfleet.service import settings
@@ -154,3 +156,28 @@ def test_only_the_report_that_this_attempt_is_done_is_its_result(out: Path) -> N
     assert attempt.has_result()
     assert not attempt.may_report_failure([pb.ShardState()])
     assert begin(chief(out, START="b")).may_report_failure([pb.ShardState()]), "the next attempt failed"
+
+
+def test_a_run_in_containers_is_held_from_its_start_and_no_chief_that_replaces_another_resets_that(out: Path) -> None:
+    begin(chief(out, START="b", HOLD="start"))
+    assert HoldRecord.read(out) == HoldRecord(AT_START)
+    HoldRecord(20, "a call").write(out)
+    begin(chief(out, START="b", HOLD="start", CAUSE="it was killed"))
+    assert HoldRecord.read(out) == HoldRecord(20, "a call")
+    begin(chief(out, START="c"))
+    assert HoldRecord.read(out) is None, "the next start of the fleet is not held"
+
+
+def test_a_launcher_has_written_where_its_run_is_held(out: Path) -> None:
+    HoldRecord(AT_START).write(out)
+    begin(chief(out, START="b", LAUNCHED_MS="1000"))
+    assert HoldRecord.read(out) == HoldRecord(AT_START)
+
+
+def test_a_run_is_not_begun_unheld_because_the_disk_refuses_the_record(out: Path) -> None:
+    (out / ".hold.json.tmp").mkdir()
+    with pytest.raises(StorageError, match=r"hold\.json cannot be written"):
+        begin(chief(out, START="b", HOLD="start"))
+    (out / ".hold.json.tmp").rmdir()
+    begin(chief(out, START="b", HOLD="start"))
+    assert HoldRecord.read(out) == HoldRecord(AT_START)

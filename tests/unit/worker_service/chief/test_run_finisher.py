@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from support.checkpoint_samples import save
 from support.chief_samples import Ps, sample_context, sample_job, shard_state, with_parts
@@ -16,6 +17,7 @@ from psfleet.control import control_pb2 as pb
 from psfleet.errors import DeadlineError, StoppedError, StorageError
 from worker_service.chief import checkpoints, run_finisher
 from worker_service.chief.checkpoints import CheckpointCommitter
+from worker_service.chief.chief import Chief
 from worker_service.chief.events import Events
 from worker_service.chief.recorder import Recorder
 from worker_service.chief.run_attempt import Attempt
@@ -51,6 +53,21 @@ def test_a_last_part_that_takes_longer_than_a_step_is_waited_for(
     with caplog.at_level(logging.INFO, "psfleet.chief"):
         assert finisher(tmp_path, BRIEF, num_waits=4).commit_last(1).step == 100
     assert "waiting for ps 1 to write its part of step 100" in caplog.messages
+
+
+def test_the_chief_trains_on_if_a_ps_that_has_made_its_last_step_gets_a_later_one(tmp_path: Path) -> None:
+    """Async mode: ps 0 has accepted a stop at step 98 that ps 1 refused, and ps 1 has made the job's last step."""
+    stopped = shard_state(98, phase=pb.COMPLETE, final_step=98)
+    ps = [Ps(stopped, shard_state(98)), Ps(shard_state(100, phase=pb.COMPLETE))]
+    context = sample_context(tmp_path, ps, sample_job(deadlines=BRIEF | {"stall_secs": 5}), stops=True)
+    chief: Any = SimpleNamespace(
+        _components=SimpleNamespace(finisher=finisher_of(context)),
+        _shards=np.array([[98, 98], [100, 100]]),
+        _progress=SimpleNamespace(step=98),
+        _await_end=lambda generation: True,
+    )
+    Chief.after_final_step(chief, 1)
+    assert [each.scheduled for each in ps] == [[(101, True)]] * 2, "the ps end at the job's last step"
 
 
 def test_a_last_part_that_is_never_written_ends_the_wait(tmp_path: Path) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support import reducing_fleet
 from support.checkpoint_samples import random_values, save
-from support.chief_samples import shard_state
+from support.chief_samples import sample_job, shard_state
 from support.monitored_run import Run, job
 
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import StoppedError
+from psfleet.errors import BadJobError, StoppedError
+from psfleet.job.job import Job
 from psfleet.report.schema import EvaluationLog
 from worker_service.chief.chief import Chief
 from worker_service.chief.recovery import Recovery
@@ -66,6 +69,29 @@ def test_after_a_rollback_training_ends_no_earlier_than_the_evaluation_that_deci
     for now in (11, 12, 13):
         run.committer.update([shard_state(now, generation=2)] * 2)
     assert run.ps[0].scheduled == [(60, True)]
+
+
+@pytest.mark.parametrize(
+    ("watching", "is_refused"),
+    [
+        pytest.param(job(), True, id="evaluate.stop"),
+        pytest.param(reducing_fleet.JOB, True, id="plateau"),
+        pytest.param(sample_job(evaluate={"every_steps": 20}), False, id="nothing"),
+    ],
+)
+def test_a_line_that_is_no_evaluation_of_this_version_is_refused_where_it_could_decide_and_else_skipped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, watching: Job, is_refused: bool
+) -> None:
+    Run(tmp_path).evaluate(s20=0.75)
+    with (tmp_path / EvaluationLog.FILE_NAME).open("a") as file:
+        file.write('{"step": 40, "accuracy": 0.9}\n')
+    foreign = r"evaluations\.jsonl line 2: time: Field required"
+    if is_refused:
+        with pytest.raises(BadJobError, match=foreign):
+            Run(tmp_path, watching)
+    else:
+        assert Run(tmp_path, watching).monitor.decision is None
+        assert re.search(foreign, caplog.text)
 
 
 def test_a_signal_does_not_wait_for_the_step_of_an_early_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

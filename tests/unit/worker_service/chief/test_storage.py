@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,8 +50,9 @@ def causes(events: Events) -> list[tuple[str, str]]:
 def train(recorder: Recorder, step: int) -> None:
     """Ends one step, whose progress is due."""
     recorder._last = (float("-inf"), step - 1)
-    nothing: Any = None
-    recorder.step(nothing, nothing, step, loss=0.5, secs=0.1)
+    session: Any = SimpleNamespace(gradient_norm=lambda: None)
+    batch: Any = None
+    recorder.step(session, batch, step, loss=0.5, secs=0.1)
 
 
 @pytest.mark.parametrize("code", ERRORS, ids=errno.errorcode.get)

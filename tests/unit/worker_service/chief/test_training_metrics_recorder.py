@@ -46,7 +46,10 @@ def train(recorder: Recorder, *steps: int, torn: int = 0) -> None:
     for step in steps:
         total = np.full(LAYOUT.state.size // 4, 10.0 * step, np.float32).view(np.uint8)
         session: Any = SimpleNamespace(
-            summaries=lambda batch: None, state=lambda total=total: total, is_of_one_step=step != torn
+            summaries=lambda batch: None,
+            gradient_norm=lambda: None,
+            state=lambda total=total: total,
+            is_of_one_step=step != torn,
         )
         recorder.step(session, batch, step, loss=0.5, secs=0.1)
 

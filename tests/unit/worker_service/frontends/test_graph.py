@@ -12,7 +12,9 @@ from support.program_samples import Stepper, sample_job
 
 from psfleet.errors import LostPeerError, ProgramError
 from psfleet.job.program import GraphProgram
+from psfleet.layout import Layout
 from worker_service.frontends import FrontEnd, front_end
+from worker_service.local_step import LocalStep
 
 v1 = tf.compat.v1
 RANDOM = np.random.default_rng(0)
@@ -51,6 +53,18 @@ def test_loss_and_gradient_are_those_of_numpy() -> None:
     np.testing.assert_allclose(gradients["linear/weights"][:, 0], 2 * x.T @ errors / 4, rtol=1e-4)
     np.testing.assert_allclose(gradients["linear/bias"], 2 * errors.mean(), rtol=1e-4)
     assert stepper.graph.summaries is None
+
+
+def test_a_step_that_is_built_without_gradients_has_the_same_loss() -> None:
+    front = front_of(linear)
+    layout = Layout.plan(front.parameters, front.state, front.frozen, num_ps=1, bucket_bytes=4096)
+    losses = []
+    for has_gradients in (True, False):
+        step = LocalStep(front, layout, with_gradients=has_gradients)
+        assert len(step.training.gradients) == (2 if has_gradients else 0)
+        with v1.Session(graph=step.graph) as session:
+            losses.append(session.run(step.training.loss, step.feeds(front.initial_values()) | step.batch(BATCH)))
+    assert losses[0] == losses[1]
 
 
 def test_initial_values_are_a_function_of_the_seed() -> None:

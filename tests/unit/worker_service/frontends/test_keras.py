@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras import layers
 from support.keras_models import MODELS, Subclassed
 from support.program_samples import Stepper, sample_job
+from support.rows import first_rows
 
 from psfleet.errors import ProgramError
 from psfleet.job.program import KerasProgram
@@ -32,9 +33,9 @@ def front_of(name: str, index: int = 0, num_shards: int = 1, **fields: Any) -> F
 
 
 @functools.cache
-def stepper_of(name: str, index: int, num_shards: int) -> Stepper:
+def stepper_of(name: str, index: int = 0) -> Stepper:
     """A worker's step of the model as it is, which tests share: it has no state of its own."""
-    return Stepper.of(front_of(name, index, num_shards))
+    return Stepper.of(front_of(name, index))
 
 
 def batch_of(name: str, number: int = 0) -> Any:
@@ -62,7 +63,7 @@ def eager_step(name: str) -> tuple[float, dict[str, np.ndarray], dict[str, np.nd
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "several"])  # that is in test_keras_styles
 def test_loss_gradient_and_state_are_those_of_eager_keras(name: str) -> None:
     loss, gradients, state = eager_step(name)
-    stepper = Stepper.of(front_of(name))
+    stepper = stepper_of(name)
     batch = tf.nest.flatten(batch_of(name))
     got_loss, got_state = stepper.run([stepper.graph.loss, stepper.graph.new_state], batch)
     got = stepper.gradients(batch)
@@ -76,7 +77,7 @@ def test_loss_gradient_and_state_are_those_of_eager_keras(name: str) -> None:
 
 
 def test_what_the_forward_pass_changes_is_state_and_the_rest_is_frozen() -> None:
-    model = front_of("convolution")
+    model = stepper_of("convolution").front
     assert [spec.name.rsplit("/", 1)[1] for spec in model.state] == [
         "moving_mean",
         "moving_variance",
@@ -84,7 +85,7 @@ def test_what_the_forward_pass_changes_is_state_and_the_rest_is_frozen() -> None
         "seed_generator_state",
     ]
     assert model.frozen == ()
-    frozen = front_of("partly_frozen")
+    frozen = stepper_of("partly_frozen").front
     assert len(frozen.frozen) == 6
     assert [spec.dtype for spec in frozen.state] == ["int64", "int64"]
 
@@ -119,17 +120,17 @@ def test_float16_is_refused_by_name_and_bfloat16_gives_float32_gradients() -> No
         np.testing.assert_allclose(gradient, expected, rtol=0.1, atol=0.02)
 
 
-@pytest.mark.parametrize("name", ["convolution", "recurrent"])
+@pytest.mark.parametrize("name", first_rows(["convolution", "recurrent"]))
 def test_the_random_numbers_of_a_step_follow_from_worker_and_batch_number(name: str) -> None:
     """A process that repeats a step after a restart reads the state that other steps have left on the ps."""
     batch = tf.nest.flatten(batch_of(name))
-    initial = stepper_of(name, 0, 3).front.initial_values()
+    initial = stepper_of(name).front.initial_values()
     seeds = {key: np.array([value[0], 77]) for key, value in initial.items() if key.endswith("seed_generator_state")}
     moved = {**initial, **seeds}
     losses = {}
     for index in (0, 2):
-        first = stepper_of(name, index, 3)
-        second = Stepper.of(front_of(name, index, 3)) if index else first
+        first = stepper_of(name, index)
+        second = Stepper.of(front_of(name, index)) if index else first
         for number in (5, 0, 6):
             losses[index, number] = float(first.run(first.graph.loss, batch, initial, number))
         for number in (6, 5, 0):
@@ -141,7 +142,7 @@ def test_the_random_numbers_of_a_step_follow_from_worker_and_batch_number(name: 
 
 def test_every_worker_leaves_the_seeds_of_the_chief() -> None:
     batch = tf.nest.flatten(batch_of("convolution"))
-    steppers = [stepper_of("convolution", index, 3) for index in (0, 2)]
+    steppers = [stepper_of("convolution", index) for index in (0, 2)]
     states = [stepper.run(stepper.graph.new_state, batch, number=7) for stepper in steppers]
     for of_chief, of_worker in zip(*states, strict=True):
         if of_chief.dtype == np.int64:
@@ -173,8 +174,20 @@ def test_evaluation_data_may_have_none_as_sample_weights() -> None:
     assert found[0] == pytest.approx(found[1])
 
 
+def test_evaluation_data_of_unknown_length_end_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
+    """Those of a generator, for example. Keras warns of an interrupted training that should have more batches."""
+    _, x, y, _ = MODELS["mlp"]
+    data = tf.data.Dataset.from_tensor_slices((x, y))
+    known, unknown = (
+        front_of("mlp", evaluate=lambda data=data: data) for data in (data, data.filter(lambda x, y: True))
+    )
+    found = [front.evaluate(known.initial_values(), lambda batch: 1 / 0)["loss"] for front in (known, unknown)]
+    assert found[0] == pytest.approx(found[1])
+    assert [str(each.message) for each in recwarn if "ran out of data" in str(each.message)] == []
+
+
 def test_a_program_without_evaluation_data_has_no_metrics() -> None:
-    front = front_of("mlp")
+    front = stepper_of("mlp").front
     assert front.evaluate(front.initial_values(), lambda batch: 1 / 0) == {}
 
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 from keras import layers
 from support.graph_fleet import graph_fleet
 from support.program_samples import Stepper, sample_job
+from support.rows import first_rows
 
 from psfleet.checkpoint.export import export
 from psfleet.checkpoint.store import write_initial
@@ -125,7 +126,7 @@ def trained_by_keras(style: str) -> tuple[list[float], keras.Model]:
     return losses, model
 
 
-@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("style", first_rows(STYLES, 2))
 def test_losses_weights_and_evaluation_are_those_of_keras(style: str) -> None:
     expected_losses, model = trained_by_keras(style)
     stepper = Stepper.of(front_of(style))

@@ -14,6 +14,7 @@ import tensorflow as tf
 from keras import layers
 from support.graph_fleet import graph_fleet
 from support.program_samples import Stepper
+from support.rows import first_rows
 
 from psfleet.checkpoint.tensors import check_tensors
 from psfleet.job.job import Job, parse_job
@@ -118,7 +119,7 @@ def of_keras(first: int, stop: int) -> dict[str, float]:
     return {name: float(value) for name, value in found.items() if np.shape(value) == ()}
 
 
-@pytest.mark.parametrize(("steps", "first"), [(EVERY, 0), (STEPS, EVERY)])
+@pytest.mark.parametrize(("steps", "first"), first_rows([(STEPS, EVERY), (EVERY, 0)]))
 def test_metrics_are_those_of_keras_over_the_batches_of_all_workers(steps: int, first: int) -> None:
     """They begin anew at each multiple of `summaries.every_steps`."""
     found: Any = stepped(steps)["metrics"]
@@ -165,10 +166,41 @@ def test_a_model_may_list_its_own_metrics_only() -> None:
     assert front.training_metrics(values) == {"own_loss": pytest.approx(float(loss))}
 
 
-def test_async_mode_collects_none() -> None:
-    assert front_of(job=job_of(update={"mode": "async"})).state == ()
+@pytest.mark.parametrize("update", [{"mode": "async"}, {"mode": "ssp", "bound": 1}], ids=["async", "ssp"])
+def test_modes_in_which_state_is_no_mean_over_workers_collect_none(update: dict[str, Any]) -> None:
+    assert front_of(job=job_of(update=update)).state == ()
 
 
+def test_in_averaging_mode_metrics_are_over_the_batches_of_all_steps_of_whole_rounds() -> None:
+    """The weights are zeros and stay so: every prediction is 0.5 and counts as 0."""
+    local_steps, rounds = 3, 3
+    sections: dict[str, Any] = {
+        "update": {"mode": "averaging", "local_steps": local_steps, "quorum": WORKERS},
+        "optimizer": {"name": "sgd", "learning_rate": 1e-30},
+        "train": {"steps": 21, "batch_size": BATCH},
+        "summaries": {"every_steps": EVERY},
+    }
+    front = front_of(job=job_of(**sections), metrics=["accuracy"])
+    found = []
+    with graph_fleet(2, front, fleet={"workers": WORKERS}, **sections) as fleet, ExitStack() as stack:
+        workers = [stack.enter_context(fleet.worker(index)) for index in range(WORKERS)]
+        for start in range(0, rounds * local_steps, local_steps):
+            for index, worker in enumerate(workers):
+                for number in range(start, start + local_steps):
+                    at = number % STEPS
+                    worker.session.update_locally((X[at, index], Y[at, index], WEIGHTS[at, index]), number)
+            ends = [worker.threads.submit(worker.session.exchange, start) for worker in workers]
+            fleet.advance()
+            for end in ends:
+                end.result(30)
+            found.append(front.training_metrics(fleet.layout.state.unpack(workers[0].session.state()))["accuracy"])
+    # They begin anew with the first round after `summaries.every_steps`.
+    of_rounds = [range(3), range(6), range(6, 9)]
+    expected = [np.mean([Y[number % STEPS, ..., 0] == 0 for number in of_round]) for of_round in of_rounds]
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.extended
 def test_the_chief_reads_the_metrics_of_a_whole_step_with_its_parameters() -> None:
     """In a fleet: the weights are zeros, so every prediction is 0.5 and counts as 0."""
     job = job_of()
@@ -191,6 +223,7 @@ def test_the_chief_reads_the_metrics_of_a_whole_step_with_its_parameters() -> No
     assert found["weighted_accuracy"] == pytest.approx(WEIGHTS[0][is_zero].sum() / WEIGHTS[0].sum(), abs=1e-6)
 
 
+@pytest.mark.extended
 def test_a_session_tells_whether_total_and_count_of_a_metric_may_be_of_different_steps() -> None:
     """With spares a late chief can pull two shards when one of them has made an update more."""
     with graph_fleet(2, fleet={"workers": 1, "spares": 1}) as fleet, fleet.worker(0) as chief, fleet.worker(1) as other:

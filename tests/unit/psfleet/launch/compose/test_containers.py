@@ -12,7 +12,8 @@ from support.compose_samples import container
 from psfleet.errors import BadJobError, LostPeerError
 from psfleet.launch.compose.containers import member_of, seconds
 from psfleet.launch.compose.platform import Compose
-from psfleet.launch.platform import Member, lines_of
+from psfleet.launch.log_reader import lines_of
+from psfleet.launch.platform import Member
 
 
 def member(role: str, **state: Any) -> Member:

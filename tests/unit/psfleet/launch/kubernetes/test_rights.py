@@ -9,12 +9,15 @@ import yaml
 from support.kubernetes_api import Api, Asked
 
 from psfleet.errors import DeadlineError, LostPeerError, UsageError
+from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import load_job
 from psfleet.launch.kubernetes.exec import execute
 from psfleet.launch.kubernetes.platform import Kubernetes
+from psfleet.launch.kubernetes.standing import KubernetesFleets, new_access
 from psfleet.launch.platform import Request
 from psfleet.launch.up import down, start
 from psfleet.manifests.certificates_folder import certificates_folder
+from psfleet.manifests.kubernetes.standing import render_fleet
 from psfleet.tls import certificates
 
 ROOT = Path(__file__).parents[5]
@@ -33,7 +36,7 @@ def granted() -> set[Asked]:
     }
 
 
-def test_a_fleet_is_started_scaled_fetched_and_ended_with_the_rights_of_the_role_and_needs_all(api: Api) -> None:
+def test_fleets_need_the_rights_of_the_role_and_no_others(api: Api) -> None:
     job = load_job(JOB, ["tls=true", "deadlines.start_secs=0.1", "fleet.ps=1"])
     platform = Kubernetes()
     platform.apply(Request(job, JOB))
@@ -55,10 +58,26 @@ def test_a_fleet_is_started_scaled_fetched_and_ended_with_the_rights_of_the_role
         list(execute(platform._cluster, "linear-chief-0-x", "chief", ["true"]))
     assert platform.remove("linear", results=True)
     assert api.objects == {}, "all that it made is gone"
+    stand_a_fleet_with_a_client()
+    assert api.objects == {}, "all that it made is gone"
     # From Kubernetes 1.35 on, and asked of the API server itself.
     asked = api.asked | {("", "pods/exec", "create")}
     assert asked - granted() == set(), "rights that psfleet needs and the Role lacks"
     assert granted() - asked == set(), "rights that the Role has and psfleet does not need"
+
+
+def stand_a_fleet_with_a_client() -> None:
+    """Its pods have no kubelet, so neither serves."""
+    fleets, content = KubernetesFleets(), {"name": "lab", "deadlines": {"start_secs": 0.1}}
+    file = FleetFile.model_validate({**content, "fleet": {"ps": 1, "workers": 1}})
+    objects = render_fleet(file, new_access(file))
+    with pytest.raises(DeadlineError):
+        fleets.up(file)
+    fleets._apply("lab", objects)
+    assert [member.role for member in fleets.members("lab")] == ["ps", "worker"]
+    with pytest.raises(DeadlineError):
+        fleets.run("lab", ROOT / "examples/client/shared_variable.py", [])
+    fleets.down("lab")
 
 
 def test_an_object_of_another_owner_stays_as_it_is(api: Api) -> None:

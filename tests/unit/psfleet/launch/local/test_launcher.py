@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 from support.report_samples import DONE
+from support.s3_server import BROKEN, S3Server
 from support.scripted_platform import ended, job
 
+from psfleet.checkpoint.object_store import StoreFolder
+from psfleet.errors import BadJobError
 from psfleet.launch import watcher
 from psfleet.launch.local import launcher
 from psfleet.launch.local.launcher import train
@@ -109,3 +112,17 @@ def test_a_script_shows_the_progress_on_stderr_unless_it_listens(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith("small: starting 1 ps, ")
+
+
+@pytest.mark.usefixtures("s3")
+def test_a_store_that_does_not_exist_is_refused_before_a_process_starts(tmp_path: Path) -> None:
+    with pytest.raises(BadJobError, match=r"checkpoint\.store: .*bucket never-made does not exist"):
+        train(job(checkpoint={"store": "s3://never-made/run"}), out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_store_that_does_not_answer_is_left_to_the_fleet(
+    s3: S3Server, bucket: StoreFolder, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3.fault = lambda method, path: BROKEN
+    assert train(job(checkpoint={"store": f"{bucket}/run"}), out=out).exit_code == 78, "that of the scripted chief"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import pytest
 from support.report_samples import DONE
 from support.scripted_platform import job
 
+from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.job import job_from_json
 from psfleet.launch import watcher
 from psfleet.launch.local import launcher
@@ -20,6 +22,7 @@ from psfleet.launch.local import platform as local
 from psfleet.launch.local.platform import Local
 from psfleet.launch.platform import chief_of
 from psfleet.run_folder import RunFolder, claimed
+from psfleet.service import settings
 
 
 @dataclass
@@ -196,6 +199,14 @@ def test_only_what_a_stopping_chief_needs_is_restarted(fleet: Fleet) -> None:
     assert [one.awaits_restart for one in fleet.platform.members(None)] == [True, False, False, False]
 
 
+def test_a_run_that_a_client_starts_has_processes_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the client's variable a worker would lend its devices to clients, and never train."""
+    access = FleetAccess(name="lab", id="lab-1", version="1", ps=["127.0.0.1:1"])
+    monkeypatch.setenv(settings.FLEET, access.model_dump_json())
+    for task in Local(job(), RunFolder(tmp_path), tmp_path, [])._tasks:
+        assert settings.read({**os.environ, **task.environment, settings.JOB: ""}).fleet is None, task.name
+
+
 def test_a_chief_that_failed_ends_the_others_by_a_signal_and_a_done_one_leaves_them_alone(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,7 +262,8 @@ def test_a_log_is_followed_line_by_line_until_the_fleet_is_removed(fleet: Fleet)
     lines = fleet.platform.log(fleet.platform.members(None)[1], follow=True)
     assert next(lines) == '{"step": 1}'
     with log.open("a") as file:
-        file.write('ep": 2}\n')
+        file.write('ep": 2}\n\r 50 %\r100 %\nno end')
     assert next(lines) == '{"step": 2}'
+    assert next(lines) == "\r 50 %\r100 %", "a progress bar is one line"
     fleet.platform.remove("small", results=False)
-    assert list(lines) == []
+    assert list(lines) == ["no end"]

@@ -147,3 +147,10 @@ def test_a_job_of_the_command_line_is_rendered_with_its_overrides(tmp_path: Path
     job: Job = load_job(ROOT / "examples/lenet/job.yaml", ["train.steps=7"])
     text = render(job, tmp_path / "job.yaml")["services"]["chief"]["environment"]["PSFLEET_JOB"]
     assert parse_job(json.loads(text)).train.steps == 7
+
+
+def test_only_the_chief_of_a_run_that_is_paused_holds_it(tmp_path: Path) -> None:
+    paused = yaml.safe_load(file_text(parse_job(JOB), tmp_path / "job.yaml", None, "", paused=True))["services"]
+    assert {name for name, one in paused.items() if "PSFLEET_HOLD" in one.get("environment", {})} == {"chief"}
+    assert paused["chief"]["environment"].pop("PSFLEET_HOLD") == "start"
+    assert paused == yaml.safe_load(file_text(parse_job(JOB), tmp_path / "job.yaml", None, ""))["services"]

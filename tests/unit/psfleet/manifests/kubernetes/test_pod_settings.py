@@ -127,7 +127,7 @@ def test_the_policy_opens_what_the_job_adds_and_no_more(tmp_path: Path) -> None:
 
 def test_the_pod_that_reads_results_runs_where_workers_may_and_has_none_of_their_secrets() -> None:
     described = job(**EVERYTHING)
-    pod = apply_placement(described, reader(described, "small-results-1"))
+    pod = apply_placement(described.kubernetes, reader(described, "small-results-1"))
     spec = pod["spec"]
     assert not problem(pod, versions()[-1])
     assert (spec["tolerations"], spec["imagePullSecrets"]) == ([SPOT], [{"name": "registry"}])

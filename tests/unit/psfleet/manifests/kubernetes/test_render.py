@@ -260,3 +260,15 @@ def test_the_job_file_is_in_the_config_map(tmp_path: Path) -> None:
     text = only(rendered(tmp_path), "ConfigMap", "small")["data"]["job.json"]
     job: Job = parse_job(json.loads(text))
     assert job == parse_job(JOB)
+
+
+def test_only_the_chief_of_a_run_that_is_paused_holds_it(tmp_path: Path) -> None:
+    (tmp_path / "program.py").touch()
+    paused = render(parse_job(JOB), tmp_path / "job.yaml", paused=True)
+    held = {"name": "PSFLEET_HOLD", "value": "start"}
+    for content in (each for each in paused if each["kind"] == "Job"):
+        variables = content["spec"]["template"]["spec"]["containers"][0]["env"]
+        assert (held in variables) == (content["metadata"]["name"] == "small-chief")
+        if held in variables:
+            variables.remove(held)
+    assert paused == render(parse_job(JOB), tmp_path / "job.yaml")

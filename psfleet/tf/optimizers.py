@@ -12,10 +12,10 @@ from typing import Any
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
-from ps_service.lamb import Lamb, TensorRange
-from ps_service.program_optimizer import ProgramOptimizer
 from psfleet.errors import BadJobError
 from psfleet.job import optimizer as schema
+from psfleet.tf.lamb import Lamb, TensorRange
+from psfleet.tf.program_optimizer import ProgramOptimizer
 from psfleet.tf.traced_update import TracedUpdate
 
 

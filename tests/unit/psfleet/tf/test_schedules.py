@@ -11,9 +11,9 @@ import tensorflow.compat.v1 as v1
 from keras.optimizers import schedules
 from pydantic import TypeAdapter
 
-from ps_service import optimizers
 from psfleet.job.learning_rate import reduced_rate, scheduled_rate
 from psfleet.job.optimizer import Optimizer
+from psfleet.tf import optimizers
 
 RATE = 0.05
 STEPS = range(14)

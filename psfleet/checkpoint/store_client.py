@@ -1,0 +1,107 @@
+"""The client of an object store: its options, a deadline for each request, and one class of errors."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from psfleet.errors import PsfleetError, StorageError, innermost
+from psfleet.job.store_url import require_package
+from psfleet.polling import run_within
+
+T = TypeVar("T")
+
+CALL_SECS = 60.0
+"""How long one request may take, with the attempts of the store's client to repeat it."""
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    # The client repeats a request that failed, and s3fs repeats that: a server that is gone is noticed in seconds.
+    # More than one connection for an object would ask for its size first; large ones are read in blocks anyway.
+    "s3": {
+        "config_kwargs": {"connect_timeout": 5, "read_timeout": 20, "retries": {"total_max_attempts": 2}},
+        "max_concurrency": 1,
+    },
+    "gs": {},
+    "az": {"anon": False},
+}
+"""Of the file systems of fsspec, by scheme. Service and credentials are those of the environment."""
+
+_moved: dict[int, int] = {}
+"""By the kernel's id of a thread, the bytes that it has moved; see `bytes_moved`."""
+
+
+class StoreError(StorageError, OSError):
+    """A store refused a request, or did not answer: what is in it is not known.
+
+    Attributes:
+        is_denied: Whether the credentials are missing, wrong or not sufficient, or there is no such bucket: a retry
+            needs somebody to change that.
+    """
+
+    def __init__(self, url: str, cause: str, is_denied: bool = False) -> None:
+        super().__init__(errno.EACCES if is_denied else errno.EIO, cause, url)
+        self.is_denied = is_denied
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
+@functools.cache
+def file_system(scheme: str) -> Any:
+    """The file system of a scheme; one for the process."""
+    require_package(f"{scheme}://")
+    # Imported here: only a job with a store needs it.
+    import fsspec
+
+    # Another process writes to the same folders: what they had a moment ago is of no use.
+    return fsspec.filesystem(scheme, use_listings_cache=False, skip_instance_cache=True, **OPTIONS[scheme])
+
+
+def bytes_moved(thread: int) -> int:
+    """What a thread has read from stores and written to them in its life, which the kernel counts for another one."""
+    return _moved.get(thread, 0)
+
+
+def count(num_bytes: int) -> None:
+    """Counts bytes that this thread has moved."""
+    thread = threading.get_native_id()
+    _moved[thread] = _moved.get(thread, 0) + num_bytes
+
+
+def call(url: str, function: Callable[[], T]) -> T:
+    """Calls a function of the file system within `CALL_SECS`.
+
+    Args:
+        url: Of the object or folder, for the error.
+
+    Raises:
+        FileNotFoundError, FileExistsError: The object does not exist, or does.
+        StoreError: Any other error of the store.
+    """
+    try:
+        return run_within(CALL_SECS, function)
+    except TimeoutError as error:
+        raise StoreError(url, f"the store has not answered for {CALL_SECS:g} s") from error
+    except (PsfleetError, FileExistsError):
+        raise
+    except FileNotFoundError as error:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url) from error
+    except Exception as error:
+        # Any error: each store has its own classes.
+        raise StoreError(url, innermost(error), _is_denied(error)) from error
+
+
+def attempt(function: Callable[[], object]) -> None:
+    """Calls a function whose error is of no interest."""
+    try:
+        run_within(CALL_SECS, function)
+    except Exception:
+        return
+
+
+def _is_denied(error: BaseException) -> bool:
+    is_credentials = "Credentials" in type(error).__name__
+    return isinstance(error, PermissionError) or is_credentials

@@ -1,0 +1,59 @@
+"""The commands for a run that trains at present: `psfleet save`, and `psfleet weights JOB --set FILE`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+import typer
+
+from psfleet.cli.arguments import Context, Fleet, LiveOn, Namespace, Out
+from psfleet.errors import UsageError
+from psfleet.handle import Run, attach
+from psfleet.job.job import name_of
+from psfleet.run_folder import default_folder
+
+app = typer.Typer()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the command line says that a run is; None: of processes of this machine, or as its folder says."""
+
+    on: str | None
+    context: str | None
+    namespace: str | None
+
+
+@app.command()
+def save(job: Fleet, on: LiveOn = None, out: Out = None, context: Context = None, namespace: Namespace = None) -> None:
+    """Have a run write a checkpoint now, and print its folder once it is verified; in containers, that of the chief."""
+    typer.echo(live_run(job, out, Place(on, context, namespace)).save())
+
+
+def set_weights(job: str, file: Path, place: Place) -> None:
+    """Replaces weights of a live run by the tensors of a safetensors file; those that it has not stay."""
+    run = live_run(job, None, place)
+    tensors = _tensors(file)
+    run.weights.set(tensors)
+    typer.echo(f"{run.where}: {len(tensors)} tensors are those of {file} from step {run.step} on")
+
+
+def live_run(job: str, out: Path | None, place: Place) -> Run:
+    """The run of a job, given as its file, its name or the run's folder; by default that of `psfleet train`."""
+    where = {"on": place.on, "context": place.context, "namespace": place.namespace}
+    if place.on is not None:
+        return attach(job, out=out, **where)
+    if out is None and Path(job).is_dir():
+        return attach(job, **where)
+    return attach(out if out is not None else default_folder(name_of(job)), **where)
+
+
+def _tensors(file: Path) -> dict[str, np.ndarray]:
+    try:
+        return safetensors.numpy.load_file(file)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise UsageError(f"--set {file}: {error}, expected a file in safetensors format") from error

@@ -1,0 +1,129 @@
+"""How a handle reaches its run: the interface, and what the channels of all platforms have in common."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psfleet
+from psfleet.control import run_control_pb2 as pb
+from psfleet.control.run_client import LOOK_SECS
+from psfleet.errors import LostPeerError, PsfleetError, UsageError
+from psfleet.polling import wait_until
+from psfleet.report.schema import Report
+
+AGAIN_SECS = 0.2
+"""Until a call is repeated while the chief is away: its platform starts it again."""
+
+Request = Callable[[pb.RunCall], Any]
+Consume = Callable[[Iterator[Any]], Any]
+
+
+@dataclass(frozen=True)
+class End:
+    """How a run ended: the status of its report, and its last step."""
+
+    status: str
+    step: int
+
+
+class RunChannel(ABC):
+    """How a handle reaches a run, on any platform.
+
+    Args of the constructor:
+        folder: The run's folder, as the caller sees it.
+        where: Names the run in messages.
+    """
+
+    def __init__(self, folder: Path, where: str) -> None:
+        self.folder = folder
+        self.where = where
+        self._owner = f"the handle of process {os.getpid()}"
+
+    @abstractmethod
+    def is_live(self) -> bool:
+        """Whether the run's launcher or its chief is there."""
+
+    @abstractmethod
+    def has_ended(self) -> bool:
+        """Looks after the run once, as its launcher does if it has none; whether it is over for good."""
+
+    @abstractmethod
+    def end(self) -> End | None:
+        """How a run that is not live ended; None: it left nothing."""
+
+    @abstractmethod
+    def logged_step(self) -> int | None:
+        """The step that the chief has logged last; None: none."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Asks the run to save and to end; does not wait for it. Raises `UsageError`: the run is not live."""
+
+    @abstractmethod
+    def report(self) -> Report:
+        """The report of a run that has ended, in its folder.
+
+        Raises:
+            UsageError: It has left none.
+        """
+
+    def look(self) -> pb.RunView | None:
+        """How far a live run is; None: its chief does not answer at present."""
+        with suppress(PsfleetError):
+            return self._attempt("Look", lambda caller: caller, self._caller(), LOOK_SECS, None)
+        return None
+
+    def call(self, method: str, request: Request, consume: Consume | None = None) -> Any:
+        """Calls the chief, again whenever it is lost, until it answers or the run ends.
+
+        Args:
+            method: Of RunControl.
+            request: Returns the message for a caller, or an iterator of messages; called for each attempt.
+            consume: Returns the result of a stream of answers; None: there is one answer.
+
+        Raises:
+            UsageError: The run is not live, or the chief refuses the call; nothing has changed.
+            LostPeerError: The run has ended during the call.
+        """
+        self._require_live()
+        caller = self._caller()
+
+        def attempt() -> list[Any]:
+            try:
+                return [self._attempt(method, request, caller, None, consume)]
+            except LostPeerError as error:
+                if self.has_ended():
+                    raise LostPeerError(f"{self.where}: {self._ended()}, before `{method.lower()}` was done") from error
+                return []
+
+        return wait_until(attempt, float("inf"), method, poll_secs=AGAIN_SECS)[0]
+
+    @abstractmethod
+    def _attempt(
+        self, method: str, request: Request, caller: pb.RunCall, timeout_secs: float | None, consume: Consume | None
+    ) -> Any:
+        """Calls the chief once; completes `caller` by the run.
+
+        Raises:
+            UsageError: The chief refuses the call.
+            LostPeerError: It is lost, or not there yet.
+        """
+
+    def _require_live(self) -> None:
+        if not self.is_live():
+            raise UsageError(f"{self.where}: {self._ended()}; expected a run that trains")
+
+    def _ended(self) -> str:
+        """How the run ended, for a message."""
+        end = self.end()
+        return "no run is live here" if end is None else f"the run is {end.status} at step {end.step}"
+
+    def _caller(self) -> pb.RunCall:
+        return pb.RunCall(version=psfleet.__version__, call=secrets.token_hex(8), owner=self._owner)

@@ -1,0 +1,198 @@
+"""The channel to a run in containers: a relay in the chief's container makes each call; no port is opened."""
+
+from __future__ import annotations
+
+import logging
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from psfleet.control import run_control_pb2 as pb
+from psfleet.control.relay_client import MODULE, RelayClient
+from psfleet.errors import DONE, STOPPED, LostPeerError, UsageError
+from psfleet.handle.channel import AGAIN_SECS, Consume, End, Request, RunChannel
+from psfleet.job.job import Job
+from psfleet.launch.platform import Member, Platform, chief_of, may_restart
+from psfleet.launch.results import fetch
+from psfleet.launch.up import remove
+from psfleet.launch.watcher import FleetWatcher, TakenDownError
+from psfleet.manifests import container
+from psfleet.polling import wait_until
+from psfleet.report.attempts import earlier_report
+from psfleet.report.schema import Report
+from psfleet.run_folder import Owner, is_locked, owner
+from psfleet.service.logs import parse_line
+
+logger = logging.getLogger("psfleet.handle")
+
+TAIL_LINES = 500
+"""End of the chief's log in which its newest step is looked for."""
+STEP_EVENTS = ("fleet", "held", "progress", "verified")
+"""Kinds of the chief's log entries that have the step that the fleet is at."""
+COPY_SECS = 600.0
+"""How long another command may copy the results into the run's folder."""
+
+
+class ContainerChannel(RunChannel):
+    """A `RunChannel` to a fleet in containers, by its job's name.
+
+    While it waits, for an answer or for the end of the run, it does what `psfleet up` does meanwhile: it starts members
+    again whose restart their platform leaves to psfleet, and ends a run that has lost a member for good.
+
+    Args of the constructor:
+        platform: Where the fleet runs.
+        on: The platform's name.
+        name: Of the job.
+        folder: To which the results are copied.
+    """
+
+    def __init__(self, platform: Platform, on: str, name: str, folder: Path) -> None:
+        super().__init__(folder, f"{name} on {on}")
+        self._platform = platform
+        self._on = on
+        self._name = name
+        self._watcher: FleetWatcher | None = None
+        self._next_look = 0.0
+        # Whether this handle has stopped the run.
+        self._is_stopped = False
+        # How it ended then, if it was removed.
+        self._stopped: End | None = None
+        # Of the fleet that was seen last: when its chief was created, and its job.
+        self._known: tuple[float, Job] | None = None
+
+    def is_live(self) -> bool:
+        """See `RunChannel`."""
+        chief = self._chief()
+        if chief is None or self._is_over(chief):
+            return False
+        # From now on a platform that does not answer for a while is not an error.
+        self._watch(chief)
+        return True
+
+    def has_ended(self) -> bool:
+        """See `RunChannel`."""
+        if time.monotonic() < self._next_look:
+            return False
+        self._next_look = time.monotonic() + self._platform.look_secs
+        if self._is_stopped and not self.is_live():
+            # Not a chief that its engine starts again once it is back, for which the watcher would wait.
+            return True
+        try:
+            if self._watcher is None:
+                chief = self._chief()
+                if chief is None:
+                    return True
+                self._watch(chief)
+            if self._watcher is None or not self._watcher.is_over():
+                return False
+            self._watcher.finish()
+        except TakenDownError:
+            pass
+        self._watcher, self._next_look = None, 0.0
+        return True
+
+    def end(self) -> End | None:
+        """See `RunChannel`. The report of a fleet that is still there is not in the folder yet."""
+        chief = self._chief()
+        if chief is None or chief.exit_code is None:
+            report = self._own_report()
+            return self._stopped if report is None else End(report.status, report.final_step)
+        status = "done" if chief.exit_code == DONE else "stopped" if chief.exit_code in STOPPED else "failed"
+        return End(status, self._step_in_log(chief) or 0)
+
+    def logged_step(self) -> int | None:
+        """See `RunChannel`."""
+        chief = self._chief()
+        return None if chief is None else self._step_in_log(chief)
+
+    def stop(self) -> None:
+        """See `RunChannel`. A chief that is being started, or started again, is awaited.
+
+        Where the platform would start it again after its end, this waits for that, and removes the fleet.
+        """
+        chief = self._chief()
+        limit = 0.0 if chief is None else self._job(chief).deadlines.start_secs
+
+        def asked() -> bool:
+            self._require_live()
+            try:
+                running = self._running()
+                if not self._platform.restarts_stopped:
+                    self._platform.ask_to_stop(running)
+            except LostPeerError as error:
+                logger.debug("%s", error)
+                return False
+            return True
+
+        wait_until(asked, limit, f"the chief of {self.where} to run", poll_secs=AGAIN_SECS)
+        if self._platform.restarts_stopped:
+            step = self.logged_step() or 0
+            remove(self._platform, self._name)
+            self._stopped = End("stopped", step)
+        self._is_stopped = True
+
+    def report(self) -> Report:
+        """See `RunChannel`. Copies the results as `psfleet up` does at the end, and removes the fleet."""
+        what = f"{self.folder}, which another command uses"
+        wait_until(lambda: not is_locked(self.folder), COPY_SECS, what)
+        job = None if self._known is None else self._known[1]
+        report = fetch(self._platform, self._name, job, self.folder, self._on).report
+        if not self.is_live():
+            remove(self._platform, self._name)
+        if report is None:
+            raise UsageError(f"{self.where}: no attempt of the run has left a report")
+        return report
+
+    def _attempt(
+        self, method: str, request: Request, caller: pb.RunCall, timeout_secs: float | None, consume: Consume | None
+    ) -> Any:
+        """See `RunChannel`."""
+        chief = self._running()
+        job = self._job(chief)
+        # As the environment of its containers says.
+        caller.run = self._name
+        tls = [container.TLS] if job.tls else []
+        words = ["python", "-m", MODULE, str(container.CONTROL_PORT), *tls]
+        client = RelayClient(
+            lambda: self._platform.running(chief, words), f"the chief in {self._platform.noun} {chief.name}"
+        )
+        return client.call(method, lambda: request(caller), self._check, timeout_secs, consume)
+
+    def _watch(self, chief: Member) -> None:
+        job = self._job(chief)
+        if self._watcher is None:
+            self._watcher = FleetWatcher(self._platform, job, None)
+
+    def _check(self) -> None:
+        if self.has_ended():
+            raise LostPeerError(f"{self.where} has ended")
+
+    def _chief(self) -> Member | None:
+        return chief_of(self._platform.members(self._name))
+
+    def _running(self) -> Member:
+        """The chief; raises `LostPeerError` if it does not run."""
+        chief = self._chief()
+        if chief is None or chief.state != "running":
+            raise LostPeerError(f"{self.where}: the chief is {'missing' if chief is None else chief.state}")
+        return chief
+
+    def _job(self, chief: Member) -> Job:
+        """The job that the fleet of a chief trains."""
+        if self._known is None or self._known[0] != chief.created:
+            self._known, self._watcher = (chief.created, self._platform.job(self._name)), None
+        return self._known[1]
+
+    def _is_over(self, chief: Member) -> bool:
+        return chief.is_over and not may_restart(chief, self._job(chief))
+
+    def _step_in_log(self, chief: Member) -> int | None:
+        lines = islice(self._platform.log(chief, tail=TAIL_LINES), TAIL_LINES)
+        entries = [entry for line in lines if (entry := parse_line(line)) is not None]
+        steps = [entry["step"] for entry in entries if entry.get("event") in STEP_EVENTS and "step" in entry]
+        return int(steps[-1]) if steps else None
+
+    def _own_report(self) -> Report | None:
+        """The report in the folder, if that is the run's."""
+        return earlier_report(self.folder) if owner(self.folder) == Owner(self._name, self._on) else None

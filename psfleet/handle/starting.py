@@ -1,0 +1,192 @@
+"""Starts a run, in a process of its own or in containers, and finds a run again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from psfleet import errors
+from psfleet.errors import BadJobError, NoCheckpointError, ProgramError, PsfleetError, UsageError
+from psfleet.handle.container_channel import ContainerChannel
+from psfleet.handle.local_channel import LocalChannel
+from psfleet.handle.run import Run
+from psfleet.job.job import Job, load_job, name_of, parse_job
+from psfleet.launch.platform import KUBERNETES, Platform, Request, chief_of, platform
+from psfleet.launch.shown import require
+from psfleet.launch.up import start as start_fleet
+from psfleet.run_folder import HOSTS, LOCAL, Owner, check_owner, claimed, default_folder, owner
+from psfleet.service import settings
+
+MODULE = "psfleet.handle.background"
+_ERRORS = {kind.exit_code: kind for kind in (UsageError, BadJobError, NoCheckpointError, ProgramError)}
+
+
+def start(
+    job: Job | Path | str | Mapping[str, Any],
+    *,
+    out: Path | str | None = None,
+    fresh: bool = False,
+    overrides: Sequence[str] = (),
+    program_folder: Path | str | None = None,
+    paused: bool = False,
+    on: str | None = None,
+    context: str | None = None,
+    namespace: str | None = None,
+) -> Run:
+    """Starts a job, and returns once the run has claimed its folder, or its containers are started.
+
+    The run does not end with this process: `attach` finds it again, from any process. `Run.stop` ends it.
+
+    Args:
+        job: A job, its content as a mapping, or the path of a job file.
+        out: The run's folder; `runs/<name>` by default. If it has checkpoints, training resumes from the newest.
+        fresh: Whether the results of an earlier run are deleted first: in `out`, and on the platform.
+        overrides: `key=value` texts that change the job, as `--set` of `psfleet train`.
+        program_folder: Searched first for the program's module; the job file's folder by default, or else the current
+            one.
+        paused: Whether the run is held at the step that it starts from, and trains only as `Run.train` says.
+        on: compose or kubernetes, where training resumes from what is there; None: processes of this machine.
+        context: On Kubernetes, of the kubeconfig file; None: the current one.
+        namespace: On Kubernetes; None: that of the context.
+
+    Returns:
+        The handle; of a run that is done already, that one.
+
+    Raises:
+        UsageError: The job file, the program or the folder cannot be used, TensorFlow is not installed, or the platform
+            refuses the fleet or has one of this name that runs.
+        BadJobError: The job is not valid, or ends before the newest checkpoint in `out`.
+        LostPeerError: The platform does not answer.
+    """
+    loaded, folder = _loaded(job, overrides, program_folder)
+    path = Path(out) if out is not None else default_folder(loaded.name, on or LOCAL)
+    if on is not None:
+        place = platform(on, context, namespace)
+        # The job's file is read no more: its folder is the program's.
+        _start_fleet(place, Request(loaded, folder / "job.yaml", fresh, paused), path, on)
+        return Run(ContainerChannel(place, on, loaded.name, path.resolve()))
+    _require_no_cluster(context, namespace)
+    settings.require_tensorflow()
+    request = {
+        "job": loaded.model_dump(mode="json"),
+        "out": str(path.resolve()),
+        "fresh": fresh,
+        "program_folder": str(folder.resolve()),
+        "paused": paused,
+    }
+    _launch(request)
+    return Run(LocalChannel(path.resolve()))
+
+
+def attach(
+    run: Path | str,
+    *,
+    on: str | None = None,
+    out: Path | str | None = None,
+    context: str | None = None,
+    namespace: str | None = None,
+) -> Run:
+    """A handle on a run that another process may have started; also on one that has ended.
+
+    Args:
+        run: The run's folder; with `on`, also the job file or the job's name.
+        on: compose or kubernetes; None: as the folder says.
+        out: With a job's file or name, the run's folder; `runs/<name>` by default.
+        context: On Kubernetes, of the kubeconfig file; None: the current one.
+        namespace: On Kubernetes; None: that of the context.
+
+    Raises:
+        UsageError: There is no such run, or it is one of `psfleet task`, of which there is no handle.
+        LostPeerError: The platform does not answer.
+    """
+    folder = Path(run).resolve()
+    found = owner(folder) if folder.is_dir() else None
+    if on is None:
+        if found is None:
+            raise UsageError(f"{run}: no run, expected the folder of one")
+        if found.platform in ("", LOCAL):
+            _require_no_cluster(context, namespace)
+            return Run(LocalChannel(folder))
+        if found.platform == HOSTS:
+            raise UsageError(f"{run}: has a run of `psfleet task`, of which there is no handle")
+        on = found.platform
+    if found is not None and found.platform not in ("", on):
+        raise UsageError(f"{run}: has a run on platform {found.platform}, expected one on {on}")
+    name = found.name if found is not None else name_of(str(run))
+    if found is None:
+        folder = Path(out if out is not None else default_folder(name, on)).resolve()
+    place = platform(on, context, namespace)
+    if not place.members(name) and owner(folder) != Owner(name, on):
+        require(place, name)
+    return Run(ContainerChannel(place, on, name, folder))
+
+
+def _loaded(
+    job: Job | Path | str | Mapping[str, Any], overrides: Sequence[str], program_folder: Path | str | None
+) -> tuple[Job, Path]:
+    """The resolved job, and the folder of its program; see `start`."""
+    folder = Path(program_folder) if program_folder is not None else Path()
+    if isinstance(job, str | Path):
+        folder = Path(job).parent if program_folder is None else folder
+        return load_job(Path(job), overrides), folder
+    content = job.model_dump(mode="json") if isinstance(job, Job) else job
+    return parse_job(content, overrides=overrides), folder
+
+
+def _start_fleet(place: Platform, request: Request, path: Path, on: str) -> None:
+    """Starts a fleet in containers, and marks the run's folder as its own.
+
+    Raises:
+        UsageError: A fleet of this name runs, or the folder cannot be used.
+    """
+    job = request.job
+    check_owner(path, job, request.fresh, on)
+    chief = chief_of(place.members(job.name))
+    if chief is not None and chief.state != "created" and not chief.is_over:
+        raise UsageError(f"fleet {job.name} runs, expected one that is down: psfleet.attach finds it")
+    start_fleet(place, request)
+    # Only now, because a fresh run deletes the results in it.
+    with claimed(path, job, fresh=request.fresh, platform=on, keeps=not request.fresh):
+        return
+
+
+def _require_no_cluster(context: str | None, namespace: str | None) -> None:
+    for option, value in (("context", context), ("namespace", namespace)):
+        if value is not None:
+            raise UsageError(f"{option}={value!r}: expected only with on={KUBERNETES!r}")
+
+
+def _launch(request: Mapping[str, Any]) -> None:
+    """Starts the launcher, and waits for its first line: it has claimed the folder, or an error."""
+    with tempfile.TemporaryFile() as problems:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", MODULE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=problems,
+            env=settings.for_child({}),
+            start_new_session=True,
+        )
+        # Reaps the launcher when it ends, which may be hours from now.
+        threading.Thread(target=process.wait, name="launcher", daemon=True).start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with process.stdin, process.stdout:
+            process.stdin.write(json.dumps(request).encode())
+            process.stdin.close()
+            line = process.stdout.readline()
+        if not line:
+            problems.seek(0)
+            text = problems.read().decode(errors="replace").strip() or f"exit code {process.wait()}"
+            raise PsfleetError(f"the launcher ended before it claimed the run folder: {text.splitlines()[-1]}")
+    answer = json.loads(line)
+    if answer["exit_code"] != errors.DONE:
+        error = _ERRORS.get(answer["exit_code"], PsfleetError)(answer["message"])
+        error.exit_code = answer["exit_code"]
+        raise error

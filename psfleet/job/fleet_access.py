@@ -1,0 +1,49 @@
+"""What the processes and clients of a standing fleet know of it: its identity, its addresses and its timeouts."""
+
+from __future__ import annotations
+
+from pydantic import Field, ValidationError
+
+from psfleet.errors import BadJobError
+from psfleet.job.fields import Section
+from psfleet.job.fleet_file import FleetDeadlines
+from psfleet.job.sections import Device
+
+
+class FleetAccess(Section):
+    """One start of a standing fleet.
+
+    Attributes:
+        name: Of the fleet.
+        id: Of this start: another one has other processes, with nothing of what these hold.
+        version: Of psfleet; must be equal in all processes and clients.
+        ps: `host:port` of the TensorFlow server of each ps; the control plane has the next port.
+        workers: The same of each plain worker.
+        device: Threads and accelerators of each process and client.
+        deadlines: Timeouts.
+        tls: Whether its traffic is encrypted; such a fleet serves no runs.
+    """
+
+    name: str
+    id: str
+    version: str
+    ps: list[str] = Field(min_length=1)
+    workers: list[str] = Field(default_factory=list)
+    device: Device = Field(default_factory=Device)
+    deadlines: FleetDeadlines = Field(default_factory=FleetDeadlines)
+    tls: bool = False
+
+    @classmethod
+    def from_json(cls, text: str, source: str) -> FleetAccess:
+        """Parses what `model_dump_json` writes.
+
+        Args:
+            source: Where the text is from, for messages.
+
+        Raises:
+            BadJobError: The text is something else.
+        """
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise BadJobError(f"{source}: expected the access to a standing fleet as JSON") from error

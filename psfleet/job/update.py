@@ -1,0 +1,149 @@
+"""The job file's `update` section: how gradients or weights of workers become updates."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, model_validator
+
+from psfleet.job.fields import NonNegativeInt, PositiveInt, Section
+
+if TYPE_CHECKING:
+    from psfleet.job.job import Job
+
+
+class Stale(Section):
+    """Modes async and ssp: stale gradients. Staleness is the number of updates applied since the weights were read."""
+
+    policy: Literal["apply", "lower_rate", "scale", "drop"] = Field(
+        "apply",
+        description="apply: unchanged; lower_rate: with learning rate / (1 + staleness); scale: gradients staler than "
+        "`bound` are multiplied by bound / staleness; drop: gradients staler than `bound` are discarded.",
+    )
+    bound: NonNegativeInt = Field(
+        10, description="Staleness in updates above which `scale` and `drop` apply; `scale` requires at least 1."
+    )
+
+    @model_validator(mode="after")
+    def _check_bound(self) -> Stale:
+        if self.policy == "scale" and self.bound < 1:
+            raise ValueError("bound is 0, expected at least 1 with policy scale")
+        return self
+
+
+class Update(Section):
+    """How gradients are combined into updates."""
+
+    mode: Literal["sync", "averaging", "ssp", "async"] = Field(
+        "sync",
+        description="sync: an update applies the average of `quorum` gradients of one step; averaging: each "
+        "worker takes `local_steps` steps of its own with the job's optimizer, and then an update replaces weights, "
+        "optimizer slots and floating point state by their averages over `quorum` workers; async: each gradient is "
+        "applied on its own; ssp: as async, but a worker that is more than `bound` steps ahead of the slowest one "
+        "waits for it.",
+    )
+    quorum: PositiveInt | None = Field(
+        None,
+        description="sync, averaging: number of workers whose gradients, or weights, are averaged in one update; null: "
+        "`fleet.workers`.",
+    )
+    wire: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="Data type of gradients and parameters on the network; the ps accumulate in float32. Slots "
+        "and state are never rounded.",
+    )
+    bucket_bytes: int = Field(
+        64 * 1024 * 1024,
+        ge=4096,
+        multiple_of=64,
+        description="Maximum bytes of a bucket, the parameters that are sent as one tensor; each ps divides its "
+        "shard into equal buckets.",
+    )
+    stale: Stale = Field(default_factory=Stale, description="async, ssp: policy for stale gradients.")
+    local_steps: PositiveInt | None = Field(
+        None,
+        description="averaging, where it is required: steps of each worker between two averages. Steps of the job are "
+        "these steps: `train.steps`, `checkpoint.every_steps` and `evaluate.every_steps` must be multiples of it, a "
+        "run that resumes at another step makes its first round shorter, and a stop comes at the end of a round. The "
+        "bytes on the network for each step are 1 / `local_steps` of those in mode sync, times 1 + the number of the "
+        "optimizer's slots (none for sgd, 2 for adam).",
+    )
+    bound: NonNegativeInt | None = Field(
+        None,
+        description="ssp, where it is required: how many steps a worker may be ahead of the slowest one when it begins "
+        "a step. 0: all workers make each step together, as in sync, but each gradient is an update of its own. Nobody "
+        "waits for a worker that has sent no heartbeat for 5 s, has no session, or reads its first batch; one that "
+        "comes back continues at the step of the slowest.",
+    )
+    warmup_steps: NonNegativeInt = Field(
+        0, description="async, ssp: number of initial steps that the chief trains alone."
+    )
+
+    @property
+    def has_quorum(self) -> bool:
+        """Whether a step is an update from a quorum of workers, and not from one gradient."""
+        return self.mode in ("sync", "averaging")
+
+    @property
+    def round_steps(self) -> int:
+        """Steps of each worker in one update."""
+        return self.local_steps or 1
+
+    def next_step(self, step: Any) -> Any:
+        """The global step after the update that begins at a step; both are integers, or int64 tensors."""
+        return (step // self.round_steps + 1) * self.round_steps
+
+    def due_step(self, step: int) -> int:
+        """The first global step at or after a step that a shard can have."""
+        return -(-step // self.round_steps) * self.round_steps
+
+
+def require_update(job: Job) -> None:
+    """Refuses options of `update` that its mode does not have.
+
+    Raises:
+        ValueError: Names the field, its value and what was expected.
+    """
+    update = job.update
+    if update.quorum is not None:
+        if not update.has_quorum:
+            raise ValueError(f"update.quorum is {update.quorum}, expected null in mode {update.mode}")
+        if update.quorum > job.fleet.replicas:
+            raise ValueError(
+                f"update.quorum is {update.quorum}, expected at most "
+                f"fleet.workers + fleet.spares = {job.fleet.replicas}"
+            )
+    if update.has_quorum:
+        if update.warmup_steps:
+            raise ValueError(f"update.warmup_steps is {update.warmup_steps}, expected 0 in mode {update.mode}")
+        if update.stale != Stale():
+            raise ValueError("update.stale is set, expected only in modes async and ssp")
+    if (update.bound is None) == (update.mode == "ssp"):
+        expected = "a number of steps" if update.mode == "ssp" else "null"
+        shown = "null" if update.bound is None else update.bound
+        raise ValueError(f"update.bound is {shown}, expected {expected} in mode {update.mode}")
+    _require_local_steps(job)
+
+
+def _require_local_steps(job: Job) -> None:
+    """Refuses `local_steps` that do not belong to the mode, and what does not go with them."""
+    update, steps = job.update, job.update.local_steps
+    if update.mode != "averaging":
+        if steps is not None:
+            raise ValueError(f"update.local_steps is {steps}, expected null in mode {update.mode}")
+        return
+    if steps is None:
+        raise ValueError("update.local_steps is null, expected a number of steps in mode averaging")
+    due = {
+        "train.steps": job.train.steps,
+        "checkpoint.every_steps": job.checkpoint.every_steps,
+        "evaluate.every_steps": job.evaluate.every_steps,
+    }
+    for name, value in due.items():
+        if value is not None and value % steps:
+            raise ValueError(f"{name} is {value}, expected a multiple of update.local_steps = {steps}")
+    if job.optimizer.schedule.kind == "plateau":
+        raise ValueError(
+            "optimizer.schedule.kind is plateau, expected another schedule in mode averaging: workers apply the "
+            "optimizer, and a plateau schedule reduces the learning rate of the ps only"
+        )

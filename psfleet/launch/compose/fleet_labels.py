@@ -1,0 +1,73 @@
+"""What the containers of a standing fleet say of it: its file, and what its processes and clients know of it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+
+from docker.models.containers import Container
+from pydantic import ValidationError
+
+import psfleet
+from psfleet.errors import BadJobError, UsageError
+from psfleet.job.fleet_access import FleetAccess
+from psfleet.job.fleet_file import FleetDeadlines, FleetFile
+from psfleet.job.job import Job
+from psfleet.launch.compose.containers import environment_of
+from psfleet.manifests.certificates_folder import certificates_folder
+from psfleet.manifests.compose.standing import STANDING, addresses
+from psfleet.service import settings
+
+
+def ensure_certificates(file: FleetFile | Job) -> None:
+    """Creates or renews the certificates of a fleet or run with TLS; its processes take over renewed ones."""
+    if file.tls:
+        # Imported here: it takes 80 ms.
+        from psfleet.tls import certificates
+
+        certificates.ensure(certificates_folder(file.name))
+
+
+def new_access(file: FleetFile) -> FleetAccess:
+    """A new start of a fleet."""
+    return FleetAccess(
+        name=file.name,
+        id=f"{file.name}-{secrets.token_hex(4)}",
+        version=psfleet.__version__,
+        ps=addresses("ps", file.fleet.ps),
+        workers=addresses("worker", file.fleet.workers),
+        tls=file.tls,
+        device=file.device,
+        deadlines=file.deadlines,
+    )
+
+
+def access_of(container: Container) -> FleetAccess:
+    """What processes and clients know of the fleet of a container."""
+    text = environment_of(container).get(settings.FLEET, "")
+    return FleetAccess.from_json(text, f"container {container.name}: {settings.FLEET}")
+
+
+def file_of(container: Container) -> FleetFile:
+    """The file of the fleet of a container."""
+    try:
+        return FleetFile.model_validate_json(container.labels[STANDING])
+    except ValidationError as error:
+        raise BadJobError(f"container {container.name}: it is of another version of psfleet") from error
+
+
+def stop_secs(processes: Sequence[Container]) -> float:
+    """How long processes may take to end; a fleet of another version must be removable, too."""
+    try:
+        return file_of(processes[0]).deadlines.stop_secs
+    except (BadJobError, IndexError):
+        return FleetDeadlines().stop_secs
+
+
+def require_same(file: FleetFile, found: Sequence[Container]) -> None:
+    """Checks that a fleet that is up has the settings of a file."""
+    if found and file_of(found[0]) != file:
+        raise UsageError(
+            f"fleet {file.name} is up with other settings, expected the same, or "
+            f"`psfleet fleet down {file.name} --on compose` first"
+        )

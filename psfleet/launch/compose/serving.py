@@ -1,0 +1,48 @@
+"""Whether the containers of a standing fleet serve, asked of each by its own health check."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from docker.errors import APIError
+from docker.models.containers import Container
+
+from psfleet.errors import PERMANENT_CODES, LostPeerError
+from psfleet.launch.compose.containers import CONFLICT, SERVICE
+from psfleet.manifests.compose.render import HEALTH_COMMAND
+from psfleet.service.logs import last_failure
+
+FAILURE_LINES = 50
+"""Lines at the end of a container's log in which its failure is looked for."""
+
+
+def not_serving(containers: Sequence[Container]) -> str:
+    """The first process that does not answer, and why; empty: all do.
+
+    Raises:
+        LostPeerError: One has failed, and would fail again.
+    """
+    for each in containers:
+        each.reload()
+        state, service = each.attrs["State"], each.labels[SERVICE]
+        code = int(state["ExitCode"])
+        if state["Status"] != "running":
+            if code in PERMANENT_CODES:
+                raise LostPeerError(f"{service} failed: {_failure(each, code)}")
+            return f"{service} is {state['Status']}" + (f": {_failure(each, code)}" if code else "")
+        try:
+            found = each.exec_run(list(HEALTH_COMMAND))
+        except APIError as error:
+            if error.status_code != CONFLICT:
+                raise
+            return f"{service} has ended"
+        if found.exit_code != 0:
+            return f"{service}: {found.output.decode(errors='replace').strip()}"
+    return ""
+
+
+def _failure(container: Container, code: int) -> str:
+    """Why a process has ended."""
+    lines = container.logs(tail=FAILURE_LINES).decode(errors="replace").splitlines()
+    logged = last_failure(lines, code)
+    return f"{logged['message']} (exit code {code})" if logged is not None else f"exit code {code}"

@@ -1,0 +1,40 @@
+"""The file by which other processes of this machine find a live run of local processes: its launcher and its chief."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from psfleet.run_folder import CONTROL
+
+
+@dataclass(frozen=True)
+class ControlFile:
+    """The content of the file. It counts only while the lock of the run folder is held.
+
+    Attributes:
+        run: The run's id.
+        launcher: Process id of the launcher.
+        chief: `host:port` of the chief's control plane.
+    """
+
+    run: str
+    launcher: int
+    chief: str
+
+    def write(self, folder: Path) -> None:
+        """Writes it atomically into a run folder."""
+        temporary = folder / f"{CONTROL}.{os.getpid()}.tmp"
+        temporary.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        temporary.replace(folder / CONTROL)
+
+    @classmethod
+    def read(cls, folder: Path) -> ControlFile | None:
+        """That of a run folder; None if there is none."""
+        try:
+            content = json.loads((folder / CONTROL).read_bytes())
+            return cls(str(content["run"]), int(content["launcher"]), str(content["chief"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None

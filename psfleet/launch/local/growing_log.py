@@ -1,0 +1,38 @@
+"""Reads the log of a local process while the process appends to it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+class GrowingLog:
+    """The lines of a log in the order of the file; from the start again if the next start of the run has replaced it.
+
+    A line ends with a line feed only: the carriage returns of a progress bar are part of it.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._rest = b""
+        self._position = 0
+        self._inode: int | None = None
+
+    def read(self, is_last: bool) -> list[str]:
+        """The complete lines since the last call; an incomplete one, too, if there will be no more."""
+        try:
+            with self._file.open("rb") as log:
+                status = os.fstat(log.fileno())
+                # The size, too: a new file can have the inode of the one that was deleted.
+                if status.st_ino != self._inode or status.st_size < self._position:
+                    self._inode, self._rest, self._position = status.st_ino, b"", 0
+                log.seek(self._position)
+                *lines, self._rest = (self._rest + log.read()).split(b"\n")
+                self._position = log.tell()
+        except FileNotFoundError:
+            # The next start has deleted it.
+            lines = []
+        if is_last and self._rest:
+            lines.append(self._rest)
+            self._rest = b""
+        return [line.decode(errors="replace") for line in lines]

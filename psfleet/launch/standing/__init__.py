@@ -1,0 +1,1 @@
+"""Fleets that stand as processes of this machine until they are taken down."""

@@ -1,0 +1,104 @@
+"""The platform whose fleets stand as processes of this machine."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from psfleet.errors import BadJobError
+from psfleet.job.fleet_access import FleetAccess
+from psfleet.job.fleet_file import FleetFile
+from psfleet.launch.local.growing_log import GrowingLog
+from psfleet.launch.platform import Member
+from psfleet.launch.standing import commands
+from psfleet.launch.standing.fleet_folder import FleetFolder, find, fleet_folders, fleets_folder
+from psfleet.launch.standing.state import FAILED, RUNNING, FleetState, TaskState
+from psfleet.processes.command import become_script
+from psfleet.service import settings
+from psfleet.service.health import problem
+from psfleet.service.logs import EntriesAfter
+
+DOWN = "down"
+POLL_SECS = 0.1
+
+
+class LocalFleets:
+    """A `StandingPlatform` of this user's fleets on this machine."""
+
+    look_secs = POLL_SECS
+    where = "stands on this machine"
+
+    def up(self, file: FleetFile) -> FleetAccess:
+        """See `StandingPlatform`. The section `container` is for containers."""
+        if file.tls:
+            raise BadJobError("tls is true, expected false without --on: the processes of one machine use its loopback")
+        return commands.up(file)
+
+    def down(self, name: str) -> None:
+        """See `StandingPlatform`."""
+        commands.down(name)
+
+    def access(self, name: str) -> FleetAccess:
+        """See `StandingPlatform`."""
+        return find(name).access()
+
+    def run(self, name: str, client: Path, arguments: Sequence[str]) -> int:
+        """See `StandingPlatform`; never returns."""
+        environment = settings.for_child({settings.FLEET: self.access(name).model_dump_json()})
+        settings.prepare_tensorflow(environment)
+        become_script(client, arguments, environment)
+
+    def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
+        """See `StandingPlatform`."""
+        members = []
+        for folder in fleet_folders():
+            state = folder.state() if name in (None, folder.name) else None
+            if state is not None:
+                members += _members(folder, state)
+        return members
+
+    def log(self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+        """See `StandingPlatform`. A log is followed until its process ends."""
+        folder = FleetFolder(fleets_folder() / member.fleet)
+        log = GrowingLog(folder.log(member.role, member.index or 0))
+        is_new, pause = EntriesAfter(since or None), threading.Event()
+        while True:
+            is_last = not follow or not self._has(member)
+            lines = [line for line in log.read(is_last) if is_new(line)]
+            yield from lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]
+            if is_last:
+                return
+            # The next lines are new.
+            tail = None
+            pause.wait(POLL_SECS)
+
+    def _has(self, member: Member) -> bool:
+        """Whether a member's process still runs."""
+        found = self.members(member.fleet)
+        return any((each.name, each.started, each.is_over) == (member.name, member.started, False) for each in found)
+
+
+def _members(folder: FleetFolder, state: FleetState) -> list[Member]:
+    if not folder.is_up():
+        return [_member(folder, task, DOWN, "`psfleet fleet up` starts it") for task in state.tasks]
+    return [_member(folder, task, task.state, task.cause) for task in state.tasks]
+
+
+def _member(folder: FleetFolder, task: TaskState, state: str, note: str) -> Member:
+    return Member(
+        fleet=folder.name,
+        role=task.role,
+        index=task.index,
+        name=f"process {task.pid}" if state == RUNNING else "",
+        state=state,
+        started=task.started,
+        restarts=task.restarts,
+        is_over=state in (DOWN, FAILED),
+        health=_health(task) if state == RUNNING else "",
+        note=note,
+    )
+
+
+def _health(task: TaskState) -> str:
+    return "unhealthy" if problem(task.control_port) else "healthy"

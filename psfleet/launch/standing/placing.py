@@ -1,0 +1,48 @@
+"""Places a run on a standing fleet."""
+
+from __future__ import annotations
+
+import psfleet
+from psfleet.errors import BadJobError, UsageError
+from psfleet.job.fleet_access import FleetAccess
+from psfleet.job.job import Job, parse_job
+from psfleet.launch.standing.fleet_folder import find
+from psfleet.launch.standing.platform import StandingPlatform
+
+
+def reached(name: str) -> FleetAccess:
+    """What runs and clients know of a fleet of this user.
+
+    Raises:
+        UsageError: There is no such fleet, or it is down.
+        BadJobError: It is of another version of psfleet.
+    """
+    return _checked(find(name).access())
+
+
+def _checked(access: FleetAccess) -> FleetAccess:
+    if access.version != psfleet.__version__:
+        raise BadJobError(f"fleet {access.name} has psfleet {access.version}, expected {psfleet.__version__}")
+    return access
+
+
+def on_fleet(job: Job, name: str, platform: StandingPlatform | None = None) -> Job:
+    """A job that trains on the ps of a standing fleet, with workers of its own.
+
+    The number of ps is the fleet's, whatever the job's `fleet.ps` is: a checkpoint can be restored on any number.
+
+    Args:
+        platform: Of the fleet; None: this machine.
+
+    Raises:
+        UsageError: There is no such fleet, it is down or has TLS, or the job names ps itself.
+        BadJobError: The job cannot be trained on that number of ps, or the fleet is of another version of psfleet.
+    """
+    if job.fleet.ps_addresses is not None:
+        raise UsageError(f"--fleet {name}: fleet.ps_addresses is set, expected one of them")
+    access = reached(name) if platform is None else _checked(platform.access(name))
+    if access.tls:
+        raise UsageError(f"--fleet {name}: the fleet has tls: true, expected one without: it serves clients only")
+    content = job.model_dump(mode="json")
+    content["fleet"] |= {"ps": len(access.ps), "ps_addresses": access.ps}
+    return parse_job(content, f"job {job.name} on fleet {name}")

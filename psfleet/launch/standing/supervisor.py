@@ -1,0 +1,169 @@
+"""`python -m psfleet.launch.standing.supervisor FOLDER`: keeps the processes of a standing fleet running.
+
+There are two supervisors: one holds the folder's lock and works, the other waits for the lock. When the first one dies,
+the kernel releases the lock; the second one adopts the processes, and starts a supervisor that waits for it in turn.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psfleet
+from psfleet.addresses import Address
+from psfleet.errors import DeadlineError
+from psfleet.job.fleet_access import FleetAccess
+from psfleet.job.fleet_file import FleetFile
+from psfleet.launch.standing.fleet_folder import FleetFolder, write
+from psfleet.launch.standing.state import FleetState, TaskState
+from psfleet.launch.standing.task import StandingTask
+from psfleet.polling import wait_until
+from psfleet.processes.ports import free_addresses, reserve
+from psfleet.service import settings
+from psfleet.service.logs import log_service
+
+logger = logging.getLogger("psfleet.launch")
+
+MODULE = "psfleet.launch.standing.supervisor"
+LOOK_SECS = 0.1
+
+
+def start_supervisor(folder: FleetFolder) -> subprocess.Popen[bytes]:
+    """Starts a supervisor that outlives this process; it works once no other one does."""
+    # Each ps is to survive the death of any other process, also of a fork server.
+    fork_server = settings.fork_server() or settings.NO_FORK_SERVER
+    with folder.supervisor_log.open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", MODULE, str(folder.path)],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd="/",
+            env=settings.for_child({settings.FORK_SERVER: fork_server}), start_new_session=True,
+        )  # fmt: skip
+
+
+class Supervisor:
+    """Starts and restarts the processes of one fleet until it is asked to stop."""
+
+    def __init__(self, folder: FleetFolder, file: FleetFile) -> None:
+        self._folder = folder
+        self._file = file
+        before = folder.state()
+        if before is not None and any(task.is_alive() for task in before.tasks):
+            logger.info("fleet %s: adopting its processes", file.name)
+            self.state = before
+            reserve([Address.parse(task.address) for task in before.tasks])
+        else:
+            self.state = new_state(file)
+        self.state.supervisor = os.getpid()
+        environment = self._environment()
+        self.tasks = [
+            StandingTask(
+                task,
+                {**environment, settings.INDEX: str(task.index), settings.ADDRESS: task.address},
+                folder.log(task.role, task.index),
+            )
+            for task in self.state.tasks
+        ]
+        self._standby: subprocess.Popen[bytes] | None = None
+        self._recorded = ""
+        self._problem = ""
+
+    def run(self, stop: threading.Event) -> None:
+        """Supervises until `stop` is set, or the fleet is not wanted any more; then ends all processes."""
+        self._record()
+        while not stop.wait(LOOK_SECS) and self._folder.wanted.exists():
+            self.look()
+        self.end()
+
+    def look(self) -> None:
+        """Starts what is due, and records what has changed."""
+        for task in self.tasks:
+            if task.check(time.monotonic()):
+                # At once: the successor of a supervisor that is killed must know each process.
+                self._record()
+        self._record()
+        if self._standby is None or self._standby.poll() is not None:
+            try:
+                self._standby = start_supervisor(self._folder)
+            except OSError as error:
+                self._warn(f"no second supervisor can be started: {error}")
+
+    def end(self) -> None:
+        """Asks all processes to end, and kills those that do not."""
+        for task in self.tasks:
+            task.signal(signal.SIGTERM)
+        secs = self._file.deadlines.stop_secs
+        try:
+            wait_until(lambda: all(task.has_ended() for task in self.tasks), secs, "all processes to end")
+        except DeadlineError as error:
+            logger.warning("%s: killing them", error)
+            for task in self.tasks:
+                task.signal(signal.SIGKILL)
+
+    def _environment(self) -> dict[str, str]:
+        """Variables of all processes: theirs are not those of a run or pod that this process may belong to."""
+        unset = (
+            settings.JOB, settings.RUN, settings.PS, settings.TLS, settings.RECORDS, settings.START, settings.THREADS,
+            settings.ON_SIGTERM, settings.LOG, settings.TF_CONFIG,
+        )  # fmt: skip
+        own = {settings.FLEET: self.state.access.model_dump_json(), settings.METRICS_PORT: "0"}
+        return {**dict.fromkeys(unset, ""), **own}
+
+    def _record(self) -> None:
+        """Writes the state if it has changed; at the next look if that fails, for example because the disk is full."""
+        text = self.state.model_dump_json(indent=2)
+        if text == self._recorded:
+            return
+        try:
+            write(self._folder.state_file, text)
+            self._recorded = text
+        except OSError as error:
+            self._warn(f"the state of the fleet cannot be written: {error}")
+
+    def _warn(self, problem: str) -> None:
+        """Logs a problem that lasts once."""
+        if problem != self._problem:
+            logger.warning("%s; trying again", problem)
+            self._problem = problem
+
+
+def new_state(file: FleetFile) -> FleetState:
+    """A new start of a fleet, at free ports."""
+    size = file.fleet
+    addresses = [at.data for at in free_addresses(size.ps + size.workers)]
+    ps, workers = addresses[: size.ps], addresses[size.ps :]
+    access = FleetAccess(
+        name=file.name,
+        id=f"{file.name}-{secrets.token_hex(4)}",
+        version=psfleet.__version__,
+        ps=ps,
+        workers=workers,
+        device=file.device,
+        deadlines=file.deadlines,
+    )
+    tasks = [TaskState(role="ps", index=index, address=at) for index, at in enumerate(ps)]
+    tasks += [TaskState(role="worker", index=index, address=at) for index, at in enumerate(workers)]
+    return FleetState(access=access, tasks=tasks)
+
+
+def main() -> None:
+    """Waits until no other supervisor works, and then supervises."""
+    log_service(False, role="supervisor")
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    folder = FleetFolder(Path(sys.argv[1]))
+    with folder.supervising() as is_wanted:
+        file = folder.file() if is_wanted else None
+        if file is not None and not stop.is_set():
+            Supervisor(folder, file).run(stop)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""A run's compose file on a standing fleet: its workers are on the fleet's network, and train on the fleet's ps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from psfleet.errors import BadJobError
+from psfleet.job.job import Job
+
+ON_FLEET = "psfleet.on-fleet"
+"""Label of the containers of such a run: the fleet's name."""
+
+
+def require_no_way_out(job: Job, fleet: str) -> None:
+    """Checks that a job needs nothing of its ps that those of a standing fleet lack.
+
+    Raises:
+        BadJobError: It does.
+    """
+    needs = {
+        "tls is true, expected false": job.tls,
+        "checkpoint.shared is true, expected false": job.checkpoint.shared,
+        f"checkpoint.store is {job.checkpoint.store}, expected null": job.checkpoint.store is not None,
+    }
+    for problem, is_needed in needs.items():
+        if is_needed:
+            raise BadJobError(f"{problem} on fleet {fleet}: its ps have no certificate, no volume and no way out")
+
+
+def moved(content: dict[str, Any], network: str, fleet: str, closed: str, outside: str) -> dict[str, Any]:
+    """A rendered run, moved to the network of a standing fleet.
+
+    Args:
+        content: Of the run with `fleet.ps_addresses`; it is changed.
+        network: The engine's name of the fleet's network.
+        closed: Name of the run's own network, which the other one replaces.
+        outside: Name of the network with a way out, which workers need for ps elsewhere only.
+    """
+    for service in content["services"].values():
+        service["labels"][ON_FLEET] = fleet
+        if isinstance(service["networks"], dict) and closed in service["networks"]:
+            service["networks"].pop(outside, None)
+    content["networks"][closed] = {"external": True, "name": network}
+    return content

@@ -1,0 +1,57 @@
+"""Record of the step at which a run is held: `hold.json`, which outlives its chief."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+FILE_NAME = "hold.json"
+AT_START = -1
+"""The step that the run starts from, which its chief finds."""
+MAX_EARLIER = 16
+"""Calls before the last one: each is of another handle, or is not repeated any more."""
+
+
+@dataclass(frozen=True)
+class HoldRecord:
+    """A hold.
+
+    Attributes:
+        step: At which the run is held, or `AT_START`.
+        call: Which has set it: one that is repeated after a loss of the chief changes nothing.
+        earlier: The steps that calls before it have set, of the last `MAX_EARLIER`: they can be repeated, too.
+    """
+
+    step: int
+    call: str = ""
+    earlier: Mapping[str, int] = field(default_factory=dict)
+
+    def step_of(self, call: str) -> int | None:
+        """The step that a call has set; None: it has set none."""
+        return self.step if call == self.call else self.earlier.get(call)
+
+    def followed_by(self, step: int, call: str) -> HoldRecord:
+        """The record once another call has set a step."""
+        calls = {**self.earlier, **({self.call: self.step} if self.call else {})}
+        return HoldRecord(step, call, dict(list(calls.items())[-MAX_EARLIER:]))
+
+    def write(self, folder: Path) -> None:
+        """Writes it atomically into a run folder.
+
+        Raises:
+            OSError: The disk refuses it.
+        """
+        temporary = folder / f".{FILE_NAME}.tmp"
+        temporary.write_text(json.dumps(asdict(self)), encoding="utf-8")
+        temporary.replace(folder / FILE_NAME)
+
+    @classmethod
+    def read(cls, folder: Path) -> HoldRecord | None:
+        """That of a run folder; None: the run is not held."""
+        try:
+            content = json.loads((folder / FILE_NAME).read_bytes())
+            return cls(int(content["step"]), str(content["call"]), dict(content.get("earlier", {})))
+        except FileNotFoundError:
+            return None

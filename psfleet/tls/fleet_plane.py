@@ -1,0 +1,111 @@
+"""Tunnels between the processes of a standing fleet and its clients: each reaches all others on loopback ports."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from psfleet.addresses import Address, local_address
+from psfleet.errors import BadJobError, PsfleetError
+from psfleet.job.fleet_access import FleetAccess
+from psfleet.service.settings import Settings
+from psfleet.tls.data_plane import ANY_HOST, DataPlane, check_loopback, data_plane
+
+if TYPE_CHECKING:
+    # Not loaded without TLS.
+    from psfleet.tls.identity import Identity
+    from psfleet.tls.tunnel import Tunnels
+
+CLIENT = "client"
+PEERS = {"ps": ("ps", "worker", CLIENT), "worker": ("ps", "worker", CLIENT), CLIENT: ("ps", "worker")}
+"""By role, the roles whose TensorFlow connects to a process of it: a client's graph sends tensors between them all."""
+
+
+class FleetTunnels:
+    """The data plane, with TLS, of a process or client of a standing fleet. TensorFlow uses only loopback.
+
+    As in `Tunnelled`, each task has a fixed port, the same in all containers: that of its tunnel, or of TensorFlow.
+    """
+
+    def __init__(self, settings: Settings, access: FleetAccess, role: str, tunnels: Tunnels) -> None:
+        self.own = local_address(role, settings.index)
+        self.ps = tuple(local_address("ps", index) for index in range(len(access.ps)))
+        self._tunnels = tunnels
+        self._open(Address(ANY_HOST, settings.address.port).tunnel, self.own.data, PEERS[role], dials=False)
+        for peer, addresses in (("ps", access.ps), ("worker", access.workers)):
+            for index, address in enumerate(addresses):
+                if (peer, index) != (role, settings.index):
+                    self._dial(peer, index, address)
+
+    def check(self) -> None:
+        """See DataPlane."""
+        check_loopback(self.own.port)
+
+    def meet(self, worker: int, address: str) -> None:
+        """See DataPlane.
+
+        Raises:
+            BadJobError: Always: workers of several runs would have one port.
+        """
+        raise BadJobError(f"worker {worker} at {address}: expected a fleet without tls, one with it serves no runs")
+
+    def meet_client(self, index: int, address: str) -> None:
+        """Makes a client reachable for this process's TensorFlow.
+
+        Args:
+            address: `host:port` of the client.
+
+        Raises:
+            BadJobError: The address or the index is invalid.
+            LostPeerError: The tunnel does not start.
+        """
+        self._dial(CLIENT, index, address)
+
+    def _dial(self, role: str, index: int, address: str) -> None:
+        self._open(local_address(role, index).data, Address.parse(address).tunnel, (role,), dials=True)
+
+    def _open(self, accept: str, connect: str, peers: tuple[str, ...], *, dials: bool) -> None:
+        from psfleet.tls.tunnel import Route
+
+        first, *others = peers
+        self._tunnels.open(Route(accept, connect, first, dials, tuple(others)))
+
+
+@contextmanager
+def plane_of(settings: Settings, role: str, identity: Identity | None) -> Iterator[DataPlane]:
+    """Context manager for the data plane of a ps or plain worker, or of a client: of a standing fleet or a run's.
+
+    Raises:
+        BadJobError: As `data_plane`.
+        LostPeerError: A tunnel does not start.
+    """
+    if identity is None or settings.fleet is None:
+        with data_plane(settings, role, settings.index, identity) as plane:
+            yield plane
+        return
+    from psfleet.tls.tunnel import Tunnels
+
+    with Tunnels(identity) as tunnels:
+        yield FleetTunnels(settings, settings.fleet, role, tunnels)
+
+
+def lasting_plane(settings: Settings, role: str, identity: Identity | None) -> DataPlane:
+    """As `plane_of`, open until this process ends.
+
+    A thread of its own opens it: the kernel ends tunnels with the thread that started them, and the caller's may end.
+    """
+    opened: Future[DataPlane] = Future()
+
+    def keep() -> None:
+        try:
+            with plane_of(settings, role, identity) as plane:
+                opened.set_result(plane)
+                threading.Event().wait()
+        except PsfleetError as error:
+            opened.set_exception(error)
+
+    threading.Thread(target=keep, name="data-plane", daemon=True).start()
+    return opened.result()

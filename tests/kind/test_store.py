@@ -1,0 +1,82 @@
+"""Checkpoints in an object store on a real cluster: pods reach it, and a fleet without its claim resumes from it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+
+import pytest
+from support.images import docker
+from support.kind_fleet import COMMAND_SECS, START_SECS, Object, Space
+from support.s3_server import S3Server, environment, s3_server, use
+
+from psfleet.checkpoint.object_store import StoreFolder
+from psfleet.checkpoint.store import newest_committed
+from psfleet.checkpoint.store_lease import LEASE_SECS
+from psfleet.cli.fleets import INTERRUPTED
+from psfleet.polling import wait_until
+from psfleet.report.schema import Report
+
+STEPS = 60
+NETWORK = "kind"
+STORE = "s3://fleet/run"
+SECRETS = {"AWS_ACCESS_KEY_ID": "access-key", "AWS_SECRET_ACCESS_KEY": "secret-key"}
+
+
+@pytest.fixture
+def s3(kubeconfig: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """A server outside of the cluster: at the machine's address on the nodes' network."""
+    (network,) = json.loads(docker("network", "inspect", NETWORK).stdout)
+    gateways = [each["Gateway"] for each in network["IPAM"]["Config"] if "Gateway" in each]
+    with s3_server(next(address for address in gateways if ":" not in address)) as server:
+        use(server, monkeypatch)
+        server.make_bucket("fleet")
+        yield server
+
+
+def section(server: S3Server) -> Object:
+    """The way out and the credentials, for the job file."""
+    host, _, port = server.url.removeprefix("http://").rpartition(":")
+    plain = {name: value for name, value in environment(server).items() if name.startswith(("AWS_DEF", "AWS_END"))}
+    return {
+        "env": plain,
+        "secret_env": {name: f"models:{key}" for name, key in SECRETS.items()},
+        "egress": [{"to": [{"ipBlock": {"cidr": f"{host}/32"}}], "ports": [{"protocol": "TCP", "port": int(port)}]}],
+    }
+
+
+@pytest.mark.timeout(START_SECS * 4)
+def test_a_fleet_is_resumed_from_the_store_without_its_claim(space: Space, s3: S3Server) -> None:
+    values = [f"--from-literal={key}={environment(s3)[name]}" for name, key in SECRETS.items()]
+    space.kubectl("create", "secret", "generic", "models", *values)
+    job = space.job_file(
+        "stored", {"step_secs": 0.5}, fleet={"ps": 2, "workers": 2}, kubernetes=section(s3),
+        train={"steps": STEPS, "batch_size": 1}, checkpoint={"every_steps": 5, "keep": 2, "store": STORE},
+    )  # fmt: skip
+    up = space.start("up", job)
+    step = wait_until(saved_step, START_SECS, "a checkpoint in the store", poll_secs=1)
+    up.send_signal(signal.SIGINT)
+    assert up.wait(COMMAND_SECS) == INTERRUPTED
+    for pod in space.pods("ps"):
+        assert [each for each in pod["spec"]["volumes"] if "persistentVolumeClaim" in each] == []
+    space.kubectl("delete", "jobs", "--all", "--cascade=orphan")
+    space.kubectl("delete", "pods", "--all", "--grace-period=0", "--force")
+    space.psfleet("down", "stored", "--results", code=None)
+    assert space.get("pvc")["items"] == []
+
+    out = space.folder / "out"
+    space.psfleet("up", job, "--out", str(out), secs=START_SECS + LEASE_SECS)
+    report = Report.read(out)
+    assert (report.status, report.final_step) == ("done", STEPS)
+    assert report.checkpoint is not None
+    assert report.checkpoint.path.startswith(f"{STORE}/checkpoints/{STEPS:08d}-g")
+    assert (report.attempts[-1].first_step or 0) >= step
+    assert environment(s3)["AWS_SECRET_ACCESS_KEY"] not in space.kubectl("get", "jobs,configmaps,pods", "-o", "yaml")
+    space.psfleet("down", "stored", "--results", secs=180)
+
+
+def saved_step() -> int:
+    """The step of the newest checkpoint in the store; 0: none after the initial one."""
+    found = newest_committed(StoreFolder(f"{STORE}/checkpoints"))
+    return 0 if found is None else found.step

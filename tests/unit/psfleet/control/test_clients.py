@@ -1,0 +1,122 @@
+"""The sessions of clients on a process of a fleet: who is admitted, and what happens when a client ends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from psfleet.addresses import Address
+from psfleet.control import clients
+from psfleet.control.attendance import Attendance, FleetTask, SecuredClient
+from psfleet.control.clients import ClientServicer
+from psfleet.control.server import serving
+from psfleet.errors import BadJobError, LostPeerError
+from psfleet.job.fleet_access import FleetAccess
+from psfleet.polling import wait_until
+from psfleet.processes.ports import free_addresses
+
+SECS = 20.0
+"""Far more than anything here takes."""
+FLEET = "lab-1"
+JOBS = ["client_0000000000000001", "client_0000000000000002"]
+
+
+@dataclass
+class Served:
+    """A process of a fleet, and the jobs whose sessions it was told to drop."""
+
+    task: FleetTask
+    servicer: ClientServicer
+    dropped: list[str] = field(default_factory=list)
+
+    def attend(self, job: str, fleet: str = FLEET) -> Attendance:
+        """Registers a session."""
+        return Attendance(fleet, [self.task], job)
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    address = free_addresses(1)[0]
+    access = FleetAccess(name="lab", id=FLEET, version=clients.psfleet.__version__, ps=[address.data])
+    dropped: list[str] = []
+    servicer = ClientServicer(access, dropped.append)
+    with serving(address, clients=servicer):
+        yield Served(FleetTask("ps", 0, address), servicer, dropped)
+
+
+def test_a_session_is_dropped_when_its_client_ends_and_others_stay(served: Served) -> None:
+    first, second = (served.attend(job) for job in JOBS)
+    first.await_tasks(SECS)
+    second.await_tasks(SECS)
+    assert (served.servicer.num_sessions, served.dropped) == (2, [])
+    first.close()
+    wait_until(lambda: served.dropped, SECS, "the session to be dropped", done=lambda seen: seen == JOBS[:1])
+    assert served.servicer.num_sessions == 1
+    assert second.lost() == []
+    second.close()
+
+
+@pytest.mark.parametrize(
+    ("job", "fleet", "message"),
+    [
+        ("worker_0123456789abcdef", FLEET, r"client's job is 'worker_0123456789abcdef', expected one of a client"),
+        (JOBS[0], "lab-2", r"^ps 0 at .*: client knows fleet 'lab-2', expected 'lab-1': it was started again"),
+    ],
+)
+def test_no_other_session_is_registered_or_dropped(served: Served, job: str, fleet: str, message: str) -> None:
+    with pytest.raises(BadJobError, match=message):
+        served.attend(job, fleet).await_tasks(SECS)
+    assert (served.servicer.num_sessions, served.dropped) == (0, [])
+
+
+def test_a_client_of_another_version_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    attends = served.attend(JOBS[0])
+    attends.await_tasks(SECS)
+    monkeypatch.setattr(clients.psfleet, "__version__", "0.0.1")
+    refused = served.servicer._problem(clients.pb.AttendRequest(fleet=FLEET, version="0.1.0", job=JOBS[0]))
+    assert refused == "client has psfleet 0.1.0, expected 0.0.1"
+    attends.close()
+
+
+def test_more_sessions_than_the_limit_are_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients, "MAX_SESSIONS", 1)
+    first = served.attend(JOBS[0])
+    first.await_tasks(SECS)
+    with pytest.raises(LostPeerError, match="1 sessions of clients are open, expected fewer"):
+        served.attend(JOBS[1]).await_tasks(SECS)
+    assert served.dropped == []
+    first.close()
+
+
+def test_the_end_of_a_process_is_noticed_by_its_clients() -> None:
+    address = free_addresses(1)[0]
+    access = FleetAccess(name="lab", id=FLEET, version=clients.psfleet.__version__, ps=[address.data])
+    ended = threading.Event()
+    with serving(address, clients=ClientServicer(access, lambda job: ended.set())):
+        attends = Attendance(FLEET, [FleetTask("ps", 0, Address.parse(address.data))], JOBS[0])
+        attends.await_tasks(SECS)
+    assert attends.lost(SECS) == ["ps 0"]
+    assert ended.wait(SECS)
+    attends.close()
+
+
+def test_a_process_meets_a_client_with_tls_before_its_session_counts(served: Served) -> None:
+    met: list[tuple[int, str]] = []
+
+    def meet(index: int, address: str) -> None:
+        if not address:
+            raise BadJobError("address '': expected host:port")
+        met.append((index, address))
+
+    served.servicer._meet = meet
+    with pytest.raises(BadJobError, match=r"ps 0 at .*: address '': expected host:port"):
+        served.attend(JOBS[0]).await_tasks(SECS)
+    assert served.servicer.num_sessions == 0
+    client = SecuredClient(None, 3, Address("box-3", 2222))  # type: ignore[arg-type]
+    attends = Attendance(FLEET, [served.task], JOBS[0], client)
+    attends.await_tasks(SECS)
+    assert met == [(3, "box-3:2222")]
+    attends.close()

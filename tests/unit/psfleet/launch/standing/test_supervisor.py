@@ -1,0 +1,69 @@
+"""The supervisor of a standing fleet: what it records, and a disk that is full; no process is started."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from psfleet.job.fleet_file import FleetFile
+from psfleet.launch.standing import supervisor as module
+from psfleet.launch.standing.fleet_folder import FleetFolder, one_command, write
+from psfleet.launch.standing.supervisor import Supervisor
+from psfleet.processes import fork_client
+from psfleet.processes.command import Command
+from psfleet.service import settings
+
+FILE = FleetFile.model_validate({"name": "lab", "fleet": {"ps": 2}})
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFolder:
+    """The folder of a fleet whose processes are this one."""
+    monkeypatch.setenv(settings.STATE, str(tmp_path))
+    monkeypatch.setattr(module, "start_supervisor", lambda folder: SimpleNamespace(poll=lambda: None))
+    with one_command("lab") as folder:
+        folder.make(FILE)
+    return folder
+
+
+def recorded(folder: FleetFolder) -> list[int]:
+    """The process ids in the state."""
+    state = folder.state()
+    return [] if state is None else [task.pid for task in state.tasks]
+
+
+def test_a_process_is_recorded_before_the_next_one_is_started(
+    lab: FleetFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A supervisor that is killed in between leaves no process that its successor does not know."""
+    seen: list[list[int]] = []
+
+    def start(command: Command, modules: tuple[str, ...]) -> SimpleNamespace:
+        seen.append(recorded(lab))
+        return SimpleNamespace(pid=os.getpid(), poll=lambda: None)
+
+    monkeypatch.setattr(fork_client, "start", start)
+    Supervisor(lab, FILE).look()
+    assert seen[1:] == [[os.getpid(), 0]]
+    assert recorded(lab) == [os.getpid()] * 2
+
+
+def test_a_full_disk_does_not_end_the_supervisor(lab: FleetFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(command: Command, modules: tuple[str, ...]) -> SimpleNamespace:
+        return SimpleNamespace(pid=os.getpid(), poll=lambda: None)
+
+    def full(path: Path, text: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(fork_client, "start", start)
+    supervisor = Supervisor(lab, FILE)
+    monkeypatch.setattr(module, "write", full)
+    supervisor.look()
+    assert recorded(lab) == []
+    monkeypatch.setattr(module, "write", write)
+    supervisor.look()
+    assert recorded(lab) == [os.getpid()] * 2

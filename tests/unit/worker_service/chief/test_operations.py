@@ -1,0 +1,65 @@
+"""What the chief answers to a handle when checkpoints come and go, or the run ends meanwhile."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.checkpoint_samples import save
+from support.chief_samples import Ps, sample_context, shard_state
+
+from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.control import control_pb2 as pb
+from psfleet.errors import NoCheckpointError
+from worker_service.chief.operations import Operations
+
+
+def operations(out: Path, found: list[Checkpoint], outcome: pb.Outcome | None = None) -> Operations:
+    """Those of a chief that commits these checkpoints, one at each look at the fleet, and then no other one."""
+
+    class Committer:
+        newest: Checkpoint | None = None if outcome is None else found[-1]
+
+        def update(self, states: Any) -> None:
+            self.newest = found.pop(0) if found else self.newest
+
+        def request(self) -> None:
+            pass
+
+    heartbeat, committer = SimpleNamespace(outcome=outcome), Committer()
+    context = sample_context(out, [Ps(shard_state(40)) for _ in range(2)])
+    return Operations(context, heartbeat, committer)  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_that_newer_ones_replace_while_it_is_verified_is_saved_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = [save(tmp_path, step) for step in (40, 45, 50)]
+    made = operations(tmp_path, saved[:])
+    monkeypatch.setattr("worker_service.chief.operations.verify", lambda each: replace(each))
+
+    def replace(checkpoint: Checkpoint) -> None:
+        """What `checkpoint.keep: 1` does to the first one while its parts are read."""
+        if checkpoint is saved[0]:
+            shutil.rmtree(checkpoint.folder)
+            made.committer.update([])
+            raise NoCheckpointError(f"{checkpoint.folder} cannot be read")
+
+    assert made.save(lambda: True) is saved[2]
+
+
+def test_a_checkpoint_that_is_corrupt_is_an_error(tmp_path: Path) -> None:
+    saved = save(tmp_path, 40)
+    (saved.folder / saved.parts[1].file).write_bytes(b"x")
+    with pytest.raises(NoCheckpointError, match="has 1 bytes"):
+        operations(tmp_path, [saved]).save(lambda: True)
+
+
+@pytest.mark.parametrize("step", [60, 100])
+def test_the_final_step_of_a_run_is_that_of_its_last_checkpoint(tmp_path: Path, step: int) -> None:
+    """`evaluate.stop` can end a run of 100 steps earlier."""
+    done = operations(tmp_path, [save(tmp_path, step)], pb.Outcome(exit_code=0))
+    assert done.final_step("train") == step

@@ -1,0 +1,76 @@
+"""The bytes that cross the network in a step of each mode, counted in the graph of a worker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import tensorflow as tf
+from support.programs import exact_graph_program
+from support.rows import first_rows
+
+from psfleet.job.job import Job, parse_job
+from psfleet.job.program import GraphProgram
+from psfleet.layout import Layout
+from psfleet.tf.optimizer_slots import exchanged_slots
+from worker_service.frontends import front_end
+from worker_service.metrics import Payload
+from worker_service.step import StepGraph
+
+SGD = {"name": "sgd", "learning_rate": 0.1}
+ADAM = {"name": "adam", "learning_rate": 0.1}
+
+
+def job_of(update: dict[str, Any], optimizer: dict[str, Any], num_ps: int) -> Job:
+    fields = {"name": "sample", "program": "program:build", "fleet": {"ps": num_ps, "workers": 2}}
+    return parse_job({**fields, "update": update, "optimizer": optimizer, "train": {"steps": 20, "batch_size": 4}})
+
+
+def traffic(update: dict[str, Any], optimizer: dict[str, Any] = SGD, num_ps: int = 2) -> tuple[int, int]:
+    """Bytes between one worker and all ps for each update, and for each local one; checks the metric, too."""
+    job = job_of(update, optimizer, num_ps)
+    program = GraphProgram(loss=exact_graph_program.loss, train=exact_graph_program.train)
+    front = front_end(program, job, 2, 1)
+    layout = Layout.plan(front.parameters, front.state, front.frozen, num_ps, 1 << 20)
+    step = StepGraph(front, job, layout, 1, "run", 1)
+    found = crossing_bytes(step.step)
+    payload = Payload.of(job, layout, 1, exchanged_slots(job, None))
+    assert found == pytest.approx(payload.push + payload.pull, rel=0.01)
+    return found, 0 if step.local_update is None else crossing_bytes([step.local_update])
+
+
+def crossing_bytes(fetches: list[tf.Tensor]) -> int:
+    """The bytes of all tensors that an operation on another task needs; each is sent to a task once."""
+    waiting, seen = [fetch.op for fetch in fetches], set()
+    crossing: dict[tuple[str, str], int] = {}
+    while waiting:
+        op = waiting.pop()
+        if op.name in seen:
+            continue
+        seen.add(op.name)
+        for tensor in op.inputs:
+            if op.device and tensor.device and op.device != tensor.device:
+                crossing[tensor.name, op.device] = (tensor.shape.num_elements() or 1) * tensor.dtype.size
+        waiting += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+    return sum(crossing.values())
+
+
+@pytest.mark.parametrize("local_steps", first_rows([10, 2]))
+def test_averaging_moves_the_bytes_of_a_sync_step_once_a_round(local_steps: int) -> None:
+    of_step, _ = traffic({})
+    of_round, of_local_update = traffic({"mode": "averaging", "local_steps": local_steps})
+    assert of_local_update == 0
+    assert of_round / local_steps == pytest.approx(of_step * {2: 0.5, 10: 0.1}[local_steps], rel=0.01)
+    assert of_step > 2 * 4 * 2700, "the perceptron has 2724 parameters"
+
+
+@pytest.mark.extended
+def test_a_round_also_moves_the_slots_of_the_optimizer() -> None:
+    of_step, _ = traffic({}, ADAM)
+    of_round, of_local_update = traffic({"mode": "averaging", "local_steps": 10}, ADAM)
+    assert of_local_update == 0
+    assert of_round == pytest.approx(3 * of_step, rel=0.02)
+
+
+def test_ssp_moves_what_async_moves() -> None:
+    assert traffic({"mode": "ssp", "bound": 1}) == traffic({"mode": "async"})

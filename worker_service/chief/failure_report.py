@@ -1,0 +1,39 @@
+"""The report of a run that an error ended."""
+
+from __future__ import annotations
+
+import logging
+
+from psfleet.errors import PsfleetError
+from psfleet.job.job import Job
+from psfleet.report import html
+from worker_service.chief import stored_report
+from worker_service.chief.chief import Chief
+from worker_service.chief.components import ChiefComponents
+from worker_service.fleet_state import States
+
+logger = logging.getLogger("psfleet.chief")
+
+
+def publish_failure(
+    chief: Chief, job: Job, components: ChiefComponents, error: PsfleetError, states: States, num_informed: int
+) -> None:
+    """Writes the report of a run that an error ended, unless that would replace a better one.
+
+    Args:
+        states: Of the ps before they were informed; they may end once they are.
+        num_informed: Number of ps that have accepted the outcome.
+    """
+    attempt = components.attempt
+    with components.storage.disk.reading(attempt.out):
+        may_report = attempt.may_report_failure(states if num_informed else [])
+    if may_report:
+        report = chief.report(error, states)
+        with components.storage.writing("the report"):
+            html.publish(report, attempt.out)
+        stored_report.save(attempt.out, job, components.storage)
+        components.callbacks.end(report)
+    else:
+        logger.warning(
+            "no report of this end (%s): a newer chief, or a chief whose run is done, has the run folder", error
+        )

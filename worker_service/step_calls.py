@@ -1,0 +1,80 @@
+"""The calls of a training step in a worker's session, each prepared once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow.compat.v1 as v1
+
+from worker_service.accumulation import microbatches
+from worker_service.repeated_call import RepeatedCall
+from worker_service.step import StepGraph
+
+
+class StepCalls:
+    """Runs the step of a graph, with `train.accumulate` in several calls.
+
+    Args of the constructor:
+        session: An open session with the graph.
+        options: Of a call that waits for nobody else's step.
+        barrier: Of one that waits for the steps of others.
+    """
+
+    def __init__(
+        self,
+        session: v1.Session,
+        step: StepGraph,
+        num_microbatches: int,
+        options: v1.RunOptions,
+        barrier: v1.RunOptions,
+    ) -> None:
+        self._num_microbatches = num_microbatches
+        numbers = [step.number] if step.accumulate is None else [step.number, step.microbatch]
+        self._has_flag = step.wants_norm is not None
+        flags = [] if step.wants_norm is None else [step.wants_norm]
+        if step.accumulate is not None:
+            self._accumulate = RepeatedCall(session, [step.accumulate], [*step.feeds, step.microbatch], options)
+        if step.local_update is None:
+            self._train = RepeatedCall(session, step.step, [*step.feeds, step.local_step, *numbers, *flags], barrier)
+        else:
+            self._update = RepeatedCall(session, [step.local_update], [*step.feeds, *numbers, *flags], options)
+            self._exchange = RepeatedCall(session, step.step, [step.local_step], barrier)
+
+    def train(
+        self, batch: Sequence[np.ndarray], local_step: int, number: int, wants_norm: bool
+    ) -> tuple[float, np.ndarray]:
+        """See `WorkerSession.train`. With accumulation only the last microbatch exchanges anything with the ps."""
+        losses, last, numbers = self._accumulated(batch, number)
+        loss, shards = self._train(*last, np.int64(local_step), *numbers, *self._flags(wants_norm))
+        return float(np.mean([*losses, loss])), shards
+
+    def update_locally(self, batch: Sequence[np.ndarray], number: int, wants_norm: bool) -> float:
+        """See `WorkerSession.update_locally`."""
+        losses, last, numbers = self._accumulated(batch, number)
+        (loss,) = self._update(*last, *numbers, *self._flags(wants_norm))
+        return float(np.mean([*losses, loss]))
+
+    def exchange(self, local_step: int) -> np.ndarray:
+        """See `WorkerSession.exchange`."""
+        (shards,) = self._exchange(np.int64(local_step))
+        return np.asarray(shards)
+
+    def _flags(self, wants_norm: bool) -> list[np.bool_]:
+        """What is fed as `StepGraph.wants_norm`, if the graph has it."""
+        return [np.bool_(wants_norm)] if self._has_flag else []
+
+    def _accumulated(
+        self, batch: Sequence[np.ndarray], number: int
+    ) -> tuple[list[float], Sequence[np.ndarray], list[np.int64]]:
+        """Adds up the gradients of all microbatches but the last.
+
+        Returns:
+            Their losses; the last microbatch; and the numbers that are fed with it.
+        """
+        if self._num_microbatches == 1:
+            return [], batch, [np.int64(number)]
+        *others, last = microbatches(batch, self._num_microbatches)
+        first = np.int64(number) * self._num_microbatches
+        losses = [float(self._accumulate(*part, first + index)[0]) for index, part in enumerate(others)]
+        return losses, last, [np.int64(number), first + len(others)]
