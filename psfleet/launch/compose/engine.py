@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ API_VERSION = (1, 41)
 PODMAN = "Podman Engine"
 """What Podman calls itself in the answer of its Docker API."""
 PLUGIN_VERSION = (2, 20)
+UNIX = "unix://"
 ANSWER_SECS = 60
 COMPOSE_SECS = 1800.0
 """How long `docker compose` may take; it may pull the images of monitoring."""
@@ -58,13 +60,29 @@ def connect() -> docker.DockerClient:
     try:
         settings = _settings()
         where = str(settings["base_url"])
-        client = docker.DockerClient(timeout=ANSWER_SECS, **settings)
+        client = open_client(**settings)
         found = client.version()
-    except (DockerException, requests.RequestException) as error:
+    except (DockerException, requests.RequestException, OSError) as error:
         reason = innermost(error)
         raise UsageError(f"no Docker engine can be reached at {where} ({reason}): start one; {WITHOUT}") from error
     _require_docker(found)
     return client
+
+
+def open_client(base_url: str, **settings: Any) -> docker.DockerClient:
+    """A client of the engine at this address.
+
+    A Unix socket is tried first: the docker package leaves its own one open where no engine listens.
+
+    Raises:
+        OSError: Nothing listens at the Unix socket.
+        DockerException: The engine does not answer.
+    """
+    if base_url.startswith(UNIX):
+        with socket.socket(socket.AF_UNIX) as trial:
+            trial.settimeout(ANSWER_SECS)
+            trial.connect(base_url.removeprefix(UNIX))
+    return docker.DockerClient(base_url, timeout=ANSWER_SECS, **settings)
 
 
 def _settings() -> dict[str, Any]:
@@ -167,10 +185,10 @@ def compose(project: str, text: str, folder: Path, *arguments: str) -> None:
         raise LostPeerError(f"{what}: it did not end within {COMPOSE_SECS:g} s") from error
     if done.returncode != 0:
         last = next((line for line in reversed(done.stderr.splitlines()) if line.strip()), "no message")
-        raise _failure(what, last.strip())
+        raise failure(what, last.strip())
 
 
-def _failure(what: str, message: str) -> PsfleetError:
+def failure(what: str, message: str) -> PsfleetError:
     """The error of a `docker compose` that failed with a message."""
     _, is_missing, path = message.partition(NO_SOURCE)
     if not is_missing:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -12,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import docker
 import pytest
 from docker.errors import DockerException, ImageNotFound
 from support.command_line import commands
@@ -30,7 +30,7 @@ def test_without_an_engine_one_line_names_the_command_that_needs_none(
     def refuse(**arguments: object) -> None:
         raise DockerException("Connection refused")
 
-    monkeypatch.setattr(docker, "DockerClient", refuse)
+    monkeypatch.setattr(engine, "open_client", refuse)
     with commands(monkeypatch, capsys) as psfleet:
         said = psfleet(*command, "--on", "compose")
     assert said.code == USAGE
@@ -44,6 +44,18 @@ def test_a_socket_that_is_not_there_is_no_engine() -> None:
     )
     assert done.returncode == USAGE
     assert_is_told(done.stderr)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_refused_connection_leaves_no_socket_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    unclosed = []
+    monkeypatch.setattr(sys, "unraisablehook", unclosed.append)
+    with pytest.raises(UsageError, match="no Docker engine can be reached") as refused:
+        engine.connect()
+    del refused
+    gc.collect()
+    assert not unclosed
 
 
 def assert_is_told(text: str) -> None:
@@ -87,7 +99,7 @@ def test_a_plugin_that_is_new_enough_will_do(tmp_path: Path, monkeypatch: pytest
 def engine_that_answers(monkeypatch: pytest.MonkeyPatch, **answer: object) -> None:
     """Makes the engine answer `GET /version` so."""
     found = SimpleNamespace(version=lambda: answer)
-    monkeypatch.setattr(docker, "DockerClient", lambda **arguments: found)
+    monkeypatch.setattr(engine, "open_client", lambda **arguments: found)
 
 
 def test_an_old_engine_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +137,7 @@ def contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(base_url: str, **arguments: object) -> None:
         raise DockerException(f"nothing answers {base_url}")
 
-    monkeypatch.setattr(docker, "DockerClient", refuse)
+    monkeypatch.setattr(engine, "open_client", refuse)
 
 
 @pytest.mark.usefixtures("contexts")
