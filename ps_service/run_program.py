@@ -68,6 +68,10 @@ class RunProgram:
                 f"{self._difference(request)}; waiting for a heartbeat of its workers, which may be gone, "
                 "or the end of their leases"
             )
+        if is_relearning:
+            raise LostPeerError(
+                f"{self._difference(request)}; this ps was restarted and does not know all workers of the run yet"
+            )
         if request.index != CHIEF:
             # When a run is resumed, its workers may join before its chief.
             raise LostPeerError(
