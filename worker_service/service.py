@@ -20,6 +20,7 @@ from psfleet.service.logs import log_service
 from psfleet.service.metrics_server import exposing
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
+from psfleet.tf.gpus import show_gpus
 from psfleet.tf.server import boot
 from psfleet.tls.data_plane import DataPlane, data_plane
 from worker_service.batches import Batches, BatchNumbers
@@ -135,6 +136,7 @@ def serve(settings: Settings, stop: Stop) -> int:
 def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int:
     """Loads the program and trains; returns the exit code."""
     settings, job, index = process.settings, process.job, process.heartbeat.index
+    show_gpus(job.device, index)
     boot(plane.own, job.device)
     plane.check()
     logger.info("building the model and tracing a step", extra={"event": "starting"})

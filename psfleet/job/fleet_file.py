@@ -11,7 +11,7 @@ from typing import Self
 from pydantic import Field, ValidationError, model_validator
 
 from psfleet.errors import BadJobError
-from psfleet.job.container import Container, Limits
+from psfleet.job.container import Container, Limits, WorkerLimits
 from psfleet.job.fields import NonNegativeInt, Positive, PositiveInt, Section
 from psfleet.job.job import MAX_NAME, NAME_PATTERN, read_mapping
 from psfleet.job.kubernetes import Pods, PodsByRole, require_own_folders
@@ -41,7 +41,9 @@ class FleetContainer(Section):
         "of clients.",
     )
     ps: Limits = Field(default_factory=Limits, description="Limits of each ps.")
-    worker: Limits = Field(default_factory=Limits, description="Limits of each plain worker, and of each client.")
+    worker: WorkerLimits = Field(
+        default_factory=WorkerLimits, description="Limits of each plain worker, and of each client."
+    )
 
 
 class FleetPods(PodsByRole):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from psfleet.job import store_url
 from psfleet.job.fields import NonNegativeInt, Positive, PositiveInt, Real, Section, split_address
@@ -142,6 +142,25 @@ class Summaries(Section):
     )
 
 
+class VisibleGpus(Section):
+    """Which GPUs the processes of a role use. A ps sees none."""
+
+    worker: list[list[NonNegativeInt]] = Field(
+        default_factory=list,
+        description="GPUs of each worker by its index, for example `[[0, 1], [2, 3]]`: numbers in the order in which "
+        "its machine or container shows them. A worker behind the end of the list sees none. Empty: each worker sees "
+        "all.",
+    )
+
+    @field_validator("worker")
+    @classmethod
+    def _check_worker(cls, worker: list[list[int]]) -> list[list[int]]:
+        for index, gpus in enumerate(worker):
+            if len(set(gpus)) < len(gpus):
+                raise ValueError(f"worker {index} has {gpus}, expected each GPU once")
+        return worker
+
+
 class Device(Section):
     """Threads and accelerators of each process."""
 
@@ -153,6 +172,9 @@ class Device(Section):
     )
     inter_op_threads: NonNegativeInt | None = Field(
         None, description="Operations that run in parallel; 0 and null: as for `intra_op_threads`."
+    )
+    visible_gpus: VisibleGpus = Field(
+        default_factory=VisibleGpus, description="Which GPUs each process uses; a ps never sees one."
     )
     gpu_memory_fraction: Annotated[Real, Field(gt=0, le=1)] | None = Field(
         None, description="Fraction of a GPU's memory that a worker allocates; null: all of it."

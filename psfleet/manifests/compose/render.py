@@ -13,6 +13,7 @@ from psfleet.job.job import Job
 from psfleet.manifests import container
 from psfleet.manifests.certificates_folder import certificates_folder
 from psfleet.manifests.compose import monitoring, store_access
+from psfleet.manifests.compose.limits import limited
 from psfleet.manifests.compose.monitoring import bind
 from psfleet.manifests.compose.on_fleet import moved
 from psfleet.manifests.yaml_text import comment, dump, job_text
@@ -100,7 +101,8 @@ def _worker(job: Job, ps: list[Address], paths: _Paths, own_ps: list[str]) -> Se
     """Workers and spares: their indices are leased, the chief's 0 aside."""
     service = _member(job, ps, "worker", job.container.worker_image, job.container.worker, {settings.INDEX: "-1"})
     service["volumes"] += paths.mounts(job)
-    return service | {"deploy": {"replicas": job.fleet.replicas - 1}, "depends_on": _after(own_ps)}
+    deploy = {**service.get("deploy", {}), "replicas": job.fleet.replicas - 1}
+    return service | {"deploy": deploy, "depends_on": _after(own_ps)}
 
 
 def _chief(job: Job, ps: list[Address], paths: _Paths, own_ps: list[str], paused: bool) -> Service:
@@ -171,13 +173,6 @@ def container_hardening() -> Service:
         "tmpfs": ["/tmp"],
         "logging": {"driver": "json-file", "options": {"max-size": "20m", "max-file": "5"}},
     }
-
-
-def limited(limits: Limits) -> Service:
-    """A service's limits; it gets no swap beyond its memory."""
-    memory = limits.memory.lower().removesuffix("i")
-    service: Service = {"mem_limit": memory, "memswap_limit": memory, "pids_limit": limits.pids}
-    return service if limits.cpus is None else {**service, "cpus": limits.cpus}
 
 
 def _results(job: Job, role: str) -> list[Service]:

@@ -8,6 +8,7 @@ from psfleet.addresses import DATA_PORT, Address
 from psfleet.job.container import Limits
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.fleet_file import FleetFile
+from psfleet.manifests.compose.limits import limited
 from psfleet.manifests.compose.render import (
     FLEET,
     ROLE,
@@ -16,7 +17,6 @@ from psfleet.manifests.compose.render import (
     closed_network,
     container_hardening,
     health_check,
-    limited,
     plain,
     project,
 )
