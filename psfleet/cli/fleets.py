@@ -1,4 +1,4 @@
-"""The commands for a fleet in containers: `psfleet up`, `results`, `status`, `logs`, `scale`, `down`, `render`."""
+"""The commands for a fleet in containers: `psfleet up`, `results`, `status`, `scale`, `down`, `render`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 import json
 import shlex
 import signal
-import time
 from pathlib import Path
 from threading import Event
 from typing import Annotated
@@ -15,7 +14,6 @@ import typer
 from rich.console import Console
 
 from psfleet import errors
-from psfleet.cli import log_lines
 from psfleet.cli.arguments import (
     Context,
     Fleet,
@@ -34,12 +32,9 @@ from psfleet.cli.output import progress_console
 from psfleet.cli.status_table import table_of
 from psfleet.errors import UsageError
 from psfleet.job.job import load_job, name_of
-from psfleet.launch.local.logs import local_logs
 from psfleet.launch.local.status import local_statuses, not_running
-from psfleet.launch.logs import fleet_logs
 from psfleet.launch.platform import COMPOSE, Request, platform
 from psfleet.launch.results import collect, fetch
-from psfleet.launch.shown import ShownPlatform
 from psfleet.launch.standing.local import LocalFleets
 from psfleet.launch.standing.placing import on_fleet
 from psfleet.launch.standing.platform import standing_platform, with_standing
@@ -161,45 +156,6 @@ def status(
             show()
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
-
-
-@app.command()
-def logs(
-    job: Fleet,
-    task: Annotated[str | None, typer.Argument(help="ps-0, worker-1, chief, …; all by default.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more until the fleet ends.")] = False,
-    tail: Annotated[int | None, typer.Option(min=0, help="Only the last N lines of each log.", metavar="N")] = None,
-    since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only entries of the last TIME: 30s, 5m, 2h, or seconds.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the lines as they were logged.")] = False,
-    on: OnOrHere = None,
-    context: Context = None,
-    namespace: Namespace = None,
-) -> None:
-    """Print log lines of a fleet, or of a run on this machine: time, level, task, message."""
-    start_time = time.time() - log_lines.seconds(since) if since is not None else None
-    try:
-        name = name_of(job)
-        lines = log_lines.local_or_else(
-            lambda: fleet_logs(_with_logs(name, on, context, namespace), name, task, follow, tail),
-            lambda folder: local_logs(folder, task, follow, tail),
-            None if on is not None else name,
-        )
-        if start_time is not None:
-            lines = log_lines.since(lines, start_time)
-        for each, line in lines:
-            raw = line if task is not None else f"{each} | {line}"
-            typer.echo(raw if as_json else log_lines.readable(each, line))
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
-
-
-def _with_logs(name: str, on: str | None, context: str | None, namespace: str | None) -> ShownPlatform:
-    """The platform with the logs of a name: that of a fleet which stands on this machine, unless `on` is given."""
-    if on is None and (local := LocalFleets()).members(name):
-        return local
-    return with_standing(platform(on or COMPOSE, context, namespace), on, context, namespace)
 
 
 @app.command()

@@ -185,7 +185,10 @@ class Device(Section):
     soft_placement: bool = Field(
         True, description="Whether an operation without a kernel for its device is placed on the CPU."
     )
-    log_placement: bool = Field(False, description="Whether the device of each operation is logged.")
+    log_placement: bool = Field(
+        False,
+        description="Whether the device of each operation is logged; `psfleet logs JOB --placement` prints a table.",
+    )
 
 
 class Deadlines(Section):
