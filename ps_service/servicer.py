@@ -12,10 +12,10 @@ import grpc
 import tensorflow as tf
 
 import psfleet
-from ps_service.hold import hold
 from ps_service.refusals import refusals, refuse
 from ps_service.restore import read_checkpoint, receive
 from ps_service.run_state import Run
+from ps_service.scheduling import schedule_checkpoint, schedule_hold, schedule_reductions
 from ps_service.shard_builder import ShardBuilder
 from psfleet.checkpoint.location import parse
 from psfleet.control import control_pb2 as pb
@@ -127,31 +127,20 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
     ) -> pb.ScheduleCheckpointReply:
         """See control.proto."""
         run = self._run_of_chief(request.caller, context)
-        shard = run.shard
-        accepted = (
-            shard is not None
-            and shard.plan.generation == request.generation
-            and shard.schedule_checkpoint(request.step, request.stop)
-        )
-        if accepted and request.stop:
+        reply = schedule_checkpoint(run.shard, request)
+        if reply.accepted and request.stop:
             run.set_stop_signal(request.signal)
-        return pb.ScheduleCheckpointReply(accepted=accepted, step=shard.step if shard else 0)
+        return reply
 
     def ScheduleReductions(
         self, request: pb.ScheduleReductionsRequest, context: grpc.ServicerContext
     ) -> pb.ScheduleReductionsReply:
         """See control.proto."""
-        run = self._run_of_chief(request.caller, context)
-        shard = run.shard
-        pause_at = request.pause_at if request.HasField("pause_at") else None
-        order = request.caller.member.incarnation, request.number
-        is_current = shard is not None and shard.plan.generation == request.generation
-        accepted = is_current and shard is not None and shard.schedule_reductions(request.reductions, pause_at, order)
-        return pb.ScheduleReductionsReply(accepted=accepted, step=shard.step if shard else 0)
+        return schedule_reductions(self._run_of_chief(request.caller, context).shard, request)
 
     def ScheduleHold(self, request: pb.ScheduleHoldRequest, context: grpc.ServicerContext) -> pb.ScheduleHoldReply:
         """See control.proto."""
-        return hold(self._run_of_chief(request.caller, context).shard, request)
+        return schedule_hold(self._run_of_chief(request.caller, context).shard, request)
 
     def Finish(self, request: pb.FinishRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""

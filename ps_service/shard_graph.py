@@ -13,11 +13,10 @@ import tensorflow.compat.v1 as v1
 from ps_service import optimizer_state
 from ps_service.base_rate import BaseRate
 from ps_service.container_handles import ContainerHandles
-from ps_service.hold import lowest
 from ps_service.shard_plan import ShardPlan
 from ps_service.snapshot import Snapshot
 from ps_service.updates import AsyncUpdates, AveragingUpdates, SspUpdates, SyncUpdates, Updates
-from ps_service.updates.final_step import FinalStep
+from ps_service.updates.final_step import FinalStep, last_step
 from ps_service.updates.interface import slot_values
 from ps_service.updates.state import state_share
 from psfleet.checkpoint.parts import ShardContent
@@ -179,7 +178,7 @@ class ShardGraph:
                 (variables.frozen, content.frozen),
                 (variables.global_step, step),
                 (variables.started_step, step),
-                (variables.final_step, np.int64(lowest(plan.job.train.steps, plan.hold_at))),
+                (variables.final_step, np.int64(last_step(plan.job.train.steps, plan.hold_at))),
                 (variables.last_local_step, never),
                 (variables.last_number, never),
                 (variables.clocks, never),

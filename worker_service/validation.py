@@ -17,8 +17,8 @@ import tensorflow.compat.v1 as v1
 from psfleet.callbacks.loading import load_callbacks
 from psfleet.errors import ProgramError, PsfleetError
 from psfleet.job.job import Job, job_from_json
-from psfleet.job.monitored import require_metrics
 from psfleet.job.program import GraphProgram, KerasProgram, load_program
+from psfleet.job.watched_metrics import require_metrics
 from psfleet.layout import Layout
 from psfleet.report.verdict import Verdict
 from psfleet.tf.program_data import read_within_deadline, training_data

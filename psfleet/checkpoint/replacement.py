@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from psfleet.checkpoint.manifest import Checkpoint, checkpoint_folder, read_manifest, write_manifest
-from psfleet.checkpoint.object_store import StoreFolder
-from psfleet.checkpoint.part_writing import write_part
-from psfleet.checkpoint.parts import sync_folder
+from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.parts import ShardContent
 from psfleet.checkpoint.tensors import KINDS, read_shard, read_tensors
+from psfleet.checkpoint.whole import Vectors, write_whole
 from psfleet.layout import Layout, TensorSpec
 
 SET_BY = "weights_set_by"
@@ -48,24 +45,16 @@ def write_replaced(
         OSError: The disk is full or cannot be written.
         NoCheckpointError: `base` cannot be read.
     """
-    layout, root = base.layout, base.folder.parent
-    values = {**read_tensors(base), **tensors}
-    folder = checkpoint_folder(root, base.step, generation)
-    # In a store the manifest, which comes last, makes the checkpoint; on a disk the rename does.
-    building = folder if isinstance(folder, StoreFolder) else folder.with_name(f".{folder.name}.tmp")
-    if isinstance(building, Path) and building.exists():
-        # Of a chief that was killed while it wrote.
-        shutil.rmtree(building)
-    vectors = {kind: getattr(layout, kind).pack(values).reshape(layout.num_ps, -1) for kind in KINDS}
-    parts = []
-    for shard in range(layout.num_ps):
-        content = read_shard(base, layout, shard)
-        content = replace(content, **{kind: vector[shard] for kind, vector in vectors.items()})
-        parts.append(write_part(building, shard, layout, content, base.step, generation, run))
-    write_manifest(
-        building,
+    layout = base.layout
+
+    def content_of(shard: int, vectors: Vectors) -> ShardContent:
+        return replace(read_shard(base, layout, shard), **vectors)
+
+    return write_whole(
+        base.folder.parent,
         layout,
-        parts,
+        {**read_tensors(base), **tensors},
+        content_of,
         run=run,
         step=base.step,
         generation=generation,
@@ -73,7 +62,3 @@ def write_replaced(
         slots=base.slots,
         extra={**base.extra, **extra},
     )
-    if isinstance(building, Path) and isinstance(folder, Path):
-        building.rename(folder)
-        sync_folder(folder.parent)
-    return read_manifest(folder)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shlex
 import signal
+from dataclasses import asdict
 from pathlib import Path
 from threading import Event
 from typing import Annotated
@@ -13,7 +13,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from psfleet import errors
 from psfleet.cli.arguments import (
     Context,
     Fleet,
@@ -30,10 +29,11 @@ from psfleet.cli.arguments import (
 )
 from psfleet.cli.output import progress_console
 from psfleet.cli.status_table import table_of
-from psfleet.errors import UsageError
+from psfleet.errors import SIGNAL_BASE, UsageError
 from psfleet.job.job import load_job, name_of
+from psfleet.launch.choice import platform
 from psfleet.launch.local.status import local_statuses, not_running
-from psfleet.launch.platform import COMPOSE, Request, platform
+from psfleet.launch.platform import COMPOSE, Request
 from psfleet.launch.results import collect, fetch
 from psfleet.launch.standing.local import LocalFleets
 from psfleet.launch.standing.placing import on_fleet
@@ -47,7 +47,7 @@ from psfleet.launch.watcher import FleetWatcher
 from psfleet.report.progress import progress, summary
 from psfleet.run_folder import check_owner, claimed, default_folder
 
-INTERRUPTED = errors.SIGNAL_BASE + signal.SIGINT
+INTERRUPTED = SIGNAL_BASE + signal.SIGINT
 """Exit code after Ctrl-C."""
 WATCH_SECS = 2.0
 """Interval of the tables of `status --watch`."""
@@ -143,7 +143,7 @@ def status(
         has_local = has_local or bool(rows)
         rows += container_statuses(place, name, has_local, not_running(Path("runs"), name) if on is None else "")
         if as_json:
-            typer.echo(json.dumps([dataclasses.asdict(row) for row in rows]))
+            typer.echo(json.dumps([asdict(row) for row in rows]))
         else:
             console.print(table_of(console, rows), soft_wrap=not console.is_terminal, highlight=False)
 

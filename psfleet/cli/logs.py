@@ -16,10 +16,11 @@ from psfleet.cli.fleets import INTERRUPTED
 from psfleet.cli.tables import table
 from psfleet.errors import UsageError
 from psfleet.job.job import name_of
+from psfleet.launch.choice import platform
 from psfleet.launch.local.logs import local_logs
 from psfleet.launch.logs import fleet_logs
 from psfleet.launch.placement import Placement, placements
-from psfleet.launch.platform import COMPOSE, platform
+from psfleet.launch.platform import COMPOSE
 from psfleet.launch.shown import ShownPlatform
 from psfleet.launch.standing.local import LocalFleets
 from psfleet.launch.standing.platform import with_standing

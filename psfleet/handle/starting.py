@@ -17,7 +17,8 @@ from psfleet.handle.container_channel import ContainerChannel
 from psfleet.handle.local_channel import LocalChannel
 from psfleet.handle.run import Run
 from psfleet.job.job import Job, load_job, name_of, parse_job
-from psfleet.launch.platform import KUBERNETES, Platform, Request, chief_of, platform
+from psfleet.launch.choice import platform
+from psfleet.launch.platform import KUBERNETES, Platform, Request, chief_of
 from psfleet.launch.shown import require
 from psfleet.launch.up import start as start_fleet
 from psfleet.run_folder import HOSTS, LOCAL, Owner, check_owner, claimed, default_folder, owner

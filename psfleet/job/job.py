@@ -20,11 +20,11 @@ from psfleet.job.callback import CallbackEntry
 from psfleet.job.container import Container
 from psfleet.job.fields import Options, Section
 from psfleet.job.kubernetes import Kubernetes, require_own_folders
-from psfleet.job.monitored import require_schedule
+from psfleet.job.monitored import Monitored
 from psfleet.job.optimizer import Optimizer
 from psfleet.job.problems import problem
 from psfleet.job.sections import Checkpoint, Deadlines, Device, Evaluate, Fleet, Summaries, Train
-from psfleet.job.update import Update, require_update
+from psfleet.job.update import Update, require_rounds, require_update
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
 """Names of jobs: they are part of host names, and of names in Docker and Kubernetes."""
@@ -82,10 +82,30 @@ class Job(Section):
         """The smallest number of workers and spares that can make a step."""
         return self.quorum if self.update.has_quorum else 1
 
+    @property
+    def monitored(self) -> dict[str, Monitored]:
+        """The sections that watch a metric of the evaluations, by their names in the job file."""
+        sections = {
+            "evaluate.stop": self.evaluate.stop,
+            "checkpoint.best": self.checkpoint.best,
+            "optimizer.schedule": self.optimizer.schedule,
+        }
+        return {name: section for name, section in sections.items() if isinstance(section, Monitored)}
+
     @model_validator(mode="after")
     def _consistent(self) -> Job:
-        require_update(self)
-        require_schedule(self)
+        require_update(self.update, self.fleet.replicas)
+        every_steps = self.evaluate.every_steps
+        due = {
+            "train.steps": self.train.steps,
+            "checkpoint.every_steps": self.checkpoint.every_steps,
+            "evaluate.every_steps": every_steps,
+        }
+        require_rounds(self.update, due, self.optimizer.schedule.kind)
+        if every_steps is None and self.monitored:
+            raise ValueError(
+                f"evaluate.every_steps is null, expected a number of steps with {' and '.join(self.monitored)}"
+            )
         require_own_folders(self.kubernetes, self.container.mounts)
         if self.optimizer.name == "lamb" and self.fleet.ps > 1 and self.update.mode != "averaging":
             raise ValueError(

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from psfleet.errors import BadJobError, ProgramError
 from psfleet.job.job import Job
-from psfleet.job.monitored import require_evaluation
 from psfleet.job.user_code import failure, user_code
+from psfleet.job.watched_metrics import require_evaluation
 
 if TYPE_CHECKING:
     import keras

@@ -94,7 +94,6 @@ def faults(num_ps: int) -> list[tuple[str, int, signal.Signals]]:
 
 def cause(fleet: Fleet, role: str, index: int, number: signal.Signals) -> None:
     """Kills a process, or stops it until another process has noticed; returns once the fleet trains again."""
-    before = fleet.step()
     entries = lost(fleet)
     pid = fleet.pid(role, index)
     assert pid is not None, f"there is no {role} {index}\n{fleet.tails()}"
@@ -107,8 +106,7 @@ def cause(fleet: Fleet, role: str, index: int, number: signal.Signals) -> None:
     else:
         wait_until(lambda: fleet.pid(role, index) != pid, START_SECS, f"{role} {index} to be gone")
     fleet.wait_for(lambda: fleet.pid(role, index), START_SECS, f"{role} {index} to be there again")
-    now = len(fleet.entries("progress"))
-    fleet.wait_for(lambda: len(fleet.entries("progress")) > now, START_SECS, f"progress after step {before}")
+    fleet.wait_for_progress()
 
 
 def lost(fleet: Fleet) -> int:

@@ -38,7 +38,7 @@ def test_a_crash_within_the_initial_checkpoint_leaves_none_and_can_be_repeated(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("psfleet.checkpoint.store.write_manifest", crash)
+        patch.setattr("psfleet.checkpoint.whole.write_manifest", crash)
         with pytest.raises(KeyboardInterrupt):
             write(num_ps=2)
     assert newest(tmp_path) is None

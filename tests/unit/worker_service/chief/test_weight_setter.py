@@ -79,7 +79,7 @@ def test_a_change_that_the_disk_has_made_before_it_fails_is_made(
         raise OSError(5, "Input/output error")
 
     made = setter(tmp_path, save(tmp_path / "checkpoints", 40))
-    monkeypatch.setattr("psfleet.checkpoint.replacement.sync_folder", refuse)
+    monkeypatch.setattr("psfleet.checkpoint.whole.sync_folder", refuse)
     checkpoint = made.set(FIRST, ZEROS, lambda: True)
     assert (checkpoint.generation, checkpoint.extra[SET_BY]) == (2, "first")
 
