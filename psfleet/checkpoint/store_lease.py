@@ -51,6 +51,11 @@ class Owner:
     is_released: bool = False
 
 
+def elapsed_secs() -> float:
+    """A clock that counts the time for which the machine sleeps, too, where the system has one."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 class StoreLease:
     """The lease of one process on a prefix. Its methods raise StoreError if the store refuses a request.
 
@@ -64,7 +69,7 @@ class StoreLease:
         taken_by: The owner that has taken the prefix from this process; None: none has.
     """
 
-    def __init__(self, store: StoreFolder, fleet: str, host: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: StoreFolder, fleet: str, host: str, clock: Callable[[], float] = elapsed_secs) -> None:
         self.store = store
         self._folder = store / OWNERS
         self._own = Owner(0, fleet, secrets.token_hex(8), host)

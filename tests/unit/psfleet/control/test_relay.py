@@ -32,7 +32,7 @@ from psfleet.tls.identity import Identity
 CALL_SECS = 20.0
 CALLER = pb.RunCall(run="run", call="1")
 TENSORS = {"a": np.arange(700_001, dtype=np.float32), "b": np.zeros((0, 2)), "c": np.array([True, False]),
-           "d": np.array(3.5)}  # fmt: skip
+           "d": np.array(3.5), "e": np.arange(5, dtype=">f4"), "f": np.arange(6).reshape(2, 3).T}  # fmt: skip
 OK = Frame.of(Kind.STATUS, code="OK", details="")
 SAVED = Frame(Kind.MESSAGE, pb.SavedReply(folder="/out", step=7).SerializeToString())
 
@@ -108,7 +108,7 @@ def mirrored(client: RelayClient, batches: int) -> None:
     assert head.loss == batches
     for name, value in TENSORS.items():
         np.testing.assert_array_equal(found[name], value)
-        assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape)
+        assert (found[name].dtype, found[name].shape) == (value.dtype.newbyteorder("="), value.shape)
 
 
 def test_an_answer_and_streams_of_tensors_are_what_the_chief_sends(client: RelayClient) -> None:

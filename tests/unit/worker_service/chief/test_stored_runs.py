@@ -17,6 +17,7 @@ from support.s3_server import BROKEN, DENIED, S3Server
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.checkpoint.store import newest
+from psfleet.checkpoint.store_lease import LEASE_SECS, StoreLease
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, DeadlineError, LostPeerError, NoCheckpointError, ReplacedError, StorageError
 from psfleet.job.job import Job
@@ -187,6 +188,23 @@ def test_the_report_of_earlier_attempts_comes_from_the_store(bucket: StoreFolder
     (second / Report.FILE_NAME).write_text("{}")
     stored_report.fetch(second, job)
     assert (second / Report.FILE_NAME).read_text() == "{}", "the folder's own report stays"
+
+
+def test_the_report_of_a_fleet_that_has_the_store_now_stays(bucket: StoreFolder, tmp_path: Path) -> None:
+    job, events = stored_job(bucket), Events(tmp_path, stored_job(bucket))
+    now = 0.0
+    lost, present = (StoreLease(bucket / "run", name, name, lambda: now) for name in ("lost", "present"))
+    assert lost.try_acquire()
+    assert not present.try_acquire()
+    now = LEASE_SECS
+    assert present.try_acquire()
+    (bucket / "run" / "report.json").write_bytes(b"of the present fleet")
+    DONE.write(tmp_path)
+    stored_report.save(tmp_path, job, Storage(events, 1.0), lost.require)
+    assert (bucket / "run" / "report.json").read_bytes() == b"of the present fleet"
+    assert ["the lease on the prefix was not renewed" in event.cause for event in events.all()] == [True]
+    stored_report.save(tmp_path, job, Storage(events, 1.0), present.require)
+    assert Report.read(f"{bucket}/run") == DONE
 
 
 def test_a_copy_of_the_report_that_fails_is_an_event(s3: S3Server, bucket: StoreFolder, tmp_path: Path) -> None:

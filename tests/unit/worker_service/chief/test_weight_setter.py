@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.checkpoint.replacement import SET_BY, specs_of
 from psfleet.checkpoint.store import committed_checkpoints, newest, verify
 from psfleet.checkpoint.store_client import StoreError
+from psfleet.checkpoint.store_lease import LEASE_SECS, StoreLease
 from psfleet.control import run_control_pb2 as pb
 from psfleet.errors import UsageError
 from psfleet.job.update import Update
@@ -119,6 +121,18 @@ def test_a_store_that_has_made_a_change_and_does_not_say_so_is_asked_again(
     assert checkpoint.generation == (2 if repeated is FIRST else 4)
     for found in committed_checkpoints(root):
         verify(found)
+
+
+def test_nothing_changes_in_a_store_that_another_fleet_may_have(bucket: StoreFolder, tmp_path: Path) -> None:
+    root, now = bucket / "checkpoints", 0.0
+    made = setter(tmp_path, save(root, 40))  # type: ignore[arg-type]
+    lease = StoreLease(bucket, "fleet", "host", lambda: now)
+    assert lease.try_acquire()
+    made._context = replace(made._context, lease=lease)
+    now = LEASE_SECS
+    with pytest.raises(StoreError, match="the lease on the prefix was not renewed"):
+        made.set(FIRST, ZEROS, lambda: True)
+    assert [found.generation for found in committed_checkpoints(root)] == [1]
 
 
 def test_a_later_step_of_an_earlier_generation_is_no_place_to_go_back_to(tmp_path: Path) -> None:
