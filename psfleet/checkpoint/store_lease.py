@@ -3,7 +3,7 @@
 The prefix has a folder `owners` with an object for each process that has led a fleet, named by a number that only
 grows. The highest one owns the prefix. It is created by a conditional request, so that one process gets each number;
 after that its process alone writes it, again and again. An object that does not change for `LEASE_SECS` is of a process
-that is gone: the one that looks measures that by its own clock, so clocks need not agree.
+that has ended. The process that waits measures this by its own clock, so the clocks of machines need not agree.
 """
 
 from __future__ import annotations

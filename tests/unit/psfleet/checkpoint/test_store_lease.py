@@ -1,4 +1,4 @@
-"""The lease on a prefix of a store: one owner at a time, by no clock but that of whoever looks."""
+"""The lease on a prefix of a store: one owner at a time, by the clock of the process that waits for it."""
 
 from __future__ import annotations
 

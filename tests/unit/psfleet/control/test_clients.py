@@ -31,7 +31,7 @@ JOBS = ["client_0000000000000001", "client_0000000000000002"]
 
 @dataclass
 class Served:
-    """A process of a fleet, and the jobs whose sessions it was told to drop."""
+    """A process of a fleet, and the jobs whose sessions it has dropped."""
 
     task: FleetTask
     servicer: ClientServicer
