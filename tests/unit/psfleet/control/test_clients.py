@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,8 @@ from psfleet.job.fleet_access import FleetAccess
 from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
 from psfleet.service import channel_options
+from psfleet.tls import certificates
+from psfleet.tls.identity import Identity
 
 SECS = 20.0
 """Far more than anything here takes."""
@@ -127,6 +130,25 @@ def test_a_peer_that_is_frozen_or_cut_off_is_noticed_at_both_ends(monkeypatch: p
         assert attends.lost(SECS) == ["ps 0"]
         assert dropped.wait(SECS)
         attends.close()
+
+
+@pytest.mark.parametrize("role", ["worker", "ps"])
+def test_with_tls_only_clients_are_admitted(tmp_path: Path, role: str) -> None:
+    """A process of a run must not have sessions dropped."""
+    certificates.make(tmp_path)
+    [address] = free_addresses(1)
+    access = FleetAccess(name="lab", id=FLEET, version=clients.psfleet.__version__, ps=[address.data])
+    servicer, own = ClientServicer(access, lambda job: None), Address("box-3", 2222)
+    with serving(address, identity=Identity(tmp_path / "ps"), clients=servicer):
+        for each, is_admitted in ((role, False), ("client", True)):
+            client = SecuredClient(Identity(tmp_path / each), 3, own)
+            attends = Attendance(FLEET, [FleetTask("ps", 0, address)], JOBS[0], client)
+            if is_admitted:
+                attends.await_tasks(SECS)
+            else:
+                with pytest.raises(LostPeerError, match=f"a certificate for {role} may not call Attend"):
+                    attends.await_tasks(SECS)
+            attends.close()
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from psfleet.checkpoint.store import committed_checkpoints, newest, verify
 from psfleet.checkpoint.store_client import StoreError
 from psfleet.checkpoint.store_lease import LEASE_SECS, StoreLease
 from psfleet.control import run_control_pb2 as pb
-from psfleet.errors import UsageError
+from psfleet.errors import ReplacedError, UsageError
 from psfleet.job.update import Update
 from psfleet.report.hold import HoldRecord
 from worker_service.chief.holding import Holding
@@ -121,6 +121,32 @@ def test_a_store_that_has_made_a_change_and_does_not_say_so_is_asked_again(
     assert checkpoint.generation == (2 if repeated is FIRST else 4)
     for found in committed_checkpoints(root):
         verify(found)
+
+
+def test_a_generation_that_a_recovery_has_ended_is_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the end of the step and the lock, which the recovery had."""
+    made = setter(tmp_path, save(tmp_path / "checkpoints", 40))
+    monkeypatch.setattr(made._operations, "training", lambda states: [shard_state(40, generation=2)])
+    assert made._replace(1, FIRST, ZEROS, lambda: True) is None
+    assert [found.generation for found in committed_checkpoints(tmp_path / "checkpoints")] == [1]
+
+
+def test_a_chief_that_was_replaced_changes_nothing(tmp_path: Path) -> None:
+    made, state = setter(tmp_path, save(tmp_path / "checkpoints", 40)), shard_state(40)
+    state.workers.add(index=0, incarnation=made._context.incarnation + 1, address="new:2222")
+    made._context = replace(made._context, fleet=sample_context(tmp_path, [Ps(state)]).fleet)
+    with pytest.raises(ReplacedError):
+        made.set(FIRST, ZEROS, lambda: True)
+    assert [found.generation for found in committed_checkpoints(tmp_path / "checkpoints")] == [1]
+
+
+def test_numbers_that_are_not_finite_change_nothing(tmp_path: Path) -> None:
+    """Also those of a program that checks nothing itself."""
+    made = setter(tmp_path, save(tmp_path / "checkpoints", 40))
+    name = next(name for name, value in ZEROS.items() if value.dtype == np.float32)
+    with pytest.raises(UsageError, match=f"tensor '{name}' has NaN or infinity"):
+        made.set(FIRST, {name: np.full_like(ZEROS[name], np.nan)}, lambda: True)
+    assert [found.generation for found in committed_checkpoints(tmp_path / "checkpoints")] == [1]
 
 
 def test_nothing_changes_in_a_store_that_another_fleet_may_have(bucket: StoreFolder, tmp_path: Path) -> None:
