@@ -206,6 +206,23 @@ def test_a_relay_ends_if_its_handle_takes_nothing_of_an_answer(chief: Chief, mon
         os.close(each)
 
 
+def test_nothing_follows_a_frame_that_a_handle_took_only_a_part_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is frozen for too long in the middle of an answer, and then reads on."""
+    monkeypatch.setattr(relay_module, "SILENT_SECS", 0.2)
+    stdout, target = os.pipe()
+    unused: Any = None
+    frozen, frame = relay_module.Relay(unused, unused, target), Frame(Kind.MESSAGE, bytes(1 << 20))
+    with pytest.raises(LostPeerError, match=r"the handle has taken nothing for 0.2 s"):
+        frozen._send(frame)
+    part = os.read(stdout, 1 << 20)
+    assert frame.packed().startswith(part)
+    with pytest.raises(LostPeerError, match="only a part of a frame"):
+        frozen._send(Frame(Kind.ALIVE))
+    os.close(target)
+    assert os.read(stdout, 1) == b""
+    os.close(stdout)
+
+
 def test_a_call_that_waits_says_that_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(relay_client, "ALIVE_SECS", -1.0)
     command = Scripted(b"", SAVED, OK)
