@@ -230,11 +230,11 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, batches: Batc
         if error is not None:
             # The chief has informed the ps.
             error.is_reported = True
-            publish_failure(chief, job, components, error, [], num_informed=0)
+            publish_failure(chief, context, components, error, [], num_informed=0)
             raise error
         report = chief.report(None)
         components.storage.insist("the report", lambda: html.publish(report, context.out))
-        stored_report.save(context.out, job, components.storage)
+        stored_report.save(context.out, job, components.storage, context.require_lease)
         components.callbacks.end(report)
         return outcome.exit_code
     except PsfleetError as error:
@@ -243,7 +243,7 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, batches: Batc
             check_chief(states, context.incarnation)
             # Before the report: ps 0 refuses a chief that was replaced, however long it was frozen since the check.
             num_informed = report_failure(context.fleet, error, 0, process.stop)
-            publish_failure(chief, job, components, error, states, num_informed)
+            publish_failure(chief, context, components, error, states, num_informed)
         raise
     finally:
         components.recorder.close()

@@ -1,4 +1,4 @@
-"""What a run needs in a store beyond what it needs in a run folder, which can be locked and has renames."""
+"""Rules for runs with checkpoints in a store, which has no locks and no renames: jobs, generations, late commits."""
 
 from __future__ import annotations
 

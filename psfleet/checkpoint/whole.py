@@ -51,9 +51,10 @@ def write_whole(
     """
     folder = checkpoint_folder(root, step, generation)
     building = folder if isinstance(folder, StoreFolder) else folder.with_name(f".{folder.name}.tmp")
-    if isinstance(building, Path) and building.exists():
-        # Of a chief that was killed while it wrote.
-        shutil.rmtree(building)
+    if isinstance(root, Path):
+        # Of chiefs that were killed while they wrote; only one chief at a time writes whole checkpoints.
+        for left in root.glob(".*-g*.tmp"):
+            shutil.rmtree(left)
     vectors = {kind: getattr(layout, kind).pack(values).reshape(layout.num_ps, -1) for kind in KINDS}
     parts = []
     for shard in range(layout.num_ps):

@@ -18,6 +18,7 @@ from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
 from psfleet.control.credentials import channel
 from psfleet.errors import BadJobError, LostPeerError, PsfleetError
+from psfleet.service import channel_options
 
 if TYPE_CHECKING:
     # Not loaded without TLS.
@@ -123,7 +124,7 @@ class _Registration:
         self.has_ended = False
         self._has_lost = has_lost
         self._registered: Future[None] = Future()
-        self._channel = channel(task.address.control, task.role, identity)
+        self._channel = channel(task.address.control, task.role, identity, channel_options.ATTENDANCE)
         self._call: Any = control_pb2_grpc.FleetControlStub(self._channel).Attend(request)
         threading.Thread(target=self._follow, name=f"attend-{task.name}", daemon=True).start()
 

@@ -1,4 +1,4 @@
-"""Frames: how the messages of a call travel through the stdin and stdout of a command in a container.
+"""Frames, which carry the messages of a call over the stdin and stdout of a command in a container.
 
 A frame is a mark (two bytes), a kind (one byte), the length of its content (four bytes, big endian), and the content.
 """

@@ -46,6 +46,7 @@ class Relay:
         self._source, self._target = source, target
         self._waiting: queue.Queue[bytes | None] = queue.Queue(MAX_WAITING)
         self._sending = threading.Lock()
+        self._is_cut = False
         self._is_over = threading.Event()
         self._call: Any = None
 
@@ -112,12 +113,17 @@ class Relay:
 
     def _send(self, frame: Frame) -> None:
         with self._sending:
+            if self._is_cut:
+                raise LostPeerError("the handle has got only a part of a frame")
+            # Until all of it is written: what another thread sent after a part would be taken for the rest.
+            self._is_cut = True
             left = memoryview(frame.packed())
             while left:
                 # As much as a pipe that can be written to takes at once: a handle that is gone or frozen reads nothing.
                 if not select.select([], [self._target], [], SILENT_SECS)[1]:
                     raise LostPeerError(f"the handle has taken nothing for {SILENT_SECS:g} s")
                 left = left[os.write(self._target, left[: select.PIPE_BUF]) :]
+            self._is_cut = False
 
 
 def main(port: str, tls: str | None = None) -> int:

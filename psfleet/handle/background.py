@@ -1,4 +1,4 @@
-"""The launcher of a run that `psfleet.start` starts: a process of its own, which survives that which started it.
+"""The launcher process of a run that `psfleet.start` starts; it outlives the process that started it.
 
 It reads the request from stdin, and writes one line to stdout once it has claimed the run folder or has failed to.
 After that nobody reads its output, which goes to `logs/launcher.log`.

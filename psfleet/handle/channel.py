@@ -1,4 +1,4 @@
-"""How a handle reaches its run: the interface, and what the channels of all platforms have in common."""
+"""Interface of the channel from a handle to its run, and what the channels of all platforms share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The handle: how far a run is, and what it is asked to do."""
+"""The handle on a run: its state, and calls to its chief."""
 
 from __future__ import annotations
 

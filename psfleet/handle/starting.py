@@ -1,4 +1,4 @@
-"""Starts a run, in a process of its own or in containers, and finds a run again."""
+"""Starts runs, as processes or in containers, and attaches to runs."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Weights:
     def set(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Replaces tensors between two steps, on all ps or on none; the others and the optimizer's state stay.
 
-        Training pauses at a step, and goes on from a checkpoint of that step that has the new tensors: neither a
+        Training pauses at a step, and resumes from a checkpoint of that step that has the new tensors: neither a
         rollback nor a resume undoes the change. It takes seconds, because a new generation of the fleet starts.
 
         Args:

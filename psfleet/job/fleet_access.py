@@ -1,4 +1,4 @@
-"""What the processes and clients of a standing fleet know of it: its identity, its addresses and its timeouts."""
+"""Access to a standing fleet, for its processes and clients: its identity, addresses and timeouts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows from the metrics of the evaluations that a job watches, and checks of their names."""
+"""The metrics of the evaluations that a job watches: their effect on the run, and checks of their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an optimizer keeps beside the parameters; a ps and the workers exchange it in averaging mode."""
+"""Slots and scalars of an optimizer, which a ps and the workers exchange in averaging mode."""
 
 from __future__ import annotations
 

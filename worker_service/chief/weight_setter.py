@@ -61,7 +61,8 @@ class WeightSetter:
 
         Raises:
             UsageError: A number is not finite, or the run has made its last step; nothing has changed.
-            StoreError: Whether the change is made is not known; the same call finds out.
+            StoreError: Whether the change is made is not known, and the same call finds out; or another fleet may have
+                the store.
         """
         check_finite(tensors, specs_of(self._context.layout))
         while True:
@@ -105,6 +106,7 @@ class WeightSetter:
             if not training or training[0].generation != generation:
                 return None
             check_chief(states, self._context.incarnation)
+            self._context.require_lease()
             self._require_newest(base)
             # An earlier call was told that this is not known: its change comes first, and this call's parts must not
             # get into its folder.

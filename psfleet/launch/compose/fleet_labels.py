@@ -1,4 +1,4 @@
-"""What the containers of a standing fleet say of it: its file, and what its processes and clients know of it."""
+"""Labels of the containers of a standing fleet: its file, and the access of its processes and clients."""
 
 from __future__ import annotations
 

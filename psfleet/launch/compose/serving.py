@@ -1,4 +1,4 @@
-"""Whether the containers of a standing fleet serve, asked of each by its own health check."""
+"""Checks whether the containers of a standing fleet serve, by the health check of each."""
 
 from __future__ import annotations
 

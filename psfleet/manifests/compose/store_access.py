@@ -1,4 +1,4 @@
-"""How the containers of a compose fleet reach the object store of its checkpoints."""
+"""Access of the containers of a compose fleet to the object store of its checkpoints."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class Fleet:
     def reset(self, name: str) -> None:
         """Drops what is in a container on all tasks: variables, queues, tables; nothing else, and no session ends.
 
-        A call that waits at one of its queues goes on waiting until its timeout.
+        A call that waits at one of its queues still waits until its timeout.
 
         Raises:
             UsageError: The name is none of a container.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.checkpoint_samples import save
-from support.chief_samples import sample_context, sample_job, sample_storage, shard_state, with_parts
+from support.chief_samples import sample_context, sample_job, sample_storage, shard_state, stored_job, with_parts
 from support.s3_server import BROKEN, S3Server
 
 from psfleet.checkpoint.object_store import StoreFolder
@@ -35,7 +35,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def job_of(bucket: StoreFolder) -> Job:
-    return sample_job(checkpoint={"store": f"{bucket}/run"}, deadlines={"stall_secs": 1})
+    return stored_job(bucket, deadlines={"stall_secs": 1})
 
 
 def lease_of(out: Path, bucket: StoreFolder, stop: Stop | None = None) -> object:
