@@ -14,7 +14,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from psfleet import errors
 from psfleet.cli import log_lines
 from psfleet.cli.arguments import (
     Context,
@@ -32,7 +31,7 @@ from psfleet.cli.arguments import (
 )
 from psfleet.cli.output import progress_console
 from psfleet.cli.status_table import table_of
-from psfleet.errors import UsageError
+from psfleet.errors import SIGNAL_BASE, UsageError
 from psfleet.job.job import load_job, name_of
 from psfleet.launch.local.logs import local_logs
 from psfleet.launch.local.status import local_statuses, not_running
@@ -49,10 +48,11 @@ from psfleet.launch.up import remove as remove_fleet
 from psfleet.launch.up import scale as scale_fleet
 from psfleet.launch.up import start
 from psfleet.launch.watcher import FleetWatcher
-from psfleet.report.progress import progress, summary
+from psfleet.report.progress import progress
+from psfleet.report.summary import summary
 from psfleet.run_folder import check_owner, claimed, default_folder
 
-INTERRUPTED = errors.SIGNAL_BASE + signal.SIGINT
+INTERRUPTED = SIGNAL_BASE + signal.SIGINT
 """Exit code after Ctrl-C."""
 WATCH_SECS = 2.0
 """Interval of the tables of `status --watch`."""
