@@ -6,6 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from psfleet.checkpoint.location import Folder
 from psfleet.checkpoint.manifest import read_manifest
 from psfleet.checkpoint.tensors import read_tensors
 from psfleet.errors import NoCheckpointError
@@ -19,8 +20,8 @@ LABEL_CHARS = 16
 """Width of the summary's first column, unless a metric or weight has a longer name."""
 
 
-def summary(console: Console, report: Report, out: Path) -> None:
-    """Prints how a run ended and where its results are."""
+def summary(console: Console, report: Report, out: Folder) -> None:
+    """Prints how a run ended and where its results are: in a run folder, or in a store."""
     counts, best = report.gradients, report.best
     since = f" since step {counts.since_step}" if counts.since_step else ""
     rows = {
@@ -37,7 +38,7 @@ def summary(console: Console, report: Report, out: Path) -> None:
         "restarts": str(report.restarts) if report.restarts else None,
         "checkpoint": relative(report.checkpoint.path) if report.checkpoint else None,
         "best": f"{best.metric} {best.value:.4g}, {relative(best.path)}" if best else None,
-        "report": str(out / "report.html"),
+        "report": str(out / ("report.html" if isinstance(out, Path) else Report.FILE_NAME)),
     }
     shown = {f"{name}:": value for name, value in rows.items() if value is not None}
     width = max(LABEL_CHARS, *map(len, shown))
