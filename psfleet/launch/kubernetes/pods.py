@@ -49,6 +49,18 @@ class Pod:
         return self._ended is not None or self.content.status.phase in ("Succeeded", "Failed")
 
     @property
+    def kept_by(self) -> str:
+        """The name of a container that the cluster added and that runs on after the process has ended; empty: none.
+
+        Until it ends, the pod has not, and its Job neither completes nor replaces it. A sidecar, which is an init
+        container, is ended by the kubelet.
+        """
+        if self._ended is None or self.content.status.phase != "Running":
+            return ""
+        others = (each for each in self.content.status.container_statuses or () if each.name != self.component)
+        return next((str(each.name) for each in others if each.state.running is not None), "")
+
+    @property
     def has_failed(self) -> bool:
         """Whether its process has ended, and not well."""
         return self.exit_code not in (None, DONE) or self.content.status.phase == "Failed"
