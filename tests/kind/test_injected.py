@@ -99,7 +99,7 @@ def test_a_fleet_in_a_queue_waits_with_a_message_and_trains_once_it_is_admitted(
         "Pod": {"op": "add", "path": "/spec/schedulingGates", "value": [{"name": GATE}]},
     }
     said = {"Job": "suspended", "Pod": "SchedulingGated"}[held]
-    with admission(space, {held: [patches[held]]}):
+    with admission(space, {held: [patches[held]]}, of_jobs=held == "Pod"):
         _, up = started(space, "queued", kubernetes={"job_labels": QUEUE}, deadlines={"start_secs": PATIENCE_SECS})
         wait_until(lambda: space.printed(up), COMMAND_SECS, said, done=lambda text: said in text, poll_secs=1)
         with pytest.raises(subprocess.TimeoutExpired):

@@ -7,7 +7,7 @@ import ipaddress
 import json
 import ssl
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,15 +26,18 @@ Patch = Sequence[Mapping[str, Any]]
 
 RESOURCES = {"Pod": ("", "v1", "pods"), "Job": ("batch", "v1", "jobs")}
 """API group, version and resource by kind."""
+JOB_NAME = "batch.kubernetes.io/job-name"
+"""Label of the pods of a Job."""
 ANSWER_SECS = 10
 
 
 @contextmanager
-def admission(space: Space, patches: Mapping[str, Patch]) -> Iterator[None]:
+def admission(space: Space, patches: Mapping[str, Patch], of_jobs: bool = False) -> Iterator[None]:
     """Applies patches to objects of fleets in a namespace as they are created, while the block runs.
 
     Args:
         patches: By kind.
+        of_jobs: Whether to change only pods that a Job makes.
     """
     host = host_address()
     certificate, key = _certificate(host, space.folder)
@@ -46,7 +49,7 @@ def admission(space: Space, patches: Mapping[str, Patch]) -> Iterator[None]:
     thread.start()
     try:
         url = f"https://{host}:{server.server_port}/"
-        space.apply("admission", json.dumps(_configuration(space, url, certificate.read_bytes(), list(patches))))
+        space.apply("admission", json.dumps(_configuration(space, url, certificate.read_bytes(), patches, of_jobs)))
         yield
     finally:
         space.kubectl("delete", "mutatingwebhookconfiguration", space.name, "--ignore-not-found")
@@ -55,7 +58,8 @@ def admission(space: Space, patches: Mapping[str, Patch]) -> Iterator[None]:
         thread.join(ANSWER_SECS)
 
 
-def _configuration(space: Space, url: str, authority: bytes, kinds: Sequence[str]) -> Object:
+def _configuration(space: Space, url: str, authority: bytes, kinds: Iterable[str], of_jobs: bool) -> Object:
+    made_by_job = [{"key": JOB_NAME, "operator": "Exists"}] if of_jobs else []
     rules = [
         {"apiGroups": [group], "apiVersions": [version], "operations": ["CREATE"], "resources": [resource]}
         for group, version, resource in (RESOURCES[kind] for kind in kinds)
@@ -65,7 +69,10 @@ def _configuration(space: Space, url: str, authority: bytes, kinds: Sequence[str
         "clientConfig": {"url": url, "caBundle": base64.b64encode(authority).decode()},
         "rules": rules,
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": space.name}},
-        "objectSelector": {"matchLabels": {"app.kubernetes.io/part-of": "psfleet"}},
+        "objectSelector": {
+            "matchLabels": {"app.kubernetes.io/part-of": "psfleet"},
+            "matchExpressions": made_by_job,
+        },
         "failurePolicy": "Fail",
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],

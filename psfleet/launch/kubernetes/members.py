@@ -117,7 +117,7 @@ def _problem(job: Any, pod: Pod, reasons: Mapping[str, str]) -> str:
     if pod.kept_by and pod.exit_code not in FINAL_CODES:
         return f"container {pod.kept_by}, which the cluster has added, still runs: the Job cannot replace the pod"
     if not pod.is_over:
-        return pod.problem() or reasons.get(pod.uid, "")
+        return reasons.get(pod.uid, "") or pod.problem()
     return reasons.get(job.metadata.uid, "") if pod.has_failed and pod.index not in failed_indexes(job) else ""
 
 

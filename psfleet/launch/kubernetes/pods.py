@@ -22,6 +22,8 @@ NEEDS_USER = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageN
 """Reasons of a container that waits until a user acts."""
 GATED = "SchedulingGated"
 """Reason of a pod that a queue holds back."""
+UNBOUND = "unbound immediate PersistentVolumeClaims"
+"""In the message of a pod that no node takes for that reason."""
 OUT_OF_MEMORY = "OOMKilled"
 
 
@@ -81,6 +83,11 @@ class Pod:
         """Whether its container is not there yet, and its own state does not say why."""
         is_pending = self.content.status.phase == "Pending" and self.content.metadata.deletion_timestamp is None
         return is_pending and self._running is None and not self.problem()
+
+    @property
+    def awaits_volume(self) -> bool:
+        """Whether no node takes it because a claim is not bound; the claim's events say why."""
+        return UNBOUND in self.problem()
 
     @property
     def is_held(self) -> bool:
