@@ -170,9 +170,10 @@ def _failures(seen: Fleet) -> list[dict[str, Any]]:
 
 
 def _assert_readable(seen: Fleet, report: Report) -> None:
-    """`psfleet weights` and `Report.read` of the store's URL give the run's weights and report on another machine."""
+    """The store's URL is enough for `psfleet weights` and `report`, and for `Report.read`, on another machine."""
     stored = Report.read(STORE)
     assert (stored.status, stored.final_step, stored.name) == ("done", STEPS, report.name)
+    assert f"steps:           {STEPS} of {STEPS}" in seen.run("report", STORE)
     out = seen.folder / "weights.safetensors"
     seen.run("weights", STORE, "--out", str(out))
     assert set(safetensors.numpy.load_file(out)) == {"w1", "b1", "w2", "b2"}
