@@ -20,8 +20,8 @@ ENDPOINTS = {
     "az": ("AZURE_STORAGE_CONNECTION_STRING",),
 }
 """By scheme of a store's URL, the variables with the URL of the service, of which the first that is set counts."""
-PUBLIC = {"s3": "https://s3.amazonaws.com", "gs": "https://storage.googleapis.com", "az": "https://core.windows.net"}
-"""The service where no variable names one."""
+PUBLIC = {"s3": "https://amazonaws.com", "gs": "https://googleapis.com", "az": "https://core.windows.net"}
+"""The service where no variable names one: the domain of its hosts, which differ by region or account."""
 URL = re.compile(r"https?://[^\s;]+", re.IGNORECASE)
 LOOPBACK = re.compile(r"(.+\.)?localhost|127(\.\d+){3}|::1|0\.0\.0\.0", re.IGNORECASE)
 IN_A_CONTAINER = "which in a container is the container itself"
