@@ -44,7 +44,8 @@ from psfleet.launch.up import remove as remove_fleet
 from psfleet.launch.up import scale as scale_fleet
 from psfleet.launch.up import start
 from psfleet.launch.watcher import FleetWatcher
-from psfleet.report.progress import progress, summary
+from psfleet.report.progress import progress
+from psfleet.report.summary import summary
 from psfleet.run_folder import check_owner, claimed, default_folder
 
 INTERRUPTED = SIGNAL_BASE + signal.SIGINT

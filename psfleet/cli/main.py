@@ -28,7 +28,8 @@ from psfleet.job.job import load_job
 from psfleet.job.store_url import require_package
 from psfleet.launch.standing.placing import on_fleet
 from psfleet.processes.validation import check_program
-from psfleet.report.progress import progress, summary
+from psfleet.report.progress import progress
+from psfleet.report.summary import summary
 from psfleet.run_folder import default_folder
 from psfleet.service.logs import log_plain
 from psfleet.service.settings import prepare_tensorflow

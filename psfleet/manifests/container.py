@@ -16,6 +16,8 @@ RECORDS = "/out/.ended"
 The volume of a container without the run's folder keeps its record."""
 TLS = "/tls"
 """ca.crt, tls.crt and tls.key of the container's role; read only."""
+STORE = "/store"
+"""Files that the environment names for the client of an object store (docker compose); read only."""
 JOB = "/etc/psfleet/job.json"
 """The resolved job, where the environment does not hold it."""
 

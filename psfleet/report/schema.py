@@ -14,6 +14,7 @@ from typing import ClassVar
 from pydantic import Field, PrivateAttr, ValidationError
 
 from psfleet.checkpoint.location import parse
+from psfleet.checkpoint.store_client import StoreError
 from psfleet.errors import UsageError
 from psfleet.report.json_lines import JsonLines, StepLines, mismatch
 from psfleet.report.measurements import Gradients, Placement, StepSecs
@@ -196,6 +197,7 @@ class Report(Record):
 
         Raises:
             UsageError: It is missing or cannot be read.
+            StoreError: The store does not answer.
             BadJobError: It is not a report of this version.
         """
         place = parse(str(folder))
@@ -204,6 +206,8 @@ class Report(Record):
             report = cls.model_validate_json(path.read_bytes())
             return report.located(place) if isinstance(place, Path) else report
         except OSError as error:
+            if isinstance(error, StoreError) and not error.is_denied:
+                raise
             raise UsageError(f"report {path}: {error.strerror or error}") from error
         except ValidationError as error:
             raise mismatch(str(path), error) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -178,6 +178,12 @@ def logs_text(environ: Mapping[str, str] | None = None) -> bool:
 def num_threads(environ: Mapping[str, str] | None = None) -> int:
     """Threads of TensorFlow where the job leaves the number open; 0: not set."""
     return values.integer(THREADS, (os.environ if environ is None else environ).get(THREADS) or "0")
+
+
+def variables(names: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Those of these variables that have a value, in the order of `names`."""
+    env = os.environ if environ is None else environ
+    return {name: env[name] for name in names if env.get(name)}
 
 
 def for_child(variables: Mapping[str, str]) -> dict[str, str]:

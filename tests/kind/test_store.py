@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Iterator
 
 import pytest
-from support.images import docker
+from support.kind_cluster import host_address
 from support.kind_fleet import COMMAND_SECS, START_SECS, Object, Space
 from support.s3_server import S3Server, environment, s3_server, use
 
@@ -19,7 +18,6 @@ from psfleet.polling import wait_until
 from psfleet.report.schema import Report
 
 STEPS = 60
-NETWORK = "kind"
 STORE = "s3://fleet/run"
 SECRETS = {"AWS_ACCESS_KEY_ID": "access-key", "AWS_SECRET_ACCESS_KEY": "secret-key"}
 
@@ -27,9 +25,7 @@ SECRETS = {"AWS_ACCESS_KEY_ID": "access-key", "AWS_SECRET_ACCESS_KEY": "secret-k
 @pytest.fixture
 def s3(kubeconfig: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     """A server outside of the cluster: at the machine's address on the nodes' network."""
-    (network,) = json.loads(docker("network", "inspect", NETWORK).stdout)
-    gateways = [each["Gateway"] for each in network["IPAM"]["Config"] if "Gateway" in each]
-    with s3_server(next(address for address in gateways if ":" not in address)) as server:
+    with s3_server(host_address()) as server:
         use(server, monkeypatch)
         server.make_bucket("fleet")
         yield server

@@ -33,6 +33,7 @@ from psfleet.launch.compose.containers import (
 from psfleet.launch.compose.engine import translate_errors
 from psfleet.launch.compose.exec import ContainerCommand, running
 from psfleet.launch.compose.fleet_labels import ensure_certificates
+from psfleet.launch.compose.store_environment import require_usable
 from psfleet.launch.compose.volume_reader import remove_readers, volume_reader
 from psfleet.launch.log_reader import lines_of
 from psfleet.launch.platform import Member, Request
@@ -80,6 +81,7 @@ class Compose:
             require_no_way_out(job, request.fleet)
         if job.container.program == "mount":
             require_readable(request.job_file.resolve().parent)
+        require_usable(job)
         require_run(job.name, self._containers(job.name))
 
     @translate_errors()

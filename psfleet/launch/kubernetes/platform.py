@@ -231,7 +231,7 @@ class Kubernetes:
             if found is None:
                 return "deleted"
             pod = Pod(found)
-            return pod.problem() or self._reasons.of([], [pod]).get(pod.uid) or pod.state()
+            return self._reasons.of([], [pod]).get(pod.uid) or pod.problem() or pod.state()
 
         try:
             what = f"pod {name}, which copies the results"

@@ -14,8 +14,8 @@ from psfleet.manifests import container
 from psfleet.manifests.certificates_folder import certificates_folder
 from psfleet.manifests.compose import monitoring, store_access
 from psfleet.manifests.compose.limits import limited
-from psfleet.manifests.compose.monitoring import bind
 from psfleet.manifests.compose.on_fleet import moved
+from psfleet.manifests.compose.values import bind, plain
 from psfleet.manifests.yaml_text import comment, dump, job_text
 from psfleet.service import settings
 
@@ -137,16 +137,16 @@ def _member(job: Job, ps: list[Address], role: str, image: str, limits: Limits, 
     """The settings that ps, workers and chief have in common; `own` are environment variables of this service."""
     own_job = {settings.JOB: plain(job_text(job)), settings.RECORDS: container.RECORDS}
     restarts = job.fleet.max_restarts
-    credentials = store_access.credentials(job, role)
-    outside: Service = {OUTSIDE: {}} if credentials or job.fleet.ps_addresses is not None else {}
+    store = store_access.variables(job, role)
+    outside: Service = {OUTSIDE: {}} if store or job.fleet.ps_addresses is not None else {}
     return {
         "image": image,
         "labels": {ROLE: role},
-        "environment": {**own_job, **container.environment(job, job.name, ps), **own, **credentials},
+        "environment": {**own_job, **container.environment(job, job.name, ps), **own, **store},
         "restart": f"on-failure:{restarts}" if restarts else "no",
         "stop_grace_period": f"{job.deadlines.stop_secs:g}s",
         "networks": {FLEET: {"aliases": [monitoring.ALIAS]}, **outside},
-        "volumes": [*_results(job, role), *_certificates(job, role)],
+        "volumes": [*_results(job, role), *_certificates(job, role), *store_access.mounts(job, role)],
         "healthcheck": health_check(job.deadlines.start_secs),
         **container_hardening(),
         **limited(limits),
@@ -237,8 +237,3 @@ class _Paths:
             return plain(str(path))
         relative = os.path.relpath(path, self._folder.resolve())
         return plain(relative if relative.startswith(".") else f"./{relative}")
-
-
-def plain(text: str) -> str:
-    """Escapes `$`, with which compose begins a variable."""
-    return text.replace("$", "$$")

@@ -17,9 +17,9 @@ from psfleet.manifests.compose.render import (
     closed_network,
     container_hardening,
     health_check,
-    plain,
     project,
 )
+from psfleet.manifests.compose.values import plain
 from psfleet.manifests.container import TLS
 from psfleet.manifests.yaml_text import dump
 from psfleet.service import settings
