@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from psfleet.errors import BadJobError, NoCheckpointError, ProgramError, Psfleet
 from psfleet.handle.container_channel import ContainerChannel
 from psfleet.handle.local_channel import LocalChannel
 from psfleet.handle.run import Run
+from psfleet.job import function_program
 from psfleet.job.job import Job, load_job, name_of, parse_job
 from psfleet.launch.platform import KUBERNETES, Platform, Request, chief_of, platform
 from psfleet.launch.shown import require
@@ -30,6 +32,7 @@ _ERRORS = {kind.exit_code: kind for kind in (UsageError, BadJobError, NoCheckpoi
 def start(
     job: Job | Path | str | Mapping[str, Any],
     *,
+    program: Callable[..., Any] | None = None,
     out: Path | str | None = None,
     fresh: bool = False,
     overrides: Sequence[str] = (),
@@ -45,6 +48,8 @@ def start(
 
     Args:
         job: A job, its content as a mapping, or the path of a job file.
+        program: The function that returns the training program, instead of `job.program`: of a module, or defined in a
+            notebook or script, with all that it uses there. With `on`, it is one of a module.
         out: The run's folder; `runs/<name>` by default. If it has checkpoints, training resumes from the newest.
         fresh: Whether the results of an earlier run are deleted first: in `out`, and on the platform.
         overrides: `key=value` texts that change the job, as `--set` of `psfleet train`.
@@ -64,6 +69,13 @@ def start(
         BadJobError: The job is not valid, or ends before the newest checkpoint in `out`.
         LostPeerError: The platform does not answer.
     """
+    files: Mapping[str, bytes] = {}
+    if program is not None:
+        name, own_folder = function_program.reference(program)
+        if own_folder is None:
+            _require_processes(program, on)
+            files = function_program.contents(program)
+        overrides, program_folder = [*overrides, f"program={name}"], own_folder or program_folder
     loaded, folder = _loaded(job, overrides, program_folder)
     path = Path(out) if out is not None else default_folder(loaded.name, on or LOCAL)
     if on is not None:
@@ -78,6 +90,7 @@ def start(
         "out": str(path.resolve()),
         "fresh": fresh,
         "program_folder": str(folder.resolve()),
+        "program_files": {name: base64.b64encode(content).decode() for name, content in files.items()},
         "paused": paused,
     }
     _launch(request)
@@ -154,6 +167,15 @@ def _start_fleet(place: Platform, request: Request, path: Path, on: str) -> None
     # Only now, because a fresh run deletes the results in it.
     with claimed(path, job, fresh=request.fresh, platform=on, keeps=not request.fresh):
         return
+
+
+def _require_processes(program: Callable[..., Any], on: str | None) -> None:
+    """Refuses a function that is stored by value for a platform whose images may have other versions of packages."""
+    if on is not None:
+        raise UsageError(
+            f"program {getattr(program, '__name__', program)!r} is defined in a script or notebook, which containers "
+            f"on {on} cannot import; expected a function of a module beside the job's other files"
+        )
 
 
 def _require_no_cluster(context: str | None, namespace: str | None) -> None:
