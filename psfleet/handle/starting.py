@@ -71,11 +71,8 @@ def start(
     """
     files: Mapping[str, bytes] = {}
     if program is not None:
-        name, own_folder = function_program.reference(program)
-        if own_folder is None:
-            _require_processes(program, on)
-            files = function_program.contents(program)
-        overrides, program_folder = [*overrides, f"program={name}"], own_folder or program_folder
+        name, program_folder, files = _function(program, program_folder, on)
+        overrides = [*overrides, f"program={name}"]
     loaded, folder = _loaded(job, overrides, program_folder)
     path = Path(out) if out is not None else default_folder(loaded.name, on or LOCAL)
     if on is not None:
@@ -84,16 +81,7 @@ def start(
         _start_fleet(place, Request(loaded, folder / "job.yaml", fresh, paused), path, on)
         return Run(ContainerChannel(place, on, loaded.name, path.resolve()))
     _require_no_cluster(context, namespace)
-    settings.require_tensorflow()
-    request = {
-        "job": loaded.model_dump(mode="json"),
-        "out": str(path.resolve()),
-        "fresh": fresh,
-        "program_folder": str(folder.resolve()),
-        "program_files": {name: base64.b64encode(content).decode() for name, content in files.items()},
-        "paused": paused,
-    }
-    _launch(request)
+    _start_processes(loaded, folder, path, {"fresh": fresh, "paused": paused}, files)
     return Run(LocalChannel(path.resolve()))
 
 
@@ -140,6 +128,25 @@ def attach(
     return Run(ContainerChannel(place, on, name, folder))
 
 
+def _function(
+    program: Callable[..., Any], program_folder: Path | str | None, on: str | None
+) -> tuple[str, Path | str | None, Mapping[str, bytes]]:
+    """How a run imports a function: the job's `program`, the folder to search first, and the files to store.
+
+    Raises:
+        UsageError: It has to be stored by value, and the images of a platform may have other versions of packages.
+    """
+    name, own_folder = function_program.reference(program)
+    if own_folder is not None:
+        return name, own_folder, {}
+    if on is not None:
+        raise UsageError(
+            f"program {getattr(program, '__name__', program)!r} is defined in a script or notebook, which containers "
+            f"on {on} cannot import; expected a function of a module beside the job's other files"
+        )
+    return name, program_folder, function_program.contents(program)
+
+
 def _loaded(
     job: Job | Path | str | Mapping[str, Any], overrides: Sequence[str], program_folder: Path | str | None
 ) -> tuple[Job, Path]:
@@ -169,13 +176,19 @@ def _start_fleet(place: Platform, request: Request, path: Path, on: str) -> None
         return
 
 
-def _require_processes(program: Callable[..., Any], on: str | None) -> None:
-    """Refuses a function that is stored by value for a platform whose images may have other versions of packages."""
-    if on is not None:
-        raise UsageError(
-            f"program {getattr(program, '__name__', program)!r} is defined in a script or notebook, which containers "
-            f"on {on} cannot import; expected a function of a module beside the job's other files"
-        )
+def _start_processes(
+    job: Job, folder: Path, path: Path, options: Mapping[str, bool], program_files: Mapping[str, bytes]
+) -> None:
+    """Starts a run of local processes in a launcher of its own."""
+    settings.require_tensorflow()
+    request = {
+        "job": job.model_dump(mode="json"),
+        "out": str(path.resolve()),
+        "program_folder": str(folder.resolve()),
+        "program_files": {name: base64.b64encode(content).decode() for name, content in program_files.items()},
+        **options,
+    }
+    _launch(request)
 
 
 def _require_no_cluster(context: str | None, namespace: str | None) -> None:
