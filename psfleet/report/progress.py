@@ -16,7 +16,7 @@ from psfleet.checkpoint.manifest import read_manifest
 from psfleet.checkpoint.tensors import read_tensors
 from psfleet.errors import NoCheckpointError
 from psfleet.job.job import Job
-from psfleet.report.formats import counted
+from psfleet.plurals import counted
 from psfleet.report.schema import Report
 from psfleet.service.logs import is_event
 
