@@ -54,10 +54,8 @@ def check(job: Job, folder: Path) -> str:
     with translate_errors():
         metrics = Evaluator(front, layout, job.device).evaluate(values)
     require_metrics(job, metrics)
-    number, tensors = (
-        sum(spec.size for spec in layout.parameters.specs),
-        counted(len(layout.parameters.specs), "tensor"),
-    )
+    number = sum(spec.size for spec in layout.parameters.specs)
+    tensors = counted(len(layout.parameters.specs), "tensor")
     return (
         f"{type(program).__name__} {job.name}: {number:,} parameters in {tensors}, "
         f"{layout.num_ps} x {layout.parameters.shard_size * 4:,} bytes; loss of the first batch {loss:.4g}"
