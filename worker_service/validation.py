@@ -20,6 +20,7 @@ from psfleet.job.job import Job, job_from_json
 from psfleet.job.program import GraphProgram, KerasProgram, load_program
 from psfleet.job.watched_metrics import require_metrics
 from psfleet.layout import Layout
+from psfleet.plurals import counted
 from psfleet.report.verdict import Verdict
 from psfleet.tf.program_data import read_within_deadline, training_data
 from psfleet.tf.server import session_config
@@ -54,8 +55,9 @@ def check(job: Job, folder: Path) -> str:
         metrics = Evaluator(front, layout, job.device).evaluate(values)
     require_metrics(job, metrics)
     number = sum(spec.size for spec in layout.parameters.specs)
+    tensors = counted(len(layout.parameters.specs), "tensor")
     return (
-        f"{type(program).__name__} {job.name}: {number:,} parameters in {len(layout.parameters.specs)} tensors, "
+        f"{type(program).__name__} {job.name}: {number:,} parameters in {tensors}, "
         f"{layout.num_ps} x {layout.parameters.shard_size * 4:,} bytes; loss of the first batch {loss:.4g}"
     )
 

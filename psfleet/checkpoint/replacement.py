@@ -14,19 +14,11 @@ from psfleet.checkpoint.tensors import KINDS, read_shard, read_tensors
 from psfleet.checkpoint.whole import Vectors, write_whole
 from psfleet.layout import Layout, TensorSpec
 
-SET_BY = "weights_set_by"
-"""Key in a manifest's `extra`: the newest call that has replaced the weights, also in the checkpoints after it."""
-
 
 def specs_of(layout: Layout) -> dict[str, TensorSpec]:
     """The tensors of a model that checkpoints hold, by name: trained ones first, in the order of their creation."""
     saved = layout.saved
     return {spec.name: spec for kind in KINDS for spec in getattr(saved, kind).specs}
-
-
-def kept_extra(newest: Checkpoint | None) -> dict[str, Any]:
-    """What each manifest takes over from the newest one before it: a call that is repeated must find itself made."""
-    return {} if newest is None or SET_BY not in newest.extra else {SET_BY: newest.extra[SET_BY]}
 
 
 def write_replaced(

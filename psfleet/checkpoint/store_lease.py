@@ -152,6 +152,12 @@ class StoreLease:
         if not self._has_lapsed():
             self._renewed_at = began
 
+    def keep(self) -> None:
+        """Renews the lease if that is due, and checks it as `require` does; for an owner without a thread for it."""
+        if self._clock() - self._renewed_at >= RENEW_SECS:
+            self.renew()
+        self.require()
+
     def _has_lapsed(self) -> bool:
         return self._clock() - self._renewed_at >= WRITE_SECS
 

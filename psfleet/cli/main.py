@@ -27,6 +27,7 @@ from psfleet.errors import BadJobError, PsfleetError, UsageError
 from psfleet.job.job import load_job
 from psfleet.job.store_url import require_package
 from psfleet.launch.standing.placing import on_fleet
+from psfleet.plurals import counted
 from psfleet.processes.validation import check_program
 from psfleet.report.progress import progress
 from psfleet.report.summary import summary
@@ -143,7 +144,7 @@ def export_weights(
         prepare_tensorflow()
     with without_tensorflows_own() if needs_tensorflow else nullcontext():
         number = export.export(parse(checkpoint_dir), out, best)
-    typer.echo(f"{out}: {number} tensors")
+    typer.echo(f"{out}: {counted(number, 'tensor')}")
 
 
 @app.command()

@@ -30,7 +30,7 @@ class Kind(IntEnum):
     END = 3
     """The caller has sent its last message."""
     STATUS = 4
-    """Last frame of the relay. JSON: `code` of gRPC by name, `details`."""
+    """Last frame of the relay. JSON: `code` of gRPC by name, `details`, and of an error `silent_secs` of the chief."""
     ALIVE = 5
     """Nothing but that the sender is there."""
 

@@ -24,12 +24,12 @@ def spec_of(record: pb.TensorRecord) -> TensorSpec:
 
 
 def sending(
-    caller: pb.RunCall, tensors: Mapping[str, np.ndarray], batches: int = 0, loss: float = 0.0
+    caller: pb.RunCall, tensors: Mapping[str, np.ndarray], batches: int = 0, loss: float = 0.0, changes: int = 0
 ) -> Iterator[pb.TensorMessage]:
     """The messages for tensors of any shape and dtype; see `TensorMessage` in run_control.proto."""
     arrays = {name: _sent(np.asarray(value)) for name, value in tensors.items()}
     records = [record_of(TensorSpec(name, each.shape, each.dtype.name)) for name, each in arrays.items()]
-    yield pb.TensorMessage(caller=caller, tensors=records, batches=batches, loss=loss)
+    yield pb.TensorMessage(caller=caller, tensors=records, batches=batches, loss=loss, changes=changes)
     digest = hashlib.sha256()
     for each in arrays.values():
         view = each.reshape(-1).view(np.uint8).data

@@ -13,6 +13,7 @@ import numpy as np
 
 from psfleet.control import run_control_pb2 as pb
 from psfleet.control.tensor_stream import receiving, sending
+from psfleet.errors import NoAnswerError
 from psfleet.handle.channel import RunChannel
 from psfleet.handle.weights import Weights
 from psfleet.polling import wait_until
@@ -57,7 +58,10 @@ class Run:
         if not self._channel.is_live():
             end = self._channel.end()
             return 0 if end is None else end.step
-        view = self._channel.look()
+        try:
+            view = self._channel.look()
+        except NoAnswerError:
+            view = None
         return view.step if view is not None and view.generation else self._channel.logged_step() or 0
 
     @property
@@ -66,10 +70,14 @@ class Run:
 
         Returns:
             `starting`, `training`, `held at step N`, `recovering` (from the loss of a ps) or `ending` of a run that is
-            live; then the status of its report, `done`, `stopped` or `failed`, or `no report`.
+            live, or `no answer from the chief`, which is frozen or cut off; then the status of its report, `done`,
+            `stopped` or `failed`, or `no report`.
         """
         if self._channel.is_live():
-            view = self._channel.look()
+            try:
+                view = self._channel.look()
+            except NoAnswerError:
+                return "no answer from the chief"
             if view is not None:
                 return str(view.status)
             return "recovering" if self._channel.logged_step() else "starting"

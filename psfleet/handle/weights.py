@@ -8,6 +8,7 @@ from typing import cast
 
 import numpy as np
 
+from psfleet.control import run_control_pb2 as pb
 from psfleet.control.tensor_stream import receiving, sending, spec_of
 from psfleet.errors import UsageError
 from psfleet.handle.channel import RunChannel
@@ -50,21 +51,23 @@ class Weights:
         """Replaces tensors between two steps, on all ps or on none; the others and the optimizer's state stay.
 
         Training pauses at a step, and resumes from a checkpoint of that step that has the new tensors: neither a
-        rollback nor a resume undoes the change. It takes seconds, because a new generation of the fleet starts.
+        rollback nor a resume undoes the change. It takes seconds, because a new generation of the fleet starts. A call
+        whose answer was lost is repeated, and replaces nothing if another call has replaced weights since it began.
 
         Args:
             tensors: Some or all of those of `get`, of the same shapes and types. Integers and floating point numbers of
                 another width are not converted.
 
         Raises:
-            UsageError: There is no tensor, a name, a shape or a type is not that of the model, or a number is not
-                finite; or as `Run.save`. Nothing has changed.
+            UsageError: There is no tensor, a name, a shape or a type is not that of the model, a number is not finite,
+                or another call has replaced weights since this one began; or as `Run.save`. Nothing has changed.
             LostPeerError: The run has ended meanwhile; the message says whether the change was made.
         """
         arrays = {name: np.asarray(value) for name, value in tensors.items()}
+        changes = self._describe().changes
         check_specs(self._specs, {name: _spec(name, each) for name, each in arrays.items()})
         check_finite(arrays, self._specs)
-        self._channel.call("SetWeights", lambda caller: sending(caller, arrays))
+        self._channel.call("SetWeights", lambda caller: sending(caller, arrays, changes=changes))
 
     def get_flat(self) -> np.ndarray:
         """The trained tensors as one vector: float32 `[number of trained weights]`."""
@@ -97,8 +100,11 @@ class Weights:
     @cached_property
     def _described(self) -> list[tuple[TensorSpec, bool]]:
         """All tensors, with whether each is trained; they are the same throughout a run."""
-        records = self._channel.call("DescribeWeights", lambda caller: caller).tensors
-        return [(spec_of(record), record.trained) for record in records]
+        return [(spec_of(record), record.trained) for record in self._describe().tensors]
+
+    def _describe(self) -> pb.TensorMessage:
+        """The tensors, and how often they were replaced up to now."""
+        return cast("pb.TensorMessage", self._channel.call("DescribeWeights", lambda caller: caller))
 
 
 def flat(specs: Sequence[TensorSpec], tensors: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from psfleet.job.job import Job
-from psfleet.report.formats import counted
+from psfleet.plurals import counted
 from psfleet.report.schema import Report
 from psfleet.report.summary import relative
 from psfleet.service.logs import is_event

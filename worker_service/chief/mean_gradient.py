@@ -70,7 +70,8 @@ class MeanGradient:
         addresses = self._workers()
 
         def ask(address: Address) -> Gradient:
-            client = RunClient(address.control, run_control_pb2_grpc.WorkerControlStub, self._context.identity)
+            stub = run_control_pb2_grpc.WorkerControlStub
+            client = RunClient(address.control, stub, self._context.identity, "worker")
             try:
                 return client.call(
                     "OwnGradient",

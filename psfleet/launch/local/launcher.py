@@ -64,17 +64,36 @@ def train(
             standing fleet is down.
         BadJobError: The job is not valid, ends before the newest checkpoint in `out`, or may not use its store.
     """
-    folder = Path(program_folder) if program_folder is not None else _folder_of(job)
-    own_folder = None
+    folder, files = Path(program_folder) if program_folder is not None else _folder_of(job), {}
     if program is not None:
         name, own_folder = function_program.reference(program)
+        folder, files = own_folder or folder, {} if own_folder else function_program.contents(program)
         overrides = [*overrides, f"program={name}"]
-    job = _resolved(job, overrides, fleet)
+    resolved = _resolved(job, overrides, fleet)
+    return train_resolved(resolved, folder, out=out, program_files=files, fresh=fresh, listener=listener, paused=paused)
+
+
+def train_resolved(
+    job: Job,
+    folder: Path,
+    *,
+    out: Path | str | None,
+    program_files: Mapping[str, bytes],
+    fresh: bool,
+    listener: Listener | None,
+    paused: bool,
+) -> Report:
+    """As `train`, of a job that is resolved.
+
+    Args:
+        folder: The program's, which is searched first.
+        program_files: Those of a program that is stored in the run's folder; see `function_program`. Empty: there are
+            none.
+    """
     settings.require_tensorflow()
     require_not_refused(job)
     path = Path(out) if out is not None else default_folder(job.name)
-    can_be_done = not fresh and (program is None or own_folder is not None)
-    done = finished_report(path, job, own_folder or folder) if can_be_done else None
+    done = finished_report(path, job, folder) if not fresh and not program_files else None
     if done is not None:
         with _listening(listener, job) as listens:
             listens(finished_entry(done))
@@ -83,8 +102,8 @@ def train(
         require_steps_left(path, job)
     with claimed(path, job, fresh) as run_folder:
         _prepare(job, run_folder, fresh, paused)
-        if program is not None:
-            folder = own_folder or function_program.store(program, run_folder.program)
+        if program_files:
+            folder = function_program.write(program_files, run_folder.program)
         with _listening(listener, job) as listens:
             return _run(job, run_folder, folder.resolve(), listens)
 

@@ -16,6 +16,7 @@ from psfleet.addresses import Address, local_address
 from psfleet.control.attendance import FleetTask, SecuredClient
 from psfleet.errors import UsageError
 from psfleet.job.fleet_access import FleetAccess
+from psfleet.plurals import counted
 from psfleet.tf.client.clearing import clear
 from psfleet.tf.client.names import resource_container
 from psfleet.tf.client.queue import Queue
@@ -82,10 +83,8 @@ class Fleet:
         """
         task = next((task for task in self._tasks if (task.role, task.index) == (role, index)), None)
         if task is None:
-            raise UsageError(
-                f"fleet {self.name} has no {role} {index}, expected one of {self.num_ps} ps and {self.num_workers} "
-                "workers"
-            )
+            workers = counted(self.num_workers, "worker")
+            raise UsageError(f"fleet {self.name} has no {role} {index}, expected one of {self.num_ps} ps and {workers}")
         return f"/job:{role}/task:{index}"
 
     @contextmanager

@@ -65,7 +65,7 @@ def test_a_call_whose_relay_dies_with_its_chief_is_made_again_in_the_next_contai
     place: Containers, tmp_path: Path
 ) -> None:
     """The platform leaves the restart of a container that was killed to psfleet."""
-    successor = member("chief", created=5.0, started=9.0)
+    successor = member("chief", created=CHIEF.created, started=9.0)
 
     def die() -> None:
         place.before = lambda: None

@@ -136,3 +136,15 @@ def test_errors_of_the_job_are_raised_at_once(tmp_path: Path) -> None:
         psfleet.start(job, out=tmp_path / "out", program_folder=tmp_path)
     with pytest.raises(BadJobError, match="steps"):
         psfleet.start(job | {"train": {"steps": -1}}, out=tmp_path / "out")
+
+
+@pytest.mark.parametrize("on", ["compose", "kubernetes"])
+def test_a_function_that_no_module_has_does_not_travel_to_containers(tmp_path: Path, on: str) -> None:
+    job = sample_job().model_dump(mode="json")
+
+    def build() -> None:
+        """No module has it."""
+
+    with pytest.raises(UsageError, match=f"program 'build' is defined in a script or notebook, .* {on} cannot import"):
+        psfleet.start(job, program=build, out=tmp_path / "out", on=on)
+    assert not list(tmp_path.iterdir())
