@@ -100,7 +100,7 @@ class ComposeFleets:
         require_readable(script.resolve().parent)
         if file.tls:
             renew_certificates(name)
-        return client.run(self._client, self._created(file, access, script.resolve(), arguments))
+        return client.run(self._client, lambda: self._created(file, access, script.resolve(), arguments))
 
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
         """See `StandingPlatform`."""
