@@ -16,6 +16,8 @@ RECORDS = "/out/.ended"
 The volume of a container without the run's folder keeps its record."""
 TLS = "/tls"
 """ca.crt, tls.crt and tls.key of the container's role; read only."""
+FAILURE = "/tmp/psfleet-failure"
+"""In containers that their engine always starts again: see `psfleet.service.lasting_failure`."""
 JOB = "/etc/psfleet/job.json"
 """The resolved job, where the environment does not hold it."""
 

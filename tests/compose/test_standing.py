@@ -89,7 +89,7 @@ def test_a_client_ends_with_its_command(lab: Lab, number: signal.Signals) -> Non
 
 def test_a_ps_that_was_killed_comes_back(lab: Lab) -> None:
     client = lab.waiting()
-    docker("exec", f"{project(lab.name)}-ps-1-1", "sh", "-c", "kill -9 $(cat /proc/1/task/1/children)", check=False)
+    lab.kill("ps-1")
     began = time.monotonic()
     assert client.stdout is not None
     assert client.stdout.readline() == "lost\n"

@@ -96,6 +96,11 @@ class Lab:
         assert client.stdout.readline() == "sum is 9\n", client.communicate(timeout=SECS)
         return client
 
+    def kill(self, service: str) -> None:
+        """Kills the process of a service, which the engine starts again."""
+        container = f"{project(self.name)}-{service}-1"
+        docker("exec", container, "sh", "-c", "kill -9 $(cat /proc/1/task/1/children)", check=False)
+
     def clients(self) -> list[str]:
         """Ids of the containers of clients."""
         label = f"label=com.docker.compose.project={project(self.name)}"

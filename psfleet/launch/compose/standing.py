@@ -33,7 +33,7 @@ from psfleet.launch.compose.fleet_labels import (
     stop_secs,
 )
 from psfleet.launch.compose.platform import NUM_THREADS, Compose
-from psfleet.launch.compose.serving import not_serving
+from psfleet.launch.compose.serving import has_failed, not_serving
 from psfleet.launch.platform import Member
 from psfleet.launch.standing.fleet_folder import one_command
 from psfleet.manifests.certificates_folder import certificates_folder
@@ -168,7 +168,7 @@ class ComposeFleets:
         engine.compose(project(file.name), file_text(file, access), Path.cwd(), *create)
         containers = self._processes(file.name)
         with ThreadPoolExecutor(NUM_THREADS) as pool:
-            for start in [pool.submit(each.start) for each in containers if each.status != "running"]:
+            for start in [pool.submit(_start, each) for each in containers]:
                 start.result()
         what = f"fleet {file.name} to serve"
         try:
@@ -208,3 +208,11 @@ class ComposeFleets:
         wait_until(lambda: not self._containers(name), REMOVE_SECS, f"the containers of fleet {name} to be removed")
         for network in self._client.networks.list(filters={"label": f"{PROJECT}={project(name)}"}):
             network.remove()
+
+
+def _start(each: Container) -> None:
+    """Starts a container, unless its process runs and has not failed for good."""
+    if each.status != "running":
+        each.start()
+    elif has_failed(each):
+        each.restart()

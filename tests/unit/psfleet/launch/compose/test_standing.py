@@ -20,7 +20,7 @@ from psfleet.job.fleet_file import FleetFile
 from psfleet.launch.compose import engine
 from psfleet.launch.compose.containers import index_of
 from psfleet.launch.compose.platform import Compose
-from psfleet.launch.compose.serving import not_serving
+from psfleet.launch.compose.serving import has_failed, not_serving
 from psfleet.launch.compose.standing import ComposeFleets
 from psfleet.launch.platform import Request
 from psfleet.launch.standing.placing import on_fleet
@@ -180,6 +180,21 @@ def test_a_process_serves_once_its_health_check_says_so() -> None:
 
     ps.exec_run = has_ended
     assert not_serving([ps]) == "ps-0 has ended"
+
+
+def test_a_process_that_has_failed_for_good_ends_the_wait_and_is_started_again_by_the_next_command() -> None:
+    ps = standing(State={"Status": "running", "Health": {"Status": "starting"}})
+    ps.reload = lambda: None
+    said = [b"failed with exit code 78: TLS: /tls/tls.crt expired\n"]
+    ps.exec_run = lambda command: SimpleNamespace(exit_code=1, output=said[-1])
+    with pytest.raises(LostPeerError, match=r"ps-0 failed with exit code 78: TLS: /tls/tls\.crt expired$"):
+        not_serving([ps])
+    assert has_failed(ps)
+    said.append(b"no response on port 2223\n")
+    assert not has_failed(ps)
+    said.append(said[0])
+    ps.attrs["State"]["Health"]["Status"] = "healthy"
+    assert not has_failed(ps), "a check takes a third of a second"
 
 
 def test_a_process_that_would_fail_again_ends_the_wait() -> None:
