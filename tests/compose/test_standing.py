@@ -8,6 +8,7 @@ import signal
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -107,18 +108,24 @@ def test_a_ps_that_was_killed_comes_back(lab: Lab) -> None:
     }
 
 
-def test_a_run_trains_on_the_ps_of_the_fleet(lab: Lab, tmp_path: Path) -> None:
-    name = f"test-{uuid.uuid4().hex[:8]}"
-    words = ["up", str(EXAMPLES.parent / "linear" / "job.yaml"), "--set", f"name={name}", "--set", "train.steps=200"]
-    up = [*words, "--out", str(tmp_path / "out"), "--fleet", lab.name]
+def test_runs_at_the_same_time_train_on_the_ps_of_the_fleet(lab: Lab, tmp_path: Path) -> None:
+    """Both have a worker 0 and a worker 1, whom each ps must reach at addresses of their own."""
+    names = [f"test-{uuid.uuid4().hex[:8]}" for _ in range(2)]
+
+    def up(name: str) -> Report:
+        words = ["up", str(EXAMPLES.parent / "linear" / "job.yaml"), "--fleet", lab.name, "--out", str(tmp_path / name)]
+        commanded(*words, *[f"--set={each}" for each in (f"name={name}", "train.steps=200", "fleet.workers=2")])
+        return Report.read(tmp_path / name)
+
     try:
-        commanded(*up)
-        report = Report.read(tmp_path / "out")
-        assert (report.status, report.final_step) == ("done", 200)
+        with ThreadPoolExecutor() as threads:
+            reports = list(threads.map(up, names))
+        assert [(report.status, report.final_step) for report in reports] == [("done", 200)] * 2
         logged = commanded("logs", lab.name, "ps-1", "--json").stdout
-        assert f'"run": "{name}"' in logged, "its ps has trained"
+        assert all(f'"run": "{name}"' in logged for name in names), "its ps has trained"
     finally:
-        commanded("down", name, "--results")
+        for name in names:
+            commanded("down", name, "--results")
     assert {row["restarts"] for row in lab.status().values() if row["index"] == 0} == {0}
 
 
