@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from psfleet.control.credentials import read_identity
 from psfleet.control.run_client import RunClient
 from psfleet.errors import LostPeerError, UsageError
 from psfleet.handle.channel import Call, End, RunChannel
@@ -69,7 +70,8 @@ class LocalChannel(RunChannel):
             raise LostPeerError(f"the run in {self.folder} starts")
         call.bind(found.run)
         call.caller.run = found.run
-        client = RunClient(found.chief)
+        identity = read_identity(Path(found.tls) if found.tls else None, "client")
+        client = RunClient(found.chief, identity=identity)
         try:
             return client.call(call.method, call.made, lambda: self._check(found), call.timeout_secs, call.consume)
         finally:

@@ -18,6 +18,8 @@ TLS = "/tls"
 """ca.crt, tls.crt and tls.key of the container's role; read only."""
 STORE = "/store"
 """Files that the environment names for the client of an object store (docker compose); read only."""
+FAILURE = "/tmp/psfleet-failure"
+"""In containers that their engine always starts again: see `psfleet.service.lasting_failure`."""
 JOB = "/etc/psfleet/job.json"
 """The resolved job, where the environment does not hold it."""
 

@@ -34,6 +34,8 @@ CAUSE = "PSFLEET_CAUSE"
 METRICS_PORT = "PSFLEET_METRICS_PORT"
 TLS = "PSFLEET_TLS"
 RECORDS = "PSFLEET_RECORDS"
+FAILURE = "PSFLEET_FAILURE"
+"""See `failure_file`."""
 ON_SIGTERM = "PSFLEET_ON_SIGTERM"
 HOLD = "PSFLEET_HOLD"
 START = "PSFLEET_START"
@@ -173,6 +175,15 @@ def tf_config(environ: Mapping[str, str] | None = None) -> TfConfig | None:
 def logs_text(environ: Mapping[str, str] | None = None) -> bool:
     """Whether this process logs text for readers; known before other settings are, whose errors are logged."""
     return (os.environ if environ is None else environ).get(LOG) == TEXT
+
+
+def failure_file(environ: Mapping[str, str] | None = None) -> Path | None:
+    """Where this process writes why it has failed for good, and then waits; None: it ends.
+
+    For engines that would start it again for ever. Known before other settings are, which may be why it fails.
+    """
+    text = (os.environ if environ is None else environ).get(FAILURE)
+    return Path(text) if text else None
 
 
 def num_threads(environ: Mapping[str, str] | None = None) -> int:

@@ -18,7 +18,7 @@ from psfleet.launch import watcher
 from psfleet.launch.local.finished import finished_report, require_steps_left
 from psfleet.launch.local.platform import Local
 from psfleet.launch.results import Start, unreported, with_failure
-from psfleet.launch.standing.placing import on_fleet
+from psfleet.launch.standing.placing import certificates_of, on_fleet
 from psfleet.report import html
 from psfleet.report.attempts import earlier_report, with_end
 from psfleet.report.hold import AT_START, HoldRecord
@@ -70,7 +70,10 @@ def train(
         folder, files = own_folder or folder, {} if own_folder else function_program.contents(program)
         overrides = [*overrides, f"program={name}"]
     resolved = _resolved(job, overrides, fleet)
-    return train_resolved(resolved, folder, out=out, program_files=files, fresh=fresh, listener=listener, paused=paused)
+    return train_resolved(
+        resolved, folder, out=out, program_files=files, fresh=fresh, listener=listener, paused=paused,
+        certificates=None if fleet is None else certificates_of(fleet),
+    )  # fmt: skip
 
 
 def train_resolved(
@@ -82,6 +85,7 @@ def train_resolved(
     fresh: bool,
     listener: Listener | None,
     paused: bool,
+    certificates: Path | None = None,
 ) -> Report:
     """As `train`, of a job that is resolved.
 
@@ -89,6 +93,7 @@ def train_resolved(
         folder: The program's, which is searched first.
         program_files: Those of a program that is stored in the run's folder; see `function_program`. Empty: there are
             none.
+        certificates: Of the standing fleet that is trained on, with a folder for each role; None: there is no TLS.
     """
     settings.require_tensorflow()
     require_not_refused(job)
@@ -105,7 +110,7 @@ def train_resolved(
         if program_files:
             folder = function_program.write(program_files, run_folder.program)
         with _listening(listener, job) as listens:
-            return _run(job, run_folder, folder.resolve(), listens)
+            return _run(job, run_folder, folder.resolve(), listens, certificates)
 
 
 def _prepare(job: Job, folder: RunFolder, fresh: bool, paused: bool) -> None:
@@ -141,14 +146,16 @@ def _listening(listener: Listener | None, job: Job) -> Iterator[Listener]:
         yield shown
 
 
-def _run(job: Job, folder: RunFolder, program_folder: Path, listener: Listener) -> Report:
+def _run(
+    job: Job, folder: RunFolder, program_folder: Path, listener: Listener, certificates: Path | None = None
+) -> Report:
     """Runs a fleet to its end; no process outlives the call.
 
     Returns:
         The chief's report; if it wrote none, or failed because of another process, one by the launcher.
     """
     signals: list[int] = []
-    platform = Local(job, folder, program_folder, signals)
+    platform = Local(job, folder, program_folder, signals, certificates)
     start = Start.now(platform.run, folder, job)
     with _signals_into(signals):
         try:

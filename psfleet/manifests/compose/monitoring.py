@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import psfleet
-from psfleet.manifests.compose.values import bind
+from psfleet.manifests.compose.mounts import bind
 
 PROFILE = "monitoring"
 ALIAS = "fleet-metrics"

@@ -10,7 +10,7 @@ from psfleet.errors import BadJobError
 from psfleet.job.job import Job
 from psfleet.job.store_url import scheme_of
 from psfleet.manifests import container
-from psfleet.manifests.compose.values import bind, plain
+from psfleet.manifests.compose.mounts import bind, plain
 from psfleet.service import settings
 
 VARIABLES = {
