@@ -12,9 +12,10 @@ import pytest
 from support.kind_fleet import COMMAND_SECS, RECOVERY_SECS, START_SECS, Space
 from support.visitors import STRANGER, address, opens, pod_manifest
 
-from psfleet.errors import LOST_PEERS
+from psfleet.errors import LOST_PEERS, USAGE
 from psfleet.manifests.kubernetes.names import CLIENT, STANDING, selector
 from psfleet.polling import wait_until
+from psfleet.report.schema import Report
 
 pytestmark = pytest.mark.timeout(START_SECS * 3)
 
@@ -29,6 +30,7 @@ tls: {tls}
 """
 NOTICE_SECS = 15.0
 """Issue 13: until clients get an error after a ps was killed."""
+INTERRUPTED = 130
 PORTS = ("2222", "2223")
 SESSION = """
 import tensorflow as tf
@@ -168,6 +170,34 @@ def test_only_a_pod_with_the_labels_of_a_client_reaches_the_ports(lab: Space) ->
         lab.kubectl("label", "pod", "stranger", f"{key}={own[key]}")
         wait_until(reached, COMMAND_SECS, "the labelled pod to reach ports", done=everything.__eq__, poll_secs=1)
     lab.kubectl("delete", "pod", "stranger", "--wait=false")
+
+
+def test_a_run_trains_on_the_fleet_can_be_left_and_recovers_from_the_loss_of_a_ps(lab: Space) -> None:
+    train = {"steps": 200, "batch_size": 1}
+    job = lab.job_file("guest", {"step_secs": 0.2}, train=train, checkpoint={"every_steps": 20})
+    up = ("up", job, "--fleet", "lab")
+    first = lab.start(*up)
+    lab.wait_for_step("guest", 1, START_SECS)
+    first.send_signal(signal.SIGINT)
+    assert first.wait(COMMAND_SECS) == INTERRUPTED, lab.printed(first)
+    before = {pod["metadata"]["uid"] for pod in lab.pods()}
+    second = lab.start(*up)
+    shown = [line.split()[:2] for line in lab.psfleet("status", "guest").splitlines()[1:]]
+    assert shown == [["guest", "chief"], ["guest", "worker"]]
+    refusal = lab.psfleet("fleet", "down", "lab", code=USAGE)
+    assert "fleet lab has runs: guest, expected none: `psfleet down guest --on kubernetes` ends the first" in refusal
+    lab.wait_for_step("guest", 25)
+    assert before <= {pod["metadata"]["uid"] for pod in lab.pods()}, "nothing was started again"
+    lab.kubectl("delete", "pod", "lab-ps-0", "--wait=false")
+    assert second.wait(RECOVERY_SECS + START_SECS) == 0, lab.printed(second)
+    report = Report.read(lab.folder / "runs" / "guest")
+    assert (report.status, report.final_step) == ("done", 200)
+    lost = [event for event in report.events if event.role == "ps"]
+    assert [event.index for event in lost] == [0]
+    assert 0 < lost[0].steps_lost <= 40
+    names = lab.kubectl("get", "jobs,networkpolicies,services", "-o", "name").split()
+    assert not [name for name in names if "guest" in name]
+    lab.psfleet("down", "guest", "--results", secs=START_SECS)
 
 
 def test_up_says_why_a_pod_does_not_start_and_leaves_nothing_behind(space: Space) -> None:

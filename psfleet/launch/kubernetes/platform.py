@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
@@ -12,20 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from psfleet.errors import LostPeerError, UsageError
+from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import Job, job_from_json
 from psfleet.launch.kubernetes.api import Cluster, translate_errors
 from psfleet.launch.kubernetes.events import WaitReasons
 from psfleet.launch.kubernetes.exec import PodCommand, execute, running
+from psfleet.launch.kubernetes.fleet_record import recorded
 from psfleet.launch.kubernetes.jobs import place_of, program_items, require_own_chief
 from psfleet.launch.kubernetes.members import members_of, scaled_away
 from psfleet.launch.kubernetes.objects import FleetObjects
-from psfleet.launch.kubernetes.pods import Pod, pods_of
+from psfleet.launch.kubernetes.pods import pods_of
 from psfleet.launch.kubernetes.renewal import Renewal
+from psfleet.launch.kubernetes.volume_reader import packed
 from psfleet.launch.platform import Member, Request
-from psfleet.manifests import container
-from psfleet.manifests.kubernetes.names import CHIEF, FIRST_INDEX, JOB_KEY, RESULTS, WORKER, component_name
-from psfleet.manifests.kubernetes.pod_settings import apply_placement
-from psfleet.manifests.kubernetes.pod_template import reader
+from psfleet.manifests.kubernetes.names import CHIEF, FIRST_INDEX, JOB_KEY, WORKER, component_name
+from psfleet.manifests.kubernetes.on_fleet import require_served
 from psfleet.manifests.kubernetes.render import manifests_text, render, workers_job
 from psfleet.manifests.kubernetes.tls_secrets import ensure_certificates, tls_secrets
 from psfleet.polling import wait_until
@@ -46,8 +46,6 @@ KINDS = (
 VOLUME = ("v1", "PersistentVolumeClaim")
 INTERRUPT = ("sh", "-c", "kill -INT 1")
 """Sends SIGINT to a container's first process, which passes it on."""
-PACK = ("sh", "-c", f"tar -C {container.OUT} --exclude=./lost+found '--exclude=./.*' -cf - . || [ $? -eq 1 ]")
-"""Packs the results. GNU tar ends with 1 if a file grew or was deleted meanwhile, as they do while the fleet trains."""
 
 
 class Kubernetes:
@@ -77,8 +75,8 @@ class Kubernetes:
     def check(self, request: Request) -> None:
         """See `Platform`."""
         if request.fleet:
-            raise UsageError(f"--fleet {request.fleet}: expected --on compose, or `psfleet train` on this machine")
-        self._objects.require_own(request.job.name, render(request.job, request.job_file, request.paused))
+            require_served(request.job, self._fleet(request.fleet))
+        self._objects.require_own(request.job.name, _rendered(request))
 
     def apply(self, request: Request) -> None:
         """See `Platform`."""
@@ -86,7 +84,7 @@ class Kubernetes:
         self.check(request)
         if job.tls:
             ensure_certificates(job)
-        objects = render(job, request.job_file, request.paused) + tls_secrets(job)
+        objects = _rendered(request) + tls_secrets(job)
         self._objects.require_own(job.name, objects)
         self.remove(job.name, results=request.fresh)
         # The Jobs are created last: their pods need the other objects. Without the chief's, there is no fleet.
@@ -168,8 +166,8 @@ class Kubernetes:
     @contextmanager
     def tar(self, job: Job, names: Sequence[str]) -> Iterator[Iterator[Iterator[bytes]]]:
         """See `Platform`. A pod that only reads the volume packs it into a stream of the API."""
-        with self._reader(job) as pod:
-            yield iter([execute(self._cluster, pod, RESULTS, PACK)])
+        with packed(self._cluster, self._reasons, job) as archive:
+            yield iter([archive])
 
     def scale(self, job: Job, workers: int) -> None:
         """See `Platform`. A fleet that began with its chief alone has no Job of other workers yet."""
@@ -202,6 +200,16 @@ class Kubernetes:
             _wait_until_gone(name, [self._cluster.claims], REMOVAL_SECS, f"the volume of fleet {name} to go")
         return is_found or bool(claims)
 
+    def _fleet(self, name: str) -> FleetFile:
+        """The file of a standing fleet of the namespace."""
+        found = recorded(self._cluster, name)
+        if found is None:
+            raise UsageError(
+                f"--fleet {name}: no such fleet stands in namespace {self._cluster.namespace}, expected one that "
+                "`psfleet fleet up --on kubernetes` started"
+            )
+        return found[0]
+
     def _log_of_index(self, member: Member) -> Iterator[str]:
         """The logs of all pods of an index, older ones first; pods that failed are kept until their Job is deleted."""
         for pod in pods_of(self._cluster.pods(member.fleet)):
@@ -220,25 +228,9 @@ class Kubernetes:
     def _reasons(self) -> WaitReasons:
         return WaitReasons(self._cluster)
 
-    @contextmanager
-    def _reader(self, job: Job) -> Iterator[str]:
-        """Context manager for a pod that mounts the fleet's volume; returns its name, and deletes it at the end."""
-        name = f"{job.name}-{RESULTS}-{secrets.token_hex(3)}"
-        self._cluster.create_pod(apply_placement(job.kubernetes, reader(job, name)))
 
-        def state() -> str:
-            found = self._cluster.pod(name)
-            if found is None:
-                return "deleted"
-            pod = Pod(found)
-            return pod.problem() or self._reasons.of([], [pod]).get(pod.uid) or pod.state()
-
-        try:
-            what = f"pod {name}, which copies the results"
-            wait_until(state, job.deadlines.start_secs, what, done="running".__eq__, poll_secs=0.5)
-            yield name
-        finally:
-            self._cluster.delete_pod(name)
+def _rendered(request: Request) -> list[dict[str, Any]]:
+    return render(request.job, request.job_file, request.paused, request.fleet)
 
 
 def _wait_until_gone(name: str, listings: Sequence[Callable[[str], list[Any]]], timeout_secs: float, what: str) -> None:

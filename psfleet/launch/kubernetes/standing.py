@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import logging
 import operator
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 import psfleet
 from psfleet.errors import BadJobError, LostPeerError, PsfleetError, UsageError
@@ -19,14 +16,16 @@ from psfleet.job.fleet_file import FleetFile
 from psfleet.launch.kubernetes.api import Cluster
 from psfleet.launch.kubernetes.client_pod import ClientPod
 from psfleet.launch.kubernetes.events import WaitReasons
+from psfleet.launch.kubernetes.fleet_record import new_access, recorded
+from psfleet.launch.kubernetes.jobs import verdict
 from psfleet.launch.kubernetes.objects import FleetObjects
 from psfleet.launch.kubernetes.pods import Pod
 from psfleet.launch.kubernetes.renewal import Renewal
 from psfleet.launch.kubernetes.standing_members import lacks_pods, not_serving, require_lasting, standing_members
 from psfleet.launch.platform import Member
 from psfleet.manifests.certificates_folder import certificates_folder
-from psfleet.manifests.kubernetes.names import PS, STANDING, WORKER
-from psfleet.manifests.kubernetes.standing import ACCESS_KEY, FILE_KEY, addresses, render_fleet
+from psfleet.manifests.kubernetes.names import INSTANCE, ON_FLEET, STANDING
+from psfleet.manifests.kubernetes.standing import render_fleet
 from psfleet.manifests.kubernetes.tls_secrets import fleet_secrets
 from psfleet.polling import wait_until
 from psfleet.tls import certificates
@@ -67,7 +66,7 @@ class KubernetesFleets:
 
     def up(self, file: FleetFile) -> FleetAccess:
         """See `StandingPlatform`."""
-        found = self._kept(file.name)
+        found = recorded(self._cluster, file.name)
         if found is not None and found[0] != file:
             raise UsageError(
                 f"fleet {file.name} is up with other settings, expected the same, or "
@@ -91,6 +90,10 @@ class KubernetesFleets:
 
     def down(self, name: str) -> None:
         """See `StandingPlatform`. The ports stay closed until the last pod has ended."""
+        self._require_no_run_on(name)
+        self._remove(name)
+
+    def _remove(self, name: str) -> None:
         pods = self._cluster.pods(name, STANDING)
         is_found = self._objects.remove_all(name, PODS)
         grace = max([pod.spec.termination_grace_period_seconds or 0 for pod in pods], default=0)
@@ -122,6 +125,16 @@ class KubernetesFleets:
     def log(self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None) -> Iterator[str]:
         """See `StandingPlatform`."""
         return self._cluster.log(member.name, member.role, tail, follow)
+
+    def _require_no_run_on(self, name: str) -> None:
+        """Checks that no run trains on a fleet: it would wait in vain for its ps."""
+        jobs = [each for each in self._cluster.jobs(None) if each.metadata.labels.get(ON_FLEET) == name]
+        runs = sorted(each.metadata.labels[INSTANCE] for each in jobs if verdict(each) is None)
+        if runs:
+            raise UsageError(
+                f"fleet {name} has runs: {', '.join(runs)}, expected none: `psfleet down {runs[0]} --on kubernetes` "
+                "ends the first"
+            )
 
     def _ensure_certificates(self, file: FleetFile, is_new: bool) -> None:
         """Makes the certificates of a new fleet; renews those of one that is up, if this machine has its authority."""
@@ -177,36 +190,17 @@ class KubernetesFleets:
     def _take_down(self, name: str) -> None:
         """Removes a fleet that could not be started."""
         try:
-            self.down(name)
+            self._remove(name)
         except PsfleetError as failed:
             logger.warning("fleet %s is not removed: %s", name, failed)
 
     def _require(self, name: str) -> tuple[FleetFile, FleetAccess]:
-        found = self._kept(name)
+        found = recorded(self._cluster, name)
         if found is None:
             raise self._unknown(name)
         if found[1].version != psfleet.__version__:
             raise BadJobError(f"fleet {name} has psfleet {found[1].version}, expected {psfleet.__version__}")
         return found
-
-    def _kept(self, name: str) -> tuple[FleetFile, FleetAccess] | None:
-        """The resolved file of a fleet and what clients know of it, from its ConfigMap; None: there is no such fleet.
-
-        Raises:
-            BadJobError: They are of a version of psfleet with other fields.
-        """
-        data = self._cluster.config_map(name, STANDING)
-        if not data:
-            return None
-        source = f"ConfigMap {name} of fleet {name}"
-        try:
-            file = FleetFile.model_validate_json(data.get(FILE_KEY, ""))
-        except ValidationError as error:
-            raise BadJobError(
-                f"{source}: {FILE_KEY} is of another version of psfleet, expected {psfleet.__version__}: `psfleet "
-                f"fleet down {name} --on kubernetes` ends the fleet"
-            ) from error
-        return file, FleetAccess.from_json(data.get(ACCESS_KEY, ""), f"{source}: {ACCESS_KEY}")
 
     def _unknown(self, name: str) -> UsageError:
         names = {each.fleet for each in self.members(None)}
@@ -226,17 +220,3 @@ class KubernetesFleets:
     @cached_property
     def _reasons(self) -> WaitReasons:
         return WaitReasons(self._cluster, noun="StatefulSet", lacks=lacks_pods)
-
-
-def new_access(file: FleetFile) -> FleetAccess:
-    """What processes and clients know of a new start of a fleet."""
-    return FleetAccess(
-        name=file.name,
-        id=f"{file.name}-{secrets.token_hex(4)}",
-        version=psfleet.__version__,
-        ps=addresses(file, PS, file.fleet.ps),
-        workers=addresses(file, WORKER, file.fleet.workers),
-        tls=file.tls,
-        device=file.device,
-        deadlines=file.deadlines,
-    )

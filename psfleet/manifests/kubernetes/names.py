@@ -23,6 +23,8 @@ CLIENT = "client"
 """Component of the pods of a standing fleet's clients."""
 FIRST_INDEX = {PS: 0, CHIEF: 0, WORKER: 1}
 """Index of a ps or worker that has the completion index 0 of its Job, by component."""
+ON_FLEET = "psfleet.on-fleet"
+"""Label of the chief's Job of a run that trains on the ps of a standing fleet: the fleet's name."""
 JOB_KEY = "job.json"
 """Key of the resolved job in the fleet's ConfigMap."""
 PROGRAM_VOLUME = "program"
@@ -63,6 +65,11 @@ def component_name(name: str, component: str) -> str:
 def program_map(name: str) -> str:
     """Name of the ConfigMap with the training program's files: with a dot, which names of jobs do not have."""
     return f"{name}.program"
+
+
+def on_fleet_policy(name: str) -> str:
+    """Name of a run's NetworkPolicy for the ps of a standing fleet: with a dot, which names of jobs do not have."""
+    return f"{name}.on-fleet"
 
 
 def tls_secret(name: str, component: str) -> str:

@@ -6,22 +6,22 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from psfleet.addresses import Address, num_own_ps
+from psfleet.addresses import num_own_ps
 from psfleet.errors import BAD_JOB, PERMANENT_CODES, STOPPED
 from psfleet.job.job import Job
 from psfleet.manifests import container
 from psfleet.manifests.kubernetes.names import (
     CHIEF,
-    COMPONENT,
     JOB_KEY,
+    ON_FLEET,
     PS,
-    TRAINING,
     WORKER,
     component_name,
     labels,
     role_of,
     selector,
 )
+from psfleet.manifests.kubernetes.network_policies import run_policies
 from psfleet.manifests.kubernetes.pod_settings import apply_settings, service_account
 from psfleet.manifests.kubernetes.pod_template import Object, ports, template
 from psfleet.manifests.kubernetes.program_configmap import Files
@@ -32,8 +32,6 @@ HEADER = """\
 #   {command}
 # Change the job file and render again.
 """
-DNS_PORTS = (53, 5353)
-"""Ports of the cluster's resolver, wherever it runs: a policy sees the port of its pod, which is 5353 on OpenShift."""
 FETCH_SECS = 300
 """How long ended Jobs are kept at least, so that `psfleet up` sees their end and copies the results."""
 
@@ -51,13 +49,14 @@ def manifests_text(job: Job, job_file: Path, command: str) -> str:
     return HEADER.format(command=comment(command)) + dump(*render(job, job_file))
 
 
-def render(job: Job, job_file: Path, paused: bool = False) -> list[Object]:
+def render(job: Job, job_file: Path, paused: bool = False, fleet: str = "") -> list[Object]:
     """All objects of a fleet; see `manifests_text`.
 
     Args:
         job: What is trained.
         job_file: Its folder is the training program's.
         paused: Whether the run is held at the step that it starts from.
+        fleet: The standing fleet of the namespace on whose ps it trains; empty: it has ps of its own.
     """
     files = Files.of(job_file.resolve().parent) if job.container.program == "mount" else None
     roles = [PS, WORKER] if num_own_ps(job) else [WORKER]
@@ -66,13 +65,13 @@ def render(job: Job, job_file: Path, paused: bool = False) -> list[Object]:
         for role in roles
         if service_account(job.kubernetes, role) is None
     ]
-    objects += [_config(job), _claim(job), _service(job), _policy(job)]
+    objects += [_config(job), _claim(job), _service(job), *run_policies(job, fleet)]
     if PS in roles:
         objects += [_disruption_budget(job), _ps(job)]
     program = files.items() if files is not None else None
     if job.fleet.replicas > 1:
         objects.append(workers_job(job, program, job.fleet.replicas - 1))
-    objects.append(_chief(job, program, paused))
+    objects.append(_chief(job, program, paused, fleet))
     # The program's files come last in the text, because they may be long.
     return [*objects, files.config_map(job.name)] if files is not None else objects
 
@@ -105,30 +104,6 @@ def _service(job: Job) -> Object:
     return _object("v1", "Service", job, spec={**spec, "ports": named})
 
 
-def _policy(job: Job) -> Object:
-    """Allows traffic between ps and workers, to DNS, to ps outside the fleet, and what the job adds; nothing else."""
-    fleet = {"matchLabels": selector(job.name)}
-    peers = {**fleet, "matchExpressions": [{"key": COMPONENT, "operator": "In", "values": [*TRAINING]}]}
-    open_ports = [{"protocol": "TCP", "port": port} for port in ports(job).values()]
-    dns_ports = [{"protocol": protocol, "port": port} for port in DNS_PORTS for protocol in ("UDP", "TCP")]
-    spec: Object = {
-        "podSelector": fleet,
-        "policyTypes": ["Ingress", "Egress"],
-        "ingress": [{"from": [{"podSelector": peers}], "ports": open_ports}],
-        "egress": [{"to": [{"podSelector": peers}], "ports": open_ports}, {"ports": dns_ports}],
-    }
-    if job.fleet.ps_addresses is not None:
-        spec["egress"].append({"ports": [{"protocol": "TCP", "port": port} for port in _ports_elsewhere(job)]})
-    spec["egress"] += job.kubernetes.egress
-    return _object("networking.k8s.io/v1", "NetworkPolicy", job, spec=spec)
-
-
-def _ports_elsewhere(job: Job) -> list[int]:
-    """The ports of `fleet.ps_addresses`: the control port of each, and TensorFlow's, or the tunnel's with TLS."""
-    ps = [Address.parse(text) for text in job.fleet.ps_addresses or ()]
-    return sorted({port for at in ps for port in (at.control_port, at.tunnel_port if job.tls else at.port)})
-
-
 def _disruption_budget(job: Job) -> Object:
     """Lets only one ps be evicted at a time. `maxUnavailable` would say it better, but is not allowed for a Job."""
     spec = {
@@ -143,12 +118,14 @@ def _ps(job: Job) -> Object:
     return _job_object(job, PS, job.fleet.ps, _end_on(PS, PERMANENT_CODES), None, maxFailedIndexes=0)
 
 
-def _chief(job: Job, program: list[Object] | None, paused: bool) -> Object:
-    """The Job of worker 0, whose end is that of the run."""
+def _chief(job: Job, program: list[Object] | None, paused: bool, fleet: str) -> Object:
+    """The Job of worker 0, whose end is that of the run; its label says on which standing fleet the run trains."""
     content = _job_object(job, CHIEF, 1, _end_on(CHIEF, PERMANENT_CODES), program, maxFailedIndexes=0)
     containers = content["spec"]["template"]["spec"]["containers"]
     own = next(each for each in containers if each["name"] == CHIEF)
     own["env"] += [{"name": name, "value": value} for name, value in container.hold(paused).items()]
+    if fleet:
+        content["metadata"]["labels"][ON_FLEET] = fleet
     return content
 
 

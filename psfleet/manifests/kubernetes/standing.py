@@ -23,6 +23,7 @@ from psfleet.manifests.kubernetes.names import (
     selector,
     tls_secret,
 )
+from psfleet.manifests.kubernetes.network_policies import DNS_PORTS
 from psfleet.manifests.kubernetes.placement import NODE
 from psfleet.manifests.kubernetes.pod_settings import apply_settings, service_account
 from psfleet.manifests.kubernetes.pod_template import (
@@ -34,7 +35,6 @@ from psfleet.manifests.kubernetes.pod_template import (
     probes,
     resources,
 )
-from psfleet.manifests.kubernetes.render import DNS_PORTS
 from psfleet.manifests.kubernetes.standing_environment import of_client, of_server
 
 FILE_KEY, ACCESS_KEY = "fleet.json", "access.json"

@@ -12,8 +12,9 @@ from psfleet.errors import DeadlineError, LostPeerError, UsageError
 from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import load_job
 from psfleet.launch.kubernetes.exec import execute
+from psfleet.launch.kubernetes.fleet_record import new_access
 from psfleet.launch.kubernetes.platform import Kubernetes
-from psfleet.launch.kubernetes.standing import KubernetesFleets, new_access
+from psfleet.launch.kubernetes.standing import KubernetesFleets
 from psfleet.launch.platform import Request
 from psfleet.launch.up import down, start
 from psfleet.manifests.certificates_folder import certificates_folder

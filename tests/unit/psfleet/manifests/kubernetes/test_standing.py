@@ -9,7 +9,7 @@ from support.kubernetes_schema import problem, versions
 
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.fleet_file import FleetFile
-from psfleet.launch.kubernetes.standing import new_access
+from psfleet.launch.kubernetes.fleet_record import new_access
 from psfleet.manifests.kubernetes.names import RUN, STANDING, selector
 from psfleet.manifests.kubernetes.program_configmap import Files
 from psfleet.manifests.kubernetes.standing import client_pod, render_fleet

@@ -1,0 +1,25 @@
+"""What the ps of a standing fleet lack for a run."""
+
+from __future__ import annotations
+
+from psfleet.errors import BadJobError
+from psfleet.job.fleet_file import FleetFile
+from psfleet.job.job import Job
+
+
+def require_served(job: Job, file: FleetFile) -> None:
+    """Checks that a job needs nothing of its ps that those of a standing fleet lack.
+
+    Raises:
+        BadJobError: It does.
+    """
+    where = f"on fleet {file.name}"
+    if job.tls:
+        raise BadJobError(f"tls is true, expected false {where}: its ps have no certificate of the run")
+    if job.checkpoint.shared:
+        raise BadJobError(f"checkpoint.shared is true, expected false {where}: its ps do not mount the run's volume")
+    if job.checkpoint.store is not None and not file.kubernetes.egress:
+        raise BadJobError(
+            f"checkpoint.store is {job.checkpoint.store}, expected null {where}: its ps have no way out, which "
+            "kubernetes.egress of the fleet file opens"
+        )
