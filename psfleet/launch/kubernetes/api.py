@@ -52,12 +52,16 @@ def translate_errors(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def suppress_missing() -> Iterator[None]:
-    """Context manager that ends its block without an error if the API does not find an object."""
+def suppress_missing(*further: int) -> Iterator[None]:
+    """Context manager that ends its block without an error if the API does not find an object.
+
+    Args:
+        further: Other codes of its answer with which the block ends in the same way.
+    """
     try:
         yield
     except ApiException as error:
-        if error.status != NOT_FOUND:
+        if error.status not in (NOT_FOUND, *further):
             raise
 
 
@@ -167,6 +171,12 @@ class Cluster:
             return self.core.read_namespaced_pod(name, self.namespace)
         return None
 
+    def annotate_pod(self, name: str, uid: str, annotations: Mapping[str, str]) -> None:
+        """Changes annotations of the pod with a name and uid, if it is there."""
+        body = {"metadata": {"uid": uid, "annotations": dict(annotations)}}
+        with translate_errors(f"patch pod {name}"), suppress_missing(CONFLICT):
+            self.core.patch_namespaced_pod(name, self.namespace, body)
+
     def delete_pod(self, name: str, uid: str | None = None) -> None:
         """Asks a pod to end, if it is there; only the one with the uid, if one is given."""
         body = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=uid))
@@ -212,5 +222,5 @@ def label_selector(name: str | None, part_of: str = RUN) -> str:
 
 def _reason(error: ApiException) -> str:
     """The API's message in one line."""
-    found = re.search(r'"message":"((?:[^"\\]|\\.)*)"', str(error.body or ""))
+    found = re.search(r'"message": *"((?:[^"\\]|\\.)*)"', str(error.body or ""))
     return found[1].replace('\\"', '"') if found else f"{error.status} {error.reason}"

@@ -17,13 +17,14 @@ from psfleet.errors import LostPeerError, PsfleetError, StoppedError, UsageError
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.fleet_file import FleetFile
 from psfleet.launch.kubernetes.api import Cluster
+from psfleet.launch.kubernetes.client_attendance import delete_left, renewed
 from psfleet.launch.kubernetes.client_log import ClientLog
 from psfleet.launch.kubernetes.events import WaitReasons
 from psfleet.launch.kubernetes.objects import FleetObjects
 from psfleet.launch.kubernetes.pods import Pod
+from psfleet.manifests.kubernetes.client import client_pod
 from psfleet.manifests.kubernetes.names import CLIENT, STANDING, client_name, component_name, labels, program_map
 from psfleet.manifests.kubernetes.program_configmap import Files
-from psfleet.manifests.kubernetes.standing import client_pod
 from psfleet.polling import wait_until
 
 logger = logging.getLogger("psfleet.launch")
@@ -63,6 +64,7 @@ class ClientPod:
         path = script.resolve()
         files = Files.of(path.parent, CURE)
         config_map = files.config_map(self._token, labels(self._file.name, CLIENT, STANDING))
+        delete_left(self._cluster, self._file.name)
         with _stopped_by_signals() as signals:
             try:
                 # A request that is left alone could still create what is deleted then.
@@ -70,8 +72,9 @@ class ClientPod:
                     self._objects.apply(self._file.name, [config_map])
                     pod = self._create([path.name, *arguments], files)
                     self._objects.set_owner([config_map], pod, POD)
-                self._await_start()
-                return self._follow()
+                with renewed(self._cluster, Pod(pod)):
+                    self._await_start()
+                    return self._follow()
             finally:
                 self._remove()
 

@@ -21,6 +21,8 @@ PS, CHIEF, WORKER, RESULTS = "ps", "chief", "worker", "results"
 TRAINING = (PS, CHIEF, WORKER)
 CLIENT = "client"
 """Component of the pods of a standing fleet's clients."""
+RENEWED = "psfleet.renewed"
+"""Annotation of such a pod: when `psfleet run` renewed it. Its script ends if that stops."""
 FIRST_INDEX = {PS: 0, CHIEF: 0, WORKER: 1}
 """Index of a ps or worker that has the completion index 0 of its Job, by component."""
 ON_FLEET = "psfleet.on-fleet"
