@@ -47,3 +47,14 @@ def new_access(file: FleetFile) -> FleetAccess:
         device=file.device,
         deadlines=file.deadlines,
     )
+
+
+def require_version(access: FleetAccess) -> FleetAccess:
+    """Checks that a fleet is of this version of psfleet; returns what it was given.
+
+    Raises:
+        BadJobError: It is of another one.
+    """
+    if access.version != psfleet.__version__:
+        raise BadJobError(f"fleet {access.name} has psfleet {access.version}, expected {psfleet.__version__}")
+    return access
