@@ -35,6 +35,7 @@ def await_lapse(
         if text not in ("", before):
             before, deadline = text, clock() + LAPSE_SECS
         pause(LOOK_SECS)
+    sys.stderr.write(f"`psfleet run` has not renewed {file} for {LAPSE_SECS:g} s: the script is ended\n")
 
 
 def _read(file: Path) -> str:

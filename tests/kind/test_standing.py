@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.kind_fleet import COMMAND_SECS, RECOVERY_SECS, START_SECS, Space
+from support.kind_fleet import COMMAND_SECS, RECOVERY_SECS, START_SECS, Space, exit_codes
 from support.visitors import STRANGER, address, opens, pod_manifest
 
 from psfleet.errors import LOST_PEERS, USAGE
-from psfleet.manifests.kubernetes.names import CLIENT, STANDING, selector
+from psfleet.manifests.kubernetes.names import CLIENT, COMPONENT, STANDING, selector
 from psfleet.polling import wait_until
+from psfleet.processes.renewed import LAPSE_SECS, RENEW_SECS
 from psfleet.report.schema import Report
 
 pytestmark = pytest.mark.timeout(START_SECS * 3)
@@ -170,6 +173,48 @@ def test_only_a_pod_with_the_labels_of_a_client_reaches_the_ports(lab: Space) ->
         lab.kubectl("label", "pod", "stranger", f"{key}={own[key]}")
         wait_until(reached, COMMAND_SECS, "the labelled pod to reach ports", done=everything.__eq__, poll_secs=1)
     lab.kubectl("delete", "pod", "stranger", "--wait=false")
+
+
+def test_a_client_ends_after_its_command_was_killed_and_one_that_is_renewed_does_not(lab: Space) -> None:
+    orphan, other = waiting_client(lab, "orphan"), waiting_client(lab, "other")
+    orphan.kill()
+    killed = time.monotonic()
+    ended = wait_until(
+        lambda: ended_clients(lab), LAPSE_SECS + 60, "the client to end", done=bool, poll_secs=1,
+    )  # fmt: skip
+    assert list(ended.values()) == [128 + signal.SIGTERM]
+    assert time.monotonic() - killed > LAPSE_SECS - 2 * RENEW_SECS
+    assert other.poll() is None, lab.printed(other)
+    (name,) = ended
+    lapse = f"has not renewed /etc/psfleet/client/renewed for {LAPSE_SECS:g} s: the script is ended"
+    assert lapse in lab.kubectl("logs", name)
+    lab.kubectl("delete", "pod", name)
+    (name,) = lab.kubectl("get", "pods", "-l", f"{COMPONENT}={CLIENT}", "-o", "name").split()
+    lab.kubectl("delete", name)
+    assert other.wait(COMMAND_SECS) == LOST_PEERS, lab.printed(other)
+
+
+def ended_clients(space: Space) -> dict[str, int | None]:
+    """The exit codes of the clients that have ended, by pod."""
+    pods = space.get("pods", "-l", f"{COMPONENT}={CLIENT}")["items"]
+    return {name: code for name, code in exit_codes(pods).items() if code is not None}
+
+
+def test_two_commands_start_one_fleet_at_the_same_time(space: Space) -> None:
+    file = fleet_file(space, "twin")
+    commands = [space.start("fleet", "up", file) for _ in range(2)]
+    for each in commands:
+        assert each.wait(START_SECS) == 0, space.printed(each)
+        assert "twin: up, 1 ps and 1 worker" in space.printed(each)
+    access = json.loads(space.get("configmap", "twin")["data"]["access.json"])
+    for name in ("twin-ps-0", "twin-worker-0"):
+        pod = space.get("pod", name)
+        env = {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0]["env"]}
+        assert json.loads(env["PSFLEET_FLEET"])["id"] == access["id"]
+        assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
+    assert [each["metadata"]["generation"] for each in space.get("statefulsets")["items"]] == [1, 1]
+    space.psfleet("fleet", "down", "twin", secs=START_SECS)
+    assert left(space) == ""
 
 
 def test_a_run_trains_on_the_fleet_can_be_left_and_recovers_from_the_loss_of_a_ps(lab: Space) -> None:

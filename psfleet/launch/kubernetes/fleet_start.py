@@ -91,15 +91,21 @@ class FleetStart:
             DeadlineError: They do not serve in time.
         """
         reported: set[str] = set()
+        has_looked = False
 
         def missing() -> str:
+            nonlocal has_looked
             try:
                 self._require_recorded()
                 sets, pods = self._cluster.stateful_sets(self._file.name), self._pods()
                 members = standing_members(sets, pods, self._reasons.of(sets, pods))
+                has_looked = True
             except _EndedError:
                 raise
-            except LostPeerError as error:
+            except (LostPeerError, UsageError) as error:
+                # After a first success, a refusal may be temporary: an expired token, a restarting server.
+                if isinstance(error, UsageError) and not has_looked:
+                    raise
                 return str(error)
             require_lasting(self._file.name, pods)
             for member in members:

@@ -64,3 +64,4 @@ def test_a_script_whose_file_is_not_renewed_is_asked_to_end(tmp_path: Path) -> N
     command = [sys.executable, "-c", LAPSED, str(tmp_path / "renewed"), str(script), "word"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECS, check=False)
     assert (done.returncode, done.stdout) == (128 + signal.SIGTERM, "['word']\n"), done.stderr
+    assert f"`psfleet run` has not renewed {tmp_path / 'renewed'} for 1 s: the script is ended" in done.stderr

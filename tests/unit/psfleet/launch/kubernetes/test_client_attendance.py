@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.kubernetes_api import CREATED
 from support.standing_api import READY, StandingApi, ended
 
-from psfleet.errors import UsageError
+from psfleet.errors import LostPeerError, UsageError
 from psfleet.job.fleet_file import FleetFile
 from psfleet.launch.kubernetes import client_attendance
 from psfleet.launch.kubernetes.api import Cluster
@@ -99,3 +100,47 @@ def test_a_pod_whose_command_was_killed_is_deleted_by_a_later_one(
     standing_api.objects["pods", "lab-client-7"] = left
     assert lab.run("lab", script, []) == 0
     assert (("pods", "lab-client-7") in standing_api.objects) is stays
+
+
+@pytest.mark.parametrize("how", ["deleted", "evicted"])
+def test_a_client_that_is_asked_to_end_with_its_pod_is_lost_whatever_its_exit_code(
+    standing_api: StandingApi, lab: KubernetesFleets, script: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    standing_api.client = READY
+
+    def log(cluster: Cluster, *words: Any, **options: Any) -> Iterator[str]:
+        pod = standing_api.objects[POD]
+        pod["status"]["containerStatuses"][0]["state"] = ended(143)
+        if how == "deleted":
+            pod["metadata"]["deletionTimestamp"] = CREATED
+        else:
+            pod["status"] |= {"phase": "Failed", "conditions": [{"type": "DisruptionTarget", "status": "True"}]}
+        return iter(())
+
+    monkeypatch.setattr(Cluster, "log", log)
+    with pytest.raises(LostPeerError, match=r"lab-client-0 was deleted or evicted while the client ran: .*SIGTERM"):
+        lab.run("lab", script, [])
+
+
+def test_a_refusal_after_a_first_answer_does_not_end_a_client(
+    standing_api: StandingApi, lab: KubernetesFleets, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An expired token, for example, which is renewed when the API asks for it."""
+    standing_api.client = READY
+    answer, refusals = standing_api.answer, [401, 403]
+
+    def refused(method: str, url: str, body: Any) -> tuple[int, Any]:
+        if method == "GET" and url.endswith("/pods/lab-client-0") and is_ended and refusals:
+            return refusals.pop(), {"kind": "Status", "message": "expired"}
+        return answer(method, url, body)
+
+    def log(cluster: Cluster, *words: Any, **options: Any) -> Iterator[str]:
+        is_ended.append(True)
+        standing_api.objects[POD]["status"]["containerStatuses"][0]["state"] = ended(5)
+        return iter(())
+
+    is_ended: list[bool] = []
+    standing_api.answer = refused  # type: ignore[method-assign]
+    monkeypatch.setattr(Cluster, "log", log)
+    assert lab.run("lab", script, []) == 5
+    assert refusals == []
