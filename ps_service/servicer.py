@@ -71,7 +71,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             run.record_heartbeat(request)
             if not request.leaving and run.outcome is None:
                 # Before the reply: a worker may open a session as soon as it has one.
-                self._plane.meet(request.caller.member.index, request.address)
+                self._plane.meet(run.name, request.caller.member.index, request.address)
         return run.heartbeat_reply(request.caller.member.index)
 
     def Configure(self, request: pb.ConfigureRequest, context: grpc.ServicerContext) -> pb.ShardState:
@@ -169,6 +169,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
                     del self._runs[run.name]
                     if self._only_run:
                         self._runs[self._only_run] = self._new_run(self._only_run)
+                self._plane.forget(run.name)
             shard = run.take_shard()
             if shard is not None:
                 shard.close()
@@ -183,6 +184,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             for run in over:
                 del self._runs[run.name]
         for run in over:
+            self._plane.forget(run.name)
             if run.shard is None:
                 continue
             try:

@@ -26,7 +26,6 @@ from psfleet.control.credentials import read_identity
 from psfleet.errors import BadJobError, PsfleetError, UsageError
 from psfleet.job.job import load_job
 from psfleet.job.store_url import require_package
-from psfleet.launch.standing.placing import on_fleet
 from psfleet.processes.validation import check_program
 from psfleet.report.progress import progress, summary
 from psfleet.run_folder import default_folder
@@ -77,12 +76,12 @@ def train(
 ) -> None:
     """Train a job in local processes; resume from its newest checkpoint if there is one."""
     loaded = load_job(job, overrides or ())
-    if fleet is not None:
-        loaded = on_fleet(loaded, fleet)
     folder = out if out is not None else default_folder(loaded.name)
     console = progress_console()
     with progress(console, loaded) as listener:
-        report = launch.train(loaded, out=folder, fresh=fresh, program_folder=job.parent, listener=listener)
+        report = launch.train(
+            loaded, out=folder, fresh=fresh, program_folder=job.parent, listener=listener, fleet=fleet
+        )
     summary(console, report, folder)
     raise typer.Exit(report.exit_code)
 

@@ -60,12 +60,12 @@ class SecuredClient:
     Attributes:
         identity: Its credentials.
         index: Which no other client of the fleet has at the same time.
-        address: At whose tunnel the fleet reaches it.
+        address: At whose tunnel the fleet reaches it; None: both are on one machine, where no tunnel is needed.
     """
 
     identity: Identity
-    index: int
-    address: Address
+    index: int = 0
+    address: Address | None = None
 
 
 class Attendance:
@@ -80,7 +80,7 @@ class Attendance:
 
     def __init__(self, fleet: str, tasks: Sequence[FleetTask], job: str, client: SecuredClient | None = None) -> None:
         request = pb.AttendRequest(fleet=fleet, version=psfleet.__version__, job=job)
-        if client is not None:
+        if client is not None and client.address is not None:
             request.address, request.index = client.address.data, client.index
         identity = None if client is None else client.identity
         self._has_lost = threading.Event()

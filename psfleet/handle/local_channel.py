@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from psfleet.control import run_control_pb2 as pb
+from psfleet.control.credentials import read_identity
 from psfleet.control.run_client import RunClient
 from psfleet.errors import LostPeerError, UsageError
 from psfleet.handle.channel import Consume, End, Request, RunChannel
@@ -71,7 +72,8 @@ class LocalChannel(RunChannel):
         if found is None:
             raise LostPeerError(f"the run in {self.folder} starts")
         caller.run = found.run
-        client = RunClient(found.chief)
+        identity = read_identity(Path(found.tls) if found.tls else None, "client")
+        client = RunClient(found.chief, identity=identity)
         try:
             return client.call(method, lambda: request(caller), lambda: self._check(found), timeout_secs, consume)
         finally:

@@ -21,7 +21,7 @@ class FleetAccess(Section):
         workers: The same of each plain worker.
         device: Threads and accelerators of each process and client.
         deadlines: Timeouts.
-        tls: Whether its traffic is encrypted; such a fleet serves no runs.
+        tls: Whether its traffic is encrypted, and both ends are authenticated.
     """
 
     name: str

@@ -81,8 +81,8 @@ class FleetFile(Section):
     kubernetes: FleetPods = Field(default_factory=FleetPods, description="What a cluster requires of the pods.")
     tls: bool = Field(
         False,
-        description="Whether traffic between containers is encrypted, and both ends are authenticated. Such a fleet "
-        "serves clients only, no runs.",
+        description="Whether traffic between containers is encrypted, and both ends are authenticated, those of runs "
+        "and clients included; between processes of one machine that of the control plane.",
     )
 
 

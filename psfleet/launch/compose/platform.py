@@ -32,7 +32,7 @@ from psfleet.launch.compose.containers import (
 )
 from psfleet.launch.compose.engine import translate_errors
 from psfleet.launch.compose.exec import ContainerCommand, running
-from psfleet.launch.compose.fleet_labels import ensure_certificates
+from psfleet.launch.compose.fleet_labels import ensure_certificates, renew_certificates
 from psfleet.launch.compose.volume_reader import remove_readers, volume_reader
 from psfleet.launch.log_reader import lines_of
 from psfleet.launch.platform import Member, Request
@@ -87,8 +87,11 @@ class Compose:
         """See `Platform`."""
         job = request.job
         self.check(request)
+        if job.tls and request.fleet:
+            renew_certificates(request.fleet)
+        elif job.tls:
+            ensure_certificates(job.name)
         self.remove(job.name, results=request.fresh)
-        ensure_certificates(job)
         text = file_text(job, request.job_file, None, "psfleet up", paused=request.paused, fleet=request.fleet)
         engine.compose(project(job.name), text, request.job_file.resolve().parent, "up", "--no-start")
         self._start(job.name)

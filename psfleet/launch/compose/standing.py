@@ -28,6 +28,7 @@ from psfleet.launch.compose.fleet_labels import (
     ensure_certificates,
     file_of,
     new_access,
+    renew_certificates,
     require_same,
     stop_secs,
 )
@@ -67,7 +68,8 @@ class ComposeFleets:
             found = self._processes(file.name)
             require_same(file, found)
             self._require_no_run(file.name)
-            ensure_certificates(file)
+            if file.tls:
+                renew_certificates(file.name) if found else ensure_certificates(file.name)
             access = access_of(found[0]) if found else new_access(file)
             try:
                 return self._started(file, access)
@@ -96,7 +98,8 @@ class ComposeFleets:
         found = self._find(name)[0]
         file, access = file_of(found), access_of(found)
         require_readable(script.resolve().parent)
-        ensure_certificates(file)
+        if file.tls:
+            renew_certificates(name)
         return client.run(self._client, self._created(file, access, script.resolve(), arguments))
 
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:

@@ -18,7 +18,7 @@ from psfleet.launch import watcher
 from psfleet.launch.local.finished import finished_report, require_steps_left
 from psfleet.launch.local.platform import Local
 from psfleet.launch.results import Start, unreported, with_failure
-from psfleet.launch.standing.placing import on_fleet
+from psfleet.launch.standing.placing import certificates_of, on_fleet
 from psfleet.report import html
 from psfleet.report.attempts import earlier_report, with_end
 from psfleet.report.hold import AT_START, HoldRecord
@@ -70,6 +70,7 @@ def train(
         name, own_folder = function_program.reference(program)
         overrides = [*overrides, f"program={name}"]
     job = _resolved(job, overrides, fleet)
+    certificates = None if fleet is None else certificates_of(fleet)
     settings.require_tensorflow()
     require_not_refused(job)
     path = Path(out) if out is not None else default_folder(job.name)
@@ -86,7 +87,7 @@ def train(
         if program is not None:
             folder = own_folder or function_program.store(program, run_folder.program)
         with _listening(listener, job) as listens:
-            return _run(job, run_folder, folder.resolve(), listens)
+            return _run(job, run_folder, folder.resolve(), listens, certificates)
 
 
 def _prepare(job: Job, folder: RunFolder, fresh: bool, paused: bool) -> None:
@@ -122,14 +123,16 @@ def _listening(listener: Listener | None, job: Job) -> Iterator[Listener]:
         yield shown
 
 
-def _run(job: Job, folder: RunFolder, program_folder: Path, listener: Listener) -> Report:
+def _run(
+    job: Job, folder: RunFolder, program_folder: Path, listener: Listener, certificates: Path | None = None
+) -> Report:
     """Runs a fleet to its end; no process outlives the call.
 
     Returns:
         The chief's report; if it wrote none, or failed because of another process, one by the launcher.
     """
     signals: list[int] = []
-    platform = Local(job, folder, program_folder, signals)
+    platform = Local(job, folder, program_folder, signals, certificates)
     start = Start.now(platform.run, folder, job)
     with _signals_into(signals):
         try:

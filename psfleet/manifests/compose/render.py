@@ -11,9 +11,8 @@ from psfleet.addresses import Address, container_addresses, num_own_ps
 from psfleet.job.container import Limits
 from psfleet.job.job import Job
 from psfleet.manifests import container
-from psfleet.manifests.certificates_folder import certificates_folder
 from psfleet.manifests.compose import monitoring, store_access
-from psfleet.manifests.compose.monitoring import bind
+from psfleet.manifests.compose.mounts import bind, certificate_mount, plain
 from psfleet.manifests.compose.on_fleet import moved
 from psfleet.manifests.yaml_text import comment, dump, job_text
 from psfleet.service import settings
@@ -191,15 +190,8 @@ def _results(job: Job, role: str) -> list[Service]:
 
 
 def _certificates(job: Job, role: str) -> list[Service]:
-    """The mount of a role's certificate; only that folder, so that no container has the authority's key."""
-    if not job.tls:
-        return []
-    return [certificate_mount(job.name, "ps" if role == "ps" else "worker")]
-
-
-def certificate_mount(name: str, role: str) -> Service:
-    """The mount of the certificate of a role of a fleet."""
-    return bind(plain(str(certificates_folder(name) / role)), container.TLS)
+    """The mount of a role's certificate."""
+    return [certificate_mount(job.name, "ps" if role == "ps" else "worker")] if job.tls else []
 
 
 def closed_network() -> dict[str, Any]:
@@ -242,8 +234,3 @@ class _Paths:
             return plain(str(path))
         relative = os.path.relpath(path, self._folder.resolve())
         return plain(relative if relative.startswith(".") else f"./{relative}")
-
-
-def plain(text: str) -> str:
-    """Escapes `$`, with which compose begins a variable."""
-    return text.replace("$", "$$")

@@ -8,16 +8,15 @@ from psfleet.addresses import DATA_PORT, Address
 from psfleet.job.container import Limits
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.fleet_file import FleetFile
+from psfleet.manifests.compose.mounts import certificate_mount, plain
 from psfleet.manifests.compose.render import (
     FLEET,
     ROLE,
     Service,
-    certificate_mount,
     closed_network,
     container_hardening,
     health_check,
     limited,
-    plain,
     project,
 )
 from psfleet.manifests.container import TLS

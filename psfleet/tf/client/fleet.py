@@ -32,15 +32,16 @@ class Fleet:
     Args of the constructor:
         access: The fleet.
         own: Address of this process's TensorFlow server, which runs.
-        client: With TLS, this client, whose tunnels run.
+        client: With TLS, this client, whose tunnels run if it has an address.
     """
 
     def __init__(self, access: FleetAccess, own: Address, client: SecuredClient | None = None) -> None:
         self._access = access
         self._own = own
         self._client = client
+        has_tunnels = client is not None and client.address is not None
         self._tasks = [
-            FleetTask(role, index, Address.parse(text), None if client is None else local_address(role, index))
+            FleetTask(role, index, Address.parse(text), local_address(role, index) if has_tunnels else None)
             for role, addresses in (("ps", access.ps), ("worker", access.workers))
             for index, text in enumerate(addresses)
         ]

@@ -123,14 +123,36 @@ def test_workers_that_are_added_to_a_run_on_a_fleet_are_on_the_network_of_that_f
     assert settings.HOLD not in texts[0]["services"]["chief"]["environment"], "the run is not one that is held"
 
 
-def test_a_run_takes_all_ps_of_a_fleet_without_tls() -> None:
+def test_a_run_takes_all_ps_of_a_fleet_and_its_tls() -> None:
     ps = standing(Config={"Hostname": "h", "Env": [f"{settings.FLEET}={ACCESS.model_dump_json()}"]})
     placed = on_fleet(job(fleet={"ps": 1, "workers": 3}), "small", fleets(ps))
     assert (placed.fleet.ps, placed.fleet.ps_addresses) == (2, ["ps-0:2222", "ps-1:2222"])
+    assert not placed.tls
+    with pytest.raises(
+        UsageError, match="--fleet small: the job has tls: true, expected a fleet with it, or --set tls"
+    ):
+        on_fleet(job(tls=True), "small", fleets(ps))
     secured = ACCESS.model_copy(update={"tls": True})
     ps.attrs["Config"]["Env"] = [f"{settings.FLEET}={secured.model_dump_json()}"]
-    with pytest.raises(UsageError, match="--fleet small: the fleet has tls: true, expected one without"):
-        on_fleet(job(), "small", fleets(ps))
+    assert on_fleet(job(), "small", fleets(ps)).tls
+
+
+def test_no_other_authority_is_made_for_a_fleet_that_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "job.yaml").touch()
+    tmp_path.chmod(0o755)
+    secured = FILE.model_copy(update={"tls": True})
+    ps = standing(Config={"Hostname": "h", "Env": [f"{settings.FLEET}={ACCESS.model_dump_json()}"]})
+    ps.labels[STANDING] = secured.model_dump_json()
+    trained = job(name="linear", tls=True, fleet={"ps": 2, "workers": 1, "ps_addresses": ACCESS.ps})
+    for call in (
+        lambda: fleets(ps).up(secured),
+        lambda: fleets(ps).run("small", tmp_path / "client.py", []),
+        lambda: runs(ps).apply(Request(trained, tmp_path / "job.yaml", fleet="small")),
+    ):
+        with pytest.raises(UsageError, match=r"small has tls: true, and .*certs/small is missing, expected the certif"):
+            call()
+    assert not (tmp_path / ".psfleet").exists()
 
 
 def test_a_fleet_that_is_up_with_other_settings_stays_as_it_is() -> None:
