@@ -257,6 +257,9 @@ def test_with_tls_clients_work_and_tensorflow_listens_on_loopback_only(space: Sp
     space.psfleet("fleet", "up", fleet_file(space, "sealed", tls=True), secs=START_SECS)
     assert run(space, "shared_variable.py", "2", fleet="sealed") == "total is 2"
     assert run(space, script(space, "session", SESSION), fleet="sealed") == "a worker says 42"
+    job = space.job_file("guest", train={"steps": 50, "batch_size": 1})
+    assert "status:          done" in space.psfleet("up", job, "--fleet", "sealed", secs=START_SECS)
+    space.psfleet("down", "guest", "--results", secs=START_SECS)
 
     def opened(host: str) -> str:
         """Which of TensorFlow's ports a process in the pod of the ps opens: that without TLS, and that of ps 0."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from psfleet.errors import UsageError
-from psfleet.manifests.kubernetes.names import COMPONENT, INSTANCE, PROGRAM_VOLUME, WORKER
+from psfleet.manifests.kubernetes.names import COMPONENT, INSTANCE, ON_FLEET, PROGRAM_VOLUME, WORKER
 from psfleet.service.settings import FIRST_INDEX
 
 SUSPENDED = "the Job is suspended: it waits until a user resumes it"
@@ -19,6 +19,11 @@ COMPLETE = "Complete"
 def place_of(job: Any) -> tuple[str, str]:
     """The fleet and the component that a V1Job runs."""
     return job.metadata.labels[INSTANCE], job.metadata.labels[COMPONENT]
+
+
+def fleet_of(job: Any) -> str:
+    """The standing fleet on whose ps the run of a V1Job trains, if that is the chief's; empty: none."""
+    return str(job.metadata.labels.get(ON_FLEET, ""))
 
 
 def num_indexes(job: Any) -> int:

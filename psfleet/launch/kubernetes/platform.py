@@ -17,11 +17,11 @@ from psfleet.launch.kubernetes.api import Cluster, translate_errors
 from psfleet.launch.kubernetes.events import WaitReasons
 from psfleet.launch.kubernetes.exec import PodCommand, execute, running
 from psfleet.launch.kubernetes.fleet_record import recorded
-from psfleet.launch.kubernetes.jobs import place_of, program_items, require_own_chief
+from psfleet.launch.kubernetes.jobs import fleet_of, place_of, program_items, require_own_chief
 from psfleet.launch.kubernetes.members import members_of, scaled_away
 from psfleet.launch.kubernetes.objects import FleetObjects
 from psfleet.launch.kubernetes.pods import pods_of
-from psfleet.launch.kubernetes.renewal import Renewal
+from psfleet.launch.kubernetes.renewal import Renewal, renewal_of
 from psfleet.launch.kubernetes.volume_reader import packed
 from psfleet.launch.platform import Member, Request
 from psfleet.manifests.kubernetes.names import CHIEF, FIRST_INDEX, JOB_KEY, WORKER, component_name
@@ -61,7 +61,7 @@ class Kubernetes:
         self._context, self._namespace = context, namespace
         self._has_listed = False
         # Of fleets that this process starts or attaches to, by name.
-        self._renewals: dict[str, Renewal] = {}
+        self._renewals: dict[str, Renewal | None] = {}
 
     @property
     def where(self) -> str:
@@ -82,9 +82,10 @@ class Kubernetes:
         """See `Platform`."""
         job = request.job
         self.check(request)
-        if job.tls:
+        objects = _rendered(request)
+        if job.tls and not request.fleet:
             ensure_certificates(job)
-        objects = _rendered(request) + tls_secrets(job)
+            objects += tls_secrets(job)
         self._objects.require_own(job.name, objects)
         self.remove(job.name, results=request.fresh)
         # The Jobs are created last: their pods need the other objects. Without the chief's, there is no fleet.
@@ -94,7 +95,7 @@ class Kubernetes:
         self._objects.apply(job.name, others)
         (owner,) = self._objects.apply(job.name, [chief])
         self._objects.set_owner([each for each in others if each["kind"] != VOLUME[1]], owner)
-        self._renewals[job.name] = Renewal(self._cluster, self._objects, job)
+        self._renewals[job.name] = renewal_of(self._cluster, job, request.fleet)
 
     def job(self, name: str) -> Job:
         """See `Platform`."""
@@ -102,7 +103,8 @@ class Kubernetes:
         if text is None:
             raise UsageError(f"fleet {name} has no ConfigMap {name} with its job, expected one that psfleet rendered")
         job = job_from_json(text, f"ConfigMap {name}: {JOB_KEY}")
-        self._renewals[name] = Renewal(self._cluster, self._objects, job)
+        fleets = {fleet_of(each) for each in self._cluster.jobs(name)}
+        self._renewals[name] = renewal_of(self._cluster, job, max(fleets, default=""))
         return job
 
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
@@ -118,8 +120,9 @@ class Kubernetes:
                 raise LostPeerError(str(error)) from error
             raise
         self._has_listed = True
-        if name in self._renewals:
-            self._renewals[name].look()
+        renewal = self._renewals.get(name) if name is not None else None
+        if renewal is not None:
+            renewal.look()
         return members
 
     def scaled_away(self, name: str) -> list[Member]:
@@ -179,7 +182,7 @@ class Kubernetes:
             with translate_errors(f"scale Job {name}"):
                 self._cluster.batch.patch_namespaced_job(name, self._cluster.namespace, {"spec": spec})
         elif others:
-            content = workers_job(job, program_items(jobs[CHIEF]), others)
+            content = workers_job(job, program_items(jobs[CHIEF]), others, fleet_of(jobs[CHIEF]))
             self._objects.apply(job.name, [content])
             self._objects.set_owner([content], jobs[CHIEF])
 

@@ -14,8 +14,8 @@ def require_served(job: Job, file: FleetFile) -> None:
         BadJobError: It does.
     """
     where = f"on fleet {file.name}"
-    if job.tls:
-        raise BadJobError(f"tls is true, expected false {where}: its ps have no certificate of the run")
+    if job.tls and not file.tls:
+        raise BadJobError(f"tls is true, expected false {where}, whose file has tls: false")
     if job.checkpoint.shared:
         raise BadJobError(f"checkpoint.shared is true, expected false {where}: its ps do not mount the run's volume")
     if job.checkpoint.store is not None and not file.kubernetes.egress:

@@ -36,12 +36,13 @@ READER_SECS = 3600
 """Lifetime of a reader pod: it ends even if psfleet was killed before it deleted the pod."""
 
 
-def template(job: Job, component: str, program: list[Object] | None) -> Object:
+def template(job: Job, component: str, program: list[Object] | None, fleet: str = "") -> Object:
     """The pod template of a component's Job.
 
     Args:
         program: The `items` of the volume with the training program's files, which only workers read; None: it is in
             the image.
+        fleet: The standing fleet on whose ps the run trains, with certificates of that fleet; empty: none.
     """
     role = role_of(component)
     spec: Object = {
@@ -54,7 +55,7 @@ def template(job: Job, component: str, program: list[Object] | None) -> Object:
         "terminationGracePeriodSeconds": math.ceil(job.deadlines.stop_secs),
         "securityContext": pod_security(),
         "containers": [_container(job, component, program)],
-        "volumes": _volumes(job, component, program),
+        "volumes": _volumes(job, component, program, fleet),
     }
     if mounts_results(job, component) and job.container.access_mode == "ReadWriteOnce":
         spec["affinity"] = same_node_affinity(job)
@@ -208,7 +209,7 @@ def _mounts(job: Job, component: str, program: list[Object] | None) -> list[Obje
     return mounts
 
 
-def _volumes(job: Job, component: str, program: list[Object] | None) -> list[Object]:
+def _volumes(job: Job, component: str, program: list[Object] | None, fleet: str) -> list[Object]:
     """In the order of `_mounts`, on which the components in k8s/components rely: the program is third, TLS is last."""
     volumes: list[Object] = [
         {"name": "tmp", "emptyDir": {}},
@@ -223,7 +224,7 @@ def _volumes(job: Job, component: str, program: list[Object] | None) -> list[Obj
     if mounts_results(job, component):
         volumes.append({"name": "results", "persistentVolumeClaim": {"claimName": job.name}})
     if job.tls:
-        volumes.append({"name": "tls", "secret": {"secretName": tls_secret(job.name, role_of(component))}})
+        volumes.append({"name": "tls", "secret": {"secretName": tls_secret(fleet or job.name, role_of(component))}})
     return volumes
 
 

@@ -70,7 +70,7 @@ def render(job: Job, job_file: Path, paused: bool = False, fleet: str = "") -> l
         objects += [_disruption_budget(job), _ps(job)]
     program = files.items() if files is not None else None
     if job.fleet.replicas > 1:
-        objects.append(workers_job(job, program, job.fleet.replicas - 1))
+        objects.append(workers_job(job, program, job.fleet.replicas - 1, fleet))
     objects.append(_chief(job, program, paused, fleet))
     # The program's files come last in the text, because they may be long.
     return [*objects, files.config_map(job.name)] if files is not None else objects
@@ -115,12 +115,13 @@ def _disruption_budget(job: Job) -> Object:
 
 
 def _ps(job: Job) -> Object:
-    return _job_object(job, PS, job.fleet.ps, _end_on(PS, PERMANENT_CODES), None, maxFailedIndexes=0)
+    return _job_object(job, PS, job.fleet.ps, _end_on(PS, PERMANENT_CODES), template(job, PS, None), maxFailedIndexes=0)
 
 
 def _chief(job: Job, program: list[Object] | None, paused: bool, fleet: str) -> Object:
     """The Job of worker 0, whose end is that of the run; its label says on which standing fleet the run trains."""
-    content = _job_object(job, CHIEF, 1, _end_on(CHIEF, PERMANENT_CODES), program, maxFailedIndexes=0)
+    pod = template(job, CHIEF, program, fleet)
+    content = _job_object(job, CHIEF, 1, _end_on(CHIEF, PERMANENT_CODES), pod, maxFailedIndexes=0)
     containers = content["spec"]["template"]["spec"]["containers"]
     own = next(each for each in containers if each["name"] == CHIEF)
     own["env"] += [{"name": name, "value": value} for name, value in container.hold(paused).items()]
@@ -129,7 +130,7 @@ def _chief(job: Job, program: list[Object] | None, paused: bool, fleet: str) -> 
     return content
 
 
-def workers_job(job: Job, program: list[Object] | None, pods: int) -> Object:
+def workers_job(job: Job, program: list[Object] | None, pods: int, fleet: str = "") -> Object:
     """The Job of the workers and spares other than worker 0.
 
     A worker ends well only once the run is over. The Job is complete when so many have that, with the chief, they make
@@ -138,21 +139,25 @@ def workers_job(job: Job, program: list[Object] | None, pods: int) -> Object:
     for a step depends on how the fleet is scaled.
 
     Args:
-        program: See `template`.
+        program, fleet: See `template`.
         pods: Number of these workers and spares.
     """
     refused = {"action": "FailIndex", "onExitCodes": _codes(WORKER, [BAD_JOB])}
     rules = [*_end_on(WORKER, PERMANENT_CODES - {BAD_JOB}), refused]
     # At most the completions, as the API demands, since a fleet cannot be scaled to fewer than `least_workers`.
     enough = {"succeededCount": max(1, job.least_workers - 1)}
-    return _job_object(job, WORKER, pods, rules, program, successPolicy={"rules": [enough]})
+    pod = template(job, WORKER, program, fleet)
+    return _job_object(job, WORKER, pods, rules, pod, successPolicy={"rules": [enough]})
 
 
-def _job_object(
-    job: Job, component: str, pods: int, rules: list[Object], program: list[Object] | None, **further: Any
-) -> Object:
-    """A Job of `pods` pods; `rules` are those of its podFailurePolicy about exit codes that a retry does not mend."""
-    pod = apply_settings(job.kubernetes, role_of(component), template(job, component, program))
+def _job_object(job: Job, component: str, pods: int, rules: list[Object], made: Object, **further: Any) -> Object:
+    """A Job of `pods` pods.
+
+    Args:
+        rules: Those of its podFailurePolicy about exit codes that a retry does not mend.
+        made: The template of its pods.
+    """
+    pod = apply_settings(job.kubernetes, role_of(component), made)
     spec = {**_job_spec(job, component, pods, rules), **further, "template": pod}
     content = _object("batch/v1", "Job", job, component, spec=spec)
     content["metadata"]["labels"] = {**job.kubernetes.job_labels, **content["metadata"]["labels"]}

@@ -14,6 +14,8 @@ from psfleet.launch.kubernetes.platform import Kubernetes
 from psfleet.launch.kubernetes.standing import KubernetesFleets
 from psfleet.launch.platform import Request
 from psfleet.launch.standing.placing import on_fleet
+from psfleet.manifests.certificates_folder import certificates_folder
+from psfleet.tls import certificates
 
 JOB = Path(__file__).parents[5] / "examples" / "linear" / "job.yaml"
 LAB = FleetFile.model_validate({"name": "lab", "fleet": {"ps": 2}, "deadlines": {"start_secs": 0.1}})
@@ -51,3 +53,31 @@ def test_a_run_on_a_fleet_that_does_not_stand_there_is_refused(standing_api: Sta
         with pytest.raises(UsageError, match=r"lab.* stands in namespace here, expected one that `psfleet fleet up"):
             refused()
     assert standing_api.objects == {}
+
+
+def test_with_tls_a_run_has_no_secret_of_its_own_and_renews_those_of_the_fleet(
+    standing_api: StandingApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fleets, runs = KubernetesFleets(), Kubernetes()
+    fleets.up(LAB.model_copy(update={"tls": True}))
+    before = {name: each["data"] for (kind, name), each in standing_api.objects.items() if kind == "secrets"}
+    job = on_fleet(load_job(JOB, ["fleet.workers=1"]), "lab", fleets)
+    assert job.tls
+    runs.apply(Request(job, JOB, fleet="lab"))
+    assert {name for kind, name in standing_api.objects if kind == "secrets"} == set(before)
+    runs.scale(job, 2)
+    for name in ("linear-chief", "linear-worker"):
+        volumes = standing_api.objects["jobs", name]["spec"]["template"]["spec"]["volumes"]
+        assert [each["secret"]["secretName"] for each in volumes if "secret" in each] == ["lab-worker-tls"], name
+    certificates.renew(certificates_folder("lab"))
+    attached = Kubernetes()
+    assert attached.job("linear") == job
+    attached.members("linear")
+    renewed = standing_api.objects["secrets", "lab-worker-tls"]["data"]
+    assert renewed["tls.crt"] != before["lab-worker-tls"]["tls.crt"]
+    # Another machine of the user.
+    monkeypatch.setenv("HOME", str(tmp_path / "other"))
+    other = Kubernetes()
+    assert other.job("linear") == job
+    assert {each.role for each in other.members("linear")} == {"chief", "worker"}
+    assert not certificates_folder("lab").exists()

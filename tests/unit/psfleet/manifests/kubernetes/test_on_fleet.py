@@ -91,6 +91,18 @@ def test_the_fleets_ps_are_opened_for_the_workers_of_this_run_alone(objects: dic
     assert policy["metadata"]["labels"].items() >= selector("small").items(), "`psfleet down small` deletes it"
 
 
+def test_with_tls_the_runs_pods_have_the_certificate_of_the_fleets_workers(tmp_path: Path) -> None:
+    found = render(parse_job({**JOB, "tls": True}), tmp_path / "job.yaml", fleet="lab")
+    jobs = [each["spec"]["template"]["spec"] for each in found if each["kind"] == "Job"]
+    secrets = [[each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each] for spec in jobs]
+    assert secrets == [["lab-worker-tls"]] * 2
+    ports = {
+        port for each in found if each["kind"] == "NetworkPolicy" for _, some in opened(each, "egress") for port in some
+    }
+    assert ports == {2225, CONTROL}
+    require_served(parse_job({**JOB, "tls": True}), FleetFile.model_validate({"name": "lab", "tls": True}))
+
+
 def test_a_run_with_ps_of_its_own_opens_no_fleet(tmp_path: Path) -> None:
     job = parse_job({**JOB, "fleet": {"ps": 2, "workers": 2}})
     found = render(job, tmp_path / "job.yaml")
@@ -101,7 +113,7 @@ def test_a_run_with_ps_of_its_own_opens_no_fleet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"tls": True}, "tls is true, expected false on fleet lab: its ps have no certificate of the run"),
+        ({"tls": True}, "tls is true, expected false on fleet lab, whose file has tls: false"),
         ({"checkpoint": {"shared": True}}, r"checkpoint\.shared is true, expected false on fleet lab: its ps do not"),
         ({"checkpoint": {"store": "s3://bucket/run"}}, r"checkpoint\.store is s3://bucket/run, expected null on flee"),
     ],
