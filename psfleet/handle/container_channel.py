@@ -151,7 +151,7 @@ class ContainerChannel(RunChannel):
         chief = self._running()
         job = self._job(chief)
         # As the environment of its containers says.
-        caller.run = self._name
+        caller.run = chief.run or self._name
         tls = [container.TLS] if job.tls else []
         words = ["python", "-m", MODULE, str(container.CONTROL_PORT), *tls]
         client = RelayClient(

@@ -17,7 +17,7 @@ from psfleet.launch.kubernetes.api import Cluster, translate_errors
 from psfleet.launch.kubernetes.events import WaitReasons
 from psfleet.launch.kubernetes.exec import PodCommand, execute, running
 from psfleet.launch.kubernetes.fleet_record import recorded
-from psfleet.launch.kubernetes.jobs import fleet_of, place_of, program_items, require_own_chief
+from psfleet.launch.kubernetes.jobs import on_fleet, place_of, program_items, require_own_chief
 from psfleet.launch.kubernetes.members import members_of, scaled_away
 from psfleet.launch.kubernetes.objects import FleetObjects
 from psfleet.launch.kubernetes.pods import pods_of
@@ -25,7 +25,7 @@ from psfleet.launch.kubernetes.renewal import Renewal, renewal_of
 from psfleet.launch.kubernetes.volume_reader import packed
 from psfleet.launch.platform import Member, Request
 from psfleet.manifests.kubernetes.names import CHIEF, FIRST_INDEX, JOB_KEY, WORKER, component_name
-from psfleet.manifests.kubernetes.on_fleet import require_served
+from psfleet.manifests.kubernetes.on_fleet import OnFleet, require_served
 from psfleet.manifests.kubernetes.render import manifests_text, render, workers_job
 from psfleet.manifests.kubernetes.tls_secrets import ensure_certificates, tls_secrets
 from psfleet.polling import wait_until
@@ -103,8 +103,8 @@ class Kubernetes:
         if text is None:
             raise UsageError(f"fleet {name} has no ConfigMap {name} with its job, expected one that psfleet rendered")
         job = job_from_json(text, f"ConfigMap {name}: {JOB_KEY}")
-        fleets = {fleet_of(each) for each in self._cluster.jobs(name)}
-        self._renewals[name] = renewal_of(self._cluster, job, max(fleets, default=""))
+        places = [place for each in self._cluster.jobs(name) if (place := on_fleet(each)) is not None]
+        self._renewals[name] = renewal_of(self._cluster, job, places[0].fleet if places else "")
         return job
 
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
@@ -182,7 +182,7 @@ class Kubernetes:
             with translate_errors(f"scale Job {name}"):
                 self._cluster.batch.patch_namespaced_job(name, self._cluster.namespace, {"spec": spec})
         elif others:
-            content = workers_job(job, program_items(jobs[CHIEF]), others, fleet_of(jobs[CHIEF]))
+            content = workers_job(job, program_items(jobs[CHIEF]), others, on_fleet(jobs[CHIEF]))
             self._objects.apply(job.name, [content])
             self._objects.set_owner([content], jobs[CHIEF])
 
@@ -233,7 +233,8 @@ class Kubernetes:
 
 
 def _rendered(request: Request) -> list[dict[str, Any]]:
-    return render(request.job, request.job_file, request.paused, request.fleet)
+    place = OnFleet.of_new_run(request.job, request.fleet) if request.fleet else None
+    return render(request.job, request.job_file, request.paused, place)
 
 
 def _wait_until_gone(name: str, listings: Sequence[Callable[[str], list[Any]]], timeout_secs: float, what: str) -> None:

@@ -17,12 +17,12 @@ from psfleet.launch.kubernetes.events import WaitReasons
 from psfleet.launch.kubernetes.fleet_record import recorded, require_version
 from psfleet.launch.kubernetes.fleet_secrets import renew
 from psfleet.launch.kubernetes.fleet_start import LOOK_SECS, STATEFUL_SET, FleetStart
-from psfleet.launch.kubernetes.jobs import fleet_of, verdict
+from psfleet.launch.kubernetes.jobs import on_fleet, place_of, verdict
 from psfleet.launch.kubernetes.objects import FleetObjects
 from psfleet.launch.kubernetes.pods import Pod
 from psfleet.launch.kubernetes.standing_members import lacks_pods, standing_members
 from psfleet.launch.platform import Member
-from psfleet.manifests.kubernetes.names import INSTANCE, STANDING
+from psfleet.manifests.kubernetes.names import STANDING
 from psfleet.polling import wait_until
 
 logger = logging.getLogger("psfleet.launch")
@@ -109,8 +109,9 @@ class KubernetesFleets:
 
     def _require_no_run_on(self, name: str) -> None:
         """Checks that no run trains on a fleet: it would wait in vain for its ps."""
-        jobs = [each for each in self._cluster.jobs(None) if fleet_of(each) == name]
-        runs = sorted(each.metadata.labels[INSTANCE] for each in jobs if verdict(each) is None)
+        jobs = [each for each in self._cluster.jobs(None) if verdict(each) is None]
+        places = [(place_of(each)[0], on_fleet(each)) for each in jobs]
+        runs = sorted(run for run, place in places if place is not None and place.fleet == name)
         if runs:
             raise UsageError(
                 f"fleet {name} has runs: {', '.join(runs)}, expected none: `psfleet down {runs[0]} --on kubernetes` "

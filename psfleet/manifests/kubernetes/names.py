@@ -27,6 +27,8 @@ FIRST_INDEX = {PS: 0, CHIEF: 0, WORKER: 1}
 """Index of a ps or worker that has the completion index 0 of its Job, by component."""
 ON_FLEET = "psfleet.on-fleet"
 """Label of the chief's Job of a run that trains on the ps of a standing fleet: the fleet's name."""
+RUN_ID = "psfleet.run"
+"""Label of the same Job: the run's id, by which the ps tell it from an earlier run of its name."""
 JOB_KEY = "job.json"
 """Key of the resolved job in the fleet's ConfigMap."""
 PROGRAM_VOLUME = "program"

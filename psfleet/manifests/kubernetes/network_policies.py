@@ -18,20 +18,21 @@ from psfleet.manifests.kubernetes.names import (
     on_fleet_policy,
     selector,
 )
+from psfleet.manifests.kubernetes.on_fleet import OnFleet
 from psfleet.manifests.kubernetes.pod_template import Object, ports
 
 DNS_PORTS = (53, 5353)
 """Ports of the cluster's resolver, wherever it runs: a policy sees the port of its pod, which is 5353 on OpenShift."""
 
 
-def run_policies(job: Job, fleet: str = "") -> list[Object]:
+def run_policies(job: Job, place: OnFleet | None = None) -> list[Object]:
     """The policies of a run, which allow nothing but what is named here, DNS, and what the job adds.
 
     Its ps and workers reach each other. On a standing fleet, its workers reach the data and control ports of the
     fleet's ps, and these reach the workers' data port: TensorFlow connects in both directions.
 
     Args:
-        fleet: The standing fleet on whose ps the run trains; empty: none.
+        place: On a standing fleet; None: the run has no ps of one.
     """
     data, control = ports(job).values()
     own = _peers(selector(job.name), TRAINING)
@@ -39,11 +40,11 @@ def run_policies(job: Job, fleet: str = "") -> list[Object]:
     ingress = [{"from": own, "ports": _tcp([data, control])}]
     egress = [{"to": own, "ports": _tcp([data, control])}, names]
     further: list[Object] = []
-    if fleet:
-        ps = _peers(selector(fleet, None, STANDING), [PS])
+    if place is not None:
+        ps = _peers(selector(place.fleet, None, STANDING), [PS])
         ingress.append({"from": ps, "ports": _tcp([data])})
         egress.append({"to": ps, "ports": _tcp([data, control])})
-        further.append(_of_the_ps(job, fleet, data, control))
+        further.append(_of_the_ps(job, place.fleet, data, control))
     elif job.fleet.ps_addresses is not None:
         egress.append({"ports": _tcp(_ports_elsewhere(job))})
     chosen = {"matchLabels": selector(job.name)}

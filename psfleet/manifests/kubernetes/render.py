@@ -15,6 +15,7 @@ from psfleet.manifests.kubernetes.names import (
     JOB_KEY,
     ON_FLEET,
     PS,
+    RUN_ID,
     WORKER,
     component_name,
     labels,
@@ -22,6 +23,7 @@ from psfleet.manifests.kubernetes.names import (
     selector,
 )
 from psfleet.manifests.kubernetes.network_policies import run_policies
+from psfleet.manifests.kubernetes.on_fleet import OnFleet
 from psfleet.manifests.kubernetes.pod_settings import apply_settings, service_account
 from psfleet.manifests.kubernetes.pod_template import Object, ports, template
 from psfleet.manifests.kubernetes.program_configmap import Files
@@ -49,14 +51,14 @@ def manifests_text(job: Job, job_file: Path, command: str) -> str:
     return HEADER.format(command=comment(command)) + dump(*render(job, job_file))
 
 
-def render(job: Job, job_file: Path, paused: bool = False, fleet: str = "") -> list[Object]:
+def render(job: Job, job_file: Path, paused: bool = False, place: OnFleet | None = None) -> list[Object]:
     """All objects of a fleet; see `manifests_text`.
 
     Args:
         job: What is trained.
         job_file: Its folder is the training program's.
         paused: Whether the run is held at the step that it starts from.
-        fleet: The standing fleet of the namespace on whose ps it trains; empty: it has ps of its own.
+        place: On a standing fleet of the namespace; None: the run has no ps of one.
     """
     files = Files.of(job_file.resolve().parent) if job.container.program == "mount" else None
     roles = [PS, WORKER] if num_own_ps(job) else [WORKER]
@@ -65,13 +67,13 @@ def render(job: Job, job_file: Path, paused: bool = False, fleet: str = "") -> l
         for role in roles
         if service_account(job.kubernetes, role) is None
     ]
-    objects += [_config(job), _claim(job), _service(job), *run_policies(job, fleet)]
+    objects += [_config(job), _claim(job), _service(job), *run_policies(job, place)]
     if PS in roles:
         objects += [_disruption_budget(job), _ps(job)]
     program = files.items() if files is not None else None
     if job.fleet.replicas > 1:
-        objects.append(workers_job(job, program, job.fleet.replicas - 1, fleet))
-    objects.append(_chief(job, program, paused, fleet))
+        objects.append(workers_job(job, program, job.fleet.replicas - 1, place))
+    objects.append(_chief(job, program, paused, place))
     # The program's files come last in the text, because they may be long.
     return [*objects, files.config_map(job.name)] if files is not None else objects
 
@@ -118,19 +120,19 @@ def _ps(job: Job) -> Object:
     return _job_object(job, PS, job.fleet.ps, _end_on(PS, PERMANENT_CODES), template(job, PS, None), maxFailedIndexes=0)
 
 
-def _chief(job: Job, program: list[Object] | None, paused: bool, fleet: str) -> Object:
-    """The Job of worker 0, whose end is that of the run; its label says on which standing fleet the run trains."""
-    pod = template(job, CHIEF, program, fleet)
+def _chief(job: Job, program: list[Object] | None, paused: bool, place: OnFleet | None) -> Object:
+    """The Job of worker 0, whose end is that of the run; its labels have the place of the run on a standing fleet."""
+    pod = template(job, CHIEF, program, place)
     content = _job_object(job, CHIEF, 1, _end_on(CHIEF, PERMANENT_CODES), pod, maxFailedIndexes=0)
     containers = content["spec"]["template"]["spec"]["containers"]
     own = next(each for each in containers if each["name"] == CHIEF)
     own["env"] += [{"name": name, "value": value} for name, value in container.hold(paused).items()]
-    if fleet:
-        content["metadata"]["labels"][ON_FLEET] = fleet
+    if place is not None:
+        content["metadata"]["labels"] |= {ON_FLEET: place.fleet, RUN_ID: place.run}
     return content
 
 
-def workers_job(job: Job, program: list[Object] | None, pods: int, fleet: str = "") -> Object:
+def workers_job(job: Job, program: list[Object] | None, pods: int, place: OnFleet | None = None) -> Object:
     """The Job of the workers and spares other than worker 0.
 
     A worker ends well only once the run is over. The Job is complete when so many have that, with the chief, they make
@@ -139,14 +141,14 @@ def workers_job(job: Job, program: list[Object] | None, pods: int, fleet: str = 
     for a step depends on how the fleet is scaled.
 
     Args:
-        program, fleet: See `template`.
+        program, place: See `template`.
         pods: Number of these workers and spares.
     """
     refused = {"action": "FailIndex", "onExitCodes": _codes(WORKER, [BAD_JOB])}
     rules = [*_end_on(WORKER, PERMANENT_CODES - {BAD_JOB}), refused]
     # At most the completions, as the API demands, since a fleet cannot be scaled to fewer than `least_workers`.
     enough = {"succeededCount": max(1, job.least_workers - 1)}
-    pod = template(job, WORKER, program, fleet)
+    pod = template(job, WORKER, program, place)
     return _job_object(job, WORKER, pods, rules, pod, successPolicy={"rules": [enough]})
 
 

@@ -15,10 +15,17 @@ from psfleet.launch.kubernetes.standing import KubernetesFleets
 from psfleet.launch.platform import Request
 from psfleet.launch.standing.placing import on_fleet
 from psfleet.manifests.certificates_folder import certificates_folder
+from psfleet.service import settings
 from psfleet.tls import certificates
 
 JOB = Path(__file__).parents[5] / "examples" / "linear" / "job.yaml"
 LAB = FleetFile.model_validate({"name": "lab", "fleet": {"ps": 2}, "deadlines": {"start_secs": 0.1}})
+
+
+def ids(api: StandingApi) -> set[str]:
+    """The ids of the run that its pods have."""
+    jobs = [each["spec"]["template"]["spec"] for (kind, _), each in api.objects.items() if kind == "jobs"]
+    return {each["value"] for spec in jobs for each in spec["containers"][0]["env"] if each["name"] == settings.RUN}
 
 
 def test_a_run_on_a_fleet_keeps_it_up_until_the_run_has_ended(standing_api: StandingApi) -> None:
@@ -29,6 +36,10 @@ def test_a_run_on_a_fleet_keeps_it_up_until_the_run_has_ended(standing_api: Stan
     job = on_fleet(load_job(JOB, ["fleet.workers=2"]), "lab", fleets)
     runs.apply(Request(job, JOB, fleet="lab"))
     assert {name for kind, name in standing_api.objects if kind == "jobs"} == {"linear-chief", "linear-worker"}
+    runs.scale(job, 3)
+    (first,) = ids(standing_api)
+    assert first.startswith("linear-")
+    assert {each.run for each in runs.members("linear") if each.role == "chief"} == {first}
     with pytest.raises(
         UsageError, match="fleet lab has runs: linear, expected none: `psfleet down linear --on kubernetes` ends the f"
     ):
@@ -37,6 +48,7 @@ def test_a_run_on_a_fleet_keeps_it_up_until_the_run_has_ended(standing_api: Stan
     assert runs.remove("linear", results=True)
     assert set(standing_api.objects) == before
     runs.apply(Request(job, JOB, fleet="lab"))
+    assert ids(standing_api) != {first}, "its ps may still have the shards of the first one"
     done = {"type": "Complete", "status": "True", "reason": "", "message": ""}
     standing_api.objects["jobs", "linear-chief"]["status"] = {"conditions": [done]}
     fleets.down("lab")

@@ -11,13 +11,14 @@ from support.kubernetes_schema import problem, versions
 from psfleet.errors import BadJobError
 from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import parse_job
-from psfleet.manifests.kubernetes.names import COMPONENT, ON_FLEET, RUN, STANDING, selector
-from psfleet.manifests.kubernetes.on_fleet import require_served
+from psfleet.manifests.kubernetes.names import COMPONENT, ON_FLEET, RUN, RUN_ID, STANDING, selector
+from psfleet.manifests.kubernetes.on_fleet import OnFleet, require_served
 from psfleet.manifests.kubernetes.render import render
 
 Object = dict[str, Any]
 PS = ["lab-ps-0.lab:2222", "lab-ps-1.lab:2222"]
 DATA, CONTROL = 2222, 2223
+PLACE = OnFleet("lab", "small-1f")
 JOB: Object = {
     "name": "small",
     "program": "program:build",
@@ -29,7 +30,7 @@ JOB: Object = {
 
 @pytest.fixture
 def objects(tmp_path: Path) -> dict[tuple[str, str], Object]:
-    found = render(parse_job(JOB), tmp_path / "job.yaml", fleet="lab")
+    found = render(parse_job(JOB), tmp_path / "job.yaml", place=PLACE)
     return {(each["kind"], each["metadata"]["name"]): each for each in found}
 
 
@@ -68,7 +69,9 @@ def test_a_run_has_workers_of_its_own_and_no_ps(objects: dict[tuple[str, str], O
     for component in ("chief", "worker"):
         (container,) = objects["Job", f"small-{component}"]["spec"]["template"]["spec"]["containers"]
         assert {"name": "PSFLEET_PS", "value": ",".join(PS)} in container["env"]
-    assert objects["Job", "small-chief"]["metadata"]["labels"][ON_FLEET] == "lab"
+        assert {"name": "PSFLEET_RUN", "value": "small-1f"} in container["env"]
+    chief = objects["Job", "small-chief"]["metadata"]["labels"]
+    assert (chief[ON_FLEET], chief[RUN_ID]) == ("lab", "small-1f")
 
 
 def test_the_runs_pods_reach_the_fleets_ps_and_no_other_pod_of_the_fleet(
@@ -92,7 +95,7 @@ def test_the_fleets_ps_are_opened_for_the_workers_of_this_run_alone(objects: dic
 
 
 def test_with_tls_the_runs_pods_have_the_certificate_of_the_fleets_workers(tmp_path: Path) -> None:
-    found = render(parse_job({**JOB, "tls": True}), tmp_path / "job.yaml", fleet="lab")
+    found = render(parse_job({**JOB, "tls": True}), tmp_path / "job.yaml", place=PLACE)
     jobs = [each["spec"]["template"]["spec"] for each in found if each["kind"] == "Job"]
     secrets = [[each["secret"]["secretName"] for each in spec["volumes"] if "secret" in each] for spec in jobs]
     assert secrets == [["lab-worker-tls"]] * 2
