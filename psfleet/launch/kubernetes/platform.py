@@ -40,9 +40,9 @@ KINDS = (
     ("v1", "Secret"),
     ("v1", "ServiceAccount"),
     ("policy/v1", "PodDisruptionBudget"),
-    ("networking.k8s.io/v1", "NetworkPolicy"),
 )
-"""Kinds of a fleet's objects, except for its volume."""
+"""Kinds of a fleet's objects, except for its volume and what closes the ports of its pods until they have ended."""
+POLICY = ("networking.k8s.io/v1", "NetworkPolicy")
 VOLUME = ("v1", "PersistentVolumeClaim")
 INTERRUPT = ("sh", "-c", "kill -INT 1")
 """Sends SIGINT to a container's first process, which passes it on."""
@@ -194,10 +194,13 @@ class Kubernetes:
         jobs, claims = self._cluster.jobs(name), self._cluster.claims(name) if results else []
         require_own_chief(jobs)
         pods = self._cluster.pods(name) if jobs else []
+        # Without their owner, the chief's Job, the policies outlast the pods.
+        self._objects.disown(name, POLICY)
         is_found = self._objects.remove_all(name, KINDS)
         if jobs:
             secs = REMOVAL_SECS + max([pod.spec.termination_grace_period_seconds or 0 for pod in pods], default=0)
             _wait_until_gone(name, [self._cluster.jobs, self._cluster.pods], secs, f"the pods of fleet {name} to end")
+        is_found |= self._objects.remove_all(name, [POLICY])
         if claims:
             self._objects.remove_all(name, [VOLUME])
             _wait_until_gone(name, [self._cluster.claims], REMOVAL_SECS, f"the volume of fleet {name} to go")

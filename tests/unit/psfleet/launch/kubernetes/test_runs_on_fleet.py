@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.standing_api import StandingApi
@@ -10,6 +11,7 @@ from support.standing_api import StandingApi
 from psfleet.errors import UsageError
 from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import load_job
+from psfleet.launch.kubernetes import platform
 from psfleet.launch.kubernetes.platform import Kubernetes
 from psfleet.launch.kubernetes.standing import KubernetesFleets
 from psfleet.launch.platform import Request
@@ -93,3 +95,20 @@ def test_with_tls_a_run_has_no_secret_of_its_own_and_renews_those_of_the_fleet(
     assert other.job("linear") == job
     assert {each.role for each in other.members("linear")} == {"chief", "worker"}
     assert not certificates_folder("lab").exists()
+
+
+def test_the_ports_of_a_run_stay_closed_until_its_last_pod_has_ended(
+    standing_api: StandingApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its policies have an owner, with which Kubernetes would delete them."""
+    runs, policies = Kubernetes(), []
+
+    def pods_end(*_: Any) -> None:
+        policies.extend(each for (kind, _), each in standing_api.objects.items() if kind == "networkpolicies")
+
+    monkeypatch.setattr(platform, "_wait_until_gone", pods_end)
+    runs.apply(Request(load_job(JOB), JOB))
+    assert standing_api.objects["networkpolicies", "linear"]["metadata"]["ownerReferences"]
+    assert runs.remove("linear", results=False)
+    assert [each["metadata"]["ownerReferences"] for each in policies] == [None]
+    assert [name for kind, name in standing_api.objects if kind != "persistentvolumeclaims"] == []
