@@ -245,6 +245,23 @@ def test_a_run_trains_on_the_fleet_can_be_left_and_recovers_from_the_loss_of_a_p
     lab.psfleet("down", "guest", "--results", secs=START_SECS)
 
 
+def test_a_fresh_run_begins_at_step_0_although_the_ps_have_the_shards_of_a_lost_one(lab: Space) -> None:
+    job = lab.job_file("lost", {"step_secs": 0.2}, train={"steps": 60, "batch_size": 1})
+    up = ("up", job, "--fleet", "lab")
+    first, own = lab.start(*up), ("-l", "app.kubernetes.io/instance=lost")
+    lab.wait_for_step("lost", 20, START_SECS)
+    assert "/out/checkpoints/" in lab.psfleet("save", job)
+    first.kill()
+    lab.kubectl("delete", "jobs", *own, "--cascade=orphan")
+    lab.kubectl("delete", "pods", *own, "--grace-period=0", "--force")
+    lab.psfleet(*up, "--fresh", secs=START_SECS)
+    report = Report.read(lab.folder / "runs" / "lost")
+    assert (report.status, report.final_step, report.attempts[-1].first_step) == ("done", 60, 0)
+    assert report.checkpoint is not None
+    assert report.checkpoint.path.endswith("/00000060-g1"), report.checkpoint.path
+    lab.psfleet("down", "lost", "--results", secs=START_SECS)
+
+
 def test_up_says_why_a_pod_does_not_start_and_leaves_nothing_behind(space: Space) -> None:
     file = fleet_file(space, "moon", 20, "node_selector: {moon: 'yes'}")
     said = space.psfleet("fleet", "up", file, secs=START_SECS, code=LOST_PEERS)
