@@ -166,16 +166,16 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
 
     def drop_finished(self) -> None:
         """On a shared ps, drops each run that is over or idle; see `Run.is_over` and `Run.is_idle`."""
-        if self._only_run:
-            return
         with self._lock:
-            over = [run for run in self._runs.values() if run.is_over() or run.is_idle()]
+            over = [run for run in self._runs.values() if not self._only_run and (run.is_over() or run.is_idle())]
             for run in over:
                 del self._runs[run.name]
         for run in over:
             self._plane.forget(run.name)
             if run.shard is None:
                 continue
+            if run.outcome is None:
+                run.logger.warning("the shard is dropped: no worker of the run has been heard for an hour")
             try:
                 run.shard.close()
             except tf.errors.OpError as error:

@@ -151,7 +151,7 @@ class ContainerChannel(RunChannel):
         call.bind(chief.created)
         job = self._job(chief)
         # As the environment of its containers says.
-        call.caller.run = self._name
+        call.caller.run = chief.run or self._name
         tls = [container.TLS] if job.tls else []
         words = ["python", "-m", MODULE, str(container.CONTROL_PORT), *tls]
         client = RelayClient(

@@ -62,6 +62,7 @@ class Member:
         note: What happened to it before, in one line.
         host: Host name of a worker in the chief's table of the fleet, which has the index that the worker leased.
         url: At which its pages are reached from this machine; empty: it has none.
+        run: Id by which the processes of the run know it; empty: the job's name.
     """
 
     fleet: str
@@ -83,6 +84,7 @@ class Member:
     note: str = ""
     host: str = ""
     url: str = ""
+    run: str = ""
 
     @property
     def has_failed(self) -> bool:

@@ -14,6 +14,7 @@ from psfleet.launch.kubernetes.jobs import (
     is_complete,
     is_suspended,
     num_indexes,
+    on_fleet,
     place_of,
     verdict,
 )
@@ -87,6 +88,7 @@ def _of_job(job: Any, index: int) -> Member:
         is_over=has_ended or index in failed_indexes(job),
         problem=SUSPENDED if is_suspended(job) else "",
         is_held=is_suspended(job),
+        run="" if (place := on_fleet(job)) is None else place.run,
     )
 
 

@@ -68,6 +68,13 @@ class Pod:
         return self.exit_code not in (None, DONE) or self.content.status.phase == "Failed"
 
     @property
+    def is_disrupted(self) -> bool:
+        """Whether it was deleted, evicted or preempted, whatever exit code its process has had then."""
+        conditions = self.content.status.conditions or ()
+        is_target = any(each.type == "DisruptionTarget" and each.status == "True" for each in conditions)
+        return is_target or self.content.metadata.deletion_timestamp is not None
+
+    @property
     def has_node(self) -> bool:
         """Whether a node was chosen for it."""
         return bool(self.content.spec.node_name)
