@@ -72,7 +72,7 @@ class Stop(Monitored):
 
 def monitored(job: Job) -> dict[str, Monitored]:
     """The sections of a job that watch a metric, by their names in the job file."""
-    schedule = job.optimizer.schedule
+    schedule = job.schedule
     sections: Mapping[str, Monitored | None] = {
         "evaluate.stop": job.evaluate.stop,
         "checkpoint.best": job.checkpoint.best,

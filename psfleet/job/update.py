@@ -99,7 +99,7 @@ class Update(Section):
 
 
 def require_update(job: Job) -> None:
-    """Refuses options of `update` that its mode does not have.
+    """Refuses options of `update` that its mode does not have, and optimizers that it cannot apply.
 
     Raises:
         ValueError: Names the field, its value and what was expected.
@@ -123,6 +123,12 @@ def require_update(job: Job) -> None:
         shown = "null" if update.bound is None else update.bound
         raise ValueError(f"update.bound is {shown}, expected {expected} in mode {update.mode}")
     _require_local_steps(job)
+    has_lamb = any(rule.name == "lamb" for rule in job.rules.values())
+    if has_lamb and job.fleet.ps > 1 and update.mode != "averaging":
+        raise ValueError(
+            f"fleet.ps is {job.fleet.ps}, expected 1 with optimizer lamb: it needs the norm of each tensor, and "
+            "a tensor may lie on several ps"
+        )
 
 
 def _require_local_steps(job: Job) -> None:
@@ -142,7 +148,7 @@ def _require_local_steps(job: Job) -> None:
     for name, value in due.items():
         if value is not None and value % steps:
             raise ValueError(f"{name} is {value}, expected a multiple of update.local_steps = {steps}")
-    if job.optimizer.schedule.kind == "plateau":
+    if job.schedule is not None and job.schedule.kind == "plateau":
         raise ValueError(
             "optimizer.schedule.kind is plateau, expected another schedule in mode averaging: workers apply the "
             "optimizer, and a plateau schedule reduces the learning rate of the ps only"
