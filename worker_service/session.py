@@ -40,6 +40,7 @@ class WorkerSession:
     Attributes:
         wants_norm: Whether the next step computes the norm of its gradient, which takes a pass over all elements, if it
             is not clipped.
+        losses: The newest loss of each by name, after its first step; the name of the only one is empty.
 
     Raises (from every method):
         LostPeerError: A ps cannot be reached or has lost the generation's resources.
@@ -64,6 +65,7 @@ class WorkerSession:
         self._closing, self._closed = threading.Lock(), False
         self._pulled = np.zeros((0, 2), np.int64)
         self.wants_norm = True
+        self.losses: dict[str, float] = {}
 
     @property
     def is_of_one_step(self) -> bool:
@@ -158,6 +160,7 @@ class WorkerSession:
         """
         with translate_errors(f"worker {self._index}, step {local_step + 1}: "):
             loss, self._pulled = self._calls.train(batch, local_step, number, self.wants_norm)
+            self.losses[self._step.loss_names[self._calls.loss_of(number)]] = loss
             return loss, self._pulled
 
     def update_locally(self, batch: Sequence[np.ndarray], number: int) -> float:

@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from psfleet.errors import BadJobError, UsageError
 from psfleet.job.callback import CallbackEntry
 from psfleet.job.container import Container
 from psfleet.job.fields import Options, Section
 from psfleet.job.kubernetes import Kubernetes, require_own_folders
+from psfleet.job.losses import LossName, require_optimizers
 from psfleet.job.monitored import Monitored
-from psfleet.job.optimizer import Optimizer
+from psfleet.job.optimizer import AnyOptimizer, Optimizer, Schedule
 from psfleet.job.problems import problem
 from psfleet.job.sections import Checkpoint, Deadlines, Device, Evaluate, Fleet, Summaries, Train
 from psfleet.job.update import Update, require_rounds, require_update
@@ -47,7 +48,15 @@ class Job(Section):
     options: Options = Field(default_factory=dict, description="Keyword arguments of the callable.")
     fleet: Fleet = Field(default_factory=Fleet, description="Number of processes of each role.")
     update: Update = Field(default_factory=Update, description="How gradients are combined into updates.")
-    optimizer: Optimizer = Field(description="Update rule and learning rate.")
+    optimizers: dict[LossName, Optimizer] | None = Field(
+        None,
+        min_length=1,
+        description="For a program with several losses, instead of `optimizer`: the optimizer of each, by its name, "
+        "with the fields of `optimizer`; see [above](#several-losses).",
+    )
+    optimizer: AnyOptimizer | None = Field(
+        None, discriminator="name", description="Update rule and learning rate; required without `optimizers`."
+    )
     train: Train = Field(description="Number of steps, and batches.")
     evaluate: Evaluate = Field(default_factory=Evaluate, description="When the chief evaluates the model.")
     checkpoint: Checkpoint = Field(
@@ -73,6 +82,22 @@ class Job(Section):
         return self.update.quorum or self.fleet.workers
 
     @property
+    def rules(self) -> Mapping[str, AnyOptimizer]:
+        """The optimizers by the names of their losses; the only one of a program with one loss by an empty name."""
+        return self.optimizers or {"": self.rule}
+
+    @property
+    def rule(self) -> AnyOptimizer:
+        """The only optimizer; a job with `optimizers` has none."""
+        assert self.optimizer is not None, "a job without optimizer has optimizers"
+        return self.optimizer
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """The schedule of the only optimizer; None with `optimizers`."""
+        return None if self.optimizer is None else self.optimizer.schedule
+
+    @property
     def push_examples(self) -> int:
         """Number of examples in what a worker pushes at once."""
         return self.train.gradient_examples * self.update.round_steps
@@ -88,12 +113,21 @@ class Job(Section):
         sections = {
             "evaluate.stop": self.evaluate.stop,
             "checkpoint.best": self.checkpoint.best,
-            "optimizer.schedule": self.optimizer.schedule,
+            "optimizer.schedule": self.schedule,
         }
         return {name: section for name, section in sections.items() if isinstance(section, Monitored)}
 
+    @field_validator("optimizer")
+    @classmethod
+    def _is_there(cls, value: AnyOptimizer | None, info: ValidationInfo) -> AnyOptimizer | None:
+        # With invalid `optimizers`, which are not in the data, the error is theirs.
+        if value is None and info.data.get("optimizers", "invalid") is None:
+            raise ValueError("missing, expected a value")
+        return value
+
     @model_validator(mode="after")
     def _consistent(self) -> Job:
+        require_optimizers(self.optimizer, self.optimizers, self.train.alternate, self.update.mode)
         require_update(self.update, self.fleet.replicas)
         every_steps = self.evaluate.every_steps
         due = {
@@ -101,13 +135,14 @@ class Job(Section):
             "checkpoint.every_steps": self.checkpoint.every_steps,
             "evaluate.every_steps": every_steps,
         }
-        require_rounds(self.update, due, self.optimizer.schedule.kind)
+        require_rounds(self.update, due, None if self.schedule is None else self.schedule.kind)
         if every_steps is None and self.monitored:
             raise ValueError(
                 f"evaluate.every_steps is null, expected a number of steps with {' and '.join(self.monitored)}"
             )
         require_own_folders(self.kubernetes, self.container.mounts)
-        if self.optimizer.name == "lamb" and self.fleet.ps > 1 and self.update.mode != "averaging":
+        has_lamb = any(rule.name == "lamb" for rule in self.rules.values())
+        if has_lamb and self.fleet.ps > 1 and self.update.mode != "averaging":
             raise ValueError(
                 f"fleet.ps is {self.fleet.ps}, expected 1 with optimizer lamb: it needs the norm of each tensor, and "
                 "a tensor may lie on several ps"

@@ -73,6 +73,12 @@ class Train(Section):
         description="Number of batches in one gradient: a worker pushes the mean of their gradients, which is that of "
         "one batch of `batch_size` * `accumulate` examples, with the memory of one of `batch_size`.",
     )
+    alternate: list[str] | None = Field(
+        None,
+        min_length=1,
+        description="For a program with several losses, where it is required: the losses of consecutive steps, from "
+        "step 1 and again from the beginning; each loss at least once, and any of them repeatedly.",
+    )
     shuffle: NonNegativeInt = Field(0, description="Size of the shuffle buffer in examples; 0: no shuffling.")
     seed: int = Field(0, ge=0, lt=2**32, description="Random seed of initial weights, shuffling and dropout.")
 

@@ -123,12 +123,12 @@ def require_update(update: Update, replicas: int) -> None:
         raise ValueError(f"update.bound is {shown}, expected {expected} in mode {update.mode}")
 
 
-def require_rounds(update: Update, due: Mapping[str, int | None], schedule: str) -> None:
+def require_rounds(update: Update, due: Mapping[str, int | None], schedule: str | None) -> None:
     """Refuses `local_steps` that do not belong to the mode, and what does not go with them.
 
     Args:
         due: By field of the job file, the step, or interval in steps, at which a round must end; None: there is none.
-        schedule: Kind of the learning rate's schedule.
+        schedule: Kind of the learning rate's schedule; None: there are several optimizers.
 
     Raises:
         ValueError: Names the field, its value and what was expected.

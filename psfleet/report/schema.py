@@ -56,7 +56,10 @@ class Point(StepRecord):
 
     loss: float = Field(
         description="The chief's training loss at this step, in the unit of the program's loss; in averaging mode the "
-        "mean over the round that it ends."
+        "mean over the round that it ends; of several losses that of the step."
+    )
+    losses: dict[str, float] = Field(
+        default_factory=dict, description="Of several losses the chief's newest training loss of each, by name."
     )
     step_secs: float = Field(description="Mean step time since the previous point, in seconds.")
     examples_per_sec: float = Field(description="Examples of used gradients per second since the previous point.")
@@ -132,6 +135,9 @@ class Report(Record):
     step_secs: StepSecs = Field(default_factory=StepSecs, description="Distribution of step times.")
     loss: float | None = Field(
         None, description="Last training loss, in the unit of the program's loss; null: no step was reported."
+    )
+    losses: dict[str, float] = Field(
+        default_factory=dict, description="Of several losses the last training loss of each, by name."
     )
     eval: dict[str, float] = Field(
         default_factory=dict,

@@ -33,7 +33,7 @@ def traffic(update: dict[str, Any], optimizer: dict[str, Any] = SGD, num_ps: int
     front = front_end(program, job, 2, 1)
     layout = Layout.plan(front.parameters, front.state, front.frozen, num_ps, 1 << 20)
     step = StepGraph(front, job, layout, 1, "run", 1)
-    found = crossing_bytes(step.step)
+    found = crossing_bytes(step.steps[0])
     payload = Payload.of(job, layout, 1, exchanged_slots(job, None))
     assert found == pytest.approx(payload.push + payload.pull, rel=0.01)
     return found, 0 if step.local_update is None else crossing_bytes([step.local_update])
