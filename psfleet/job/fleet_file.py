@@ -13,9 +13,10 @@ from pydantic import Field, ValidationError, model_validator
 from psfleet.errors import BadJobError
 from psfleet.job.container import Container, Limits, WorkerLimits
 from psfleet.job.fields import NonNegativeInt, Positive, PositiveInt, Section
-from psfleet.job.job import MAX_NAME, NAME_PATTERN, read_mapping
+from psfleet.job.job import MAX_NAME, NAME_PATTERN
 from psfleet.job.kubernetes import Pods, PodsByRole, require_own_folders
 from psfleet.job.problems import problem
+from psfleet.job.reading import read_mapping
 from psfleet.job.sections import Device
 
 

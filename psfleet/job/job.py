@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from psfleet.errors import BadJobError, UsageError
@@ -24,6 +23,7 @@ from psfleet.job.losses import LossName, require_optimizers
 from psfleet.job.monitored import Monitored
 from psfleet.job.optimizer import AnyOptimizer, Optimizer, Schedule
 from psfleet.job.problems import problem
+from psfleet.job.reading import override, path_loader, read_mapping
 from psfleet.job.sections import Checkpoint, Deadlines, Device, Evaluate, Fleet, Summaries, Train
 from psfleet.job.update import Update, require_rounds, require_update
 
@@ -161,7 +161,7 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
         UsageError: The file cannot be read, or an override is not `key=value`.
         BadJobError: The content is not a valid job; names each invalid field.
     """
-    content = read_mapping(path, "job file", _loader(path.resolve().parent))
+    content = read_mapping(path, "job file", path_loader(path.resolve().parent))
     return parse_job(content, str(path), overrides)
 
 
@@ -179,44 +179,6 @@ def name_of(text: str) -> str:
     raise UsageError(f"{text!r}: expected a job file that exists, or the name of a job")
 
 
-def read_mapping(path: Path, kind: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> dict[str, Any]:
-    """Reads a YAML file whose content is a mapping.
-
-    Args:
-        path: The file.
-        kind: What the file is, for messages.
-        loader: Knows the tags of the file.
-
-    Raises:
-        UsageError: The file cannot be read.
-        BadJobError: The content is no mapping.
-    """
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), loader)
-    except OSError as error:
-        raise UsageError(f"{kind} {path}: {error.strerror or error}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadJobError(f"{kind} {path} is not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise BadJobError(f"{kind} {path} holds {type(content).__name__}, expected a mapping of fields")
-    return content
-
-
-def _loader(folder: Path) -> type[yaml.SafeLoader]:
-    """A YAML loader that knows the tag `!path`: a path relative to a folder."""
-
-    class Loader(yaml.SafeLoader):
-        pass
-
-    def path(loader: yaml.SafeLoader, node: yaml.Node) -> str:
-        if not isinstance(node, yaml.ScalarNode):
-            raise yaml.constructor.ConstructorError(None, None, "!path needs a text", node.start_mark)
-        return str(folder / loader.construct_scalar(node))
-
-    Loader.add_constructor("!path", path)
-    return Loader
-
-
 def parse_job(content: Mapping[str, Any], source: str = "job", overrides: Sequence[str] = ()) -> Job:
     """Validates a mapping as a job.
 
@@ -229,8 +191,8 @@ def parse_job(content: Mapping[str, Any], source: str = "job", overrides: Sequen
         BadJobError: The content is not a valid job; names each invalid field, its value and what was expected.
     """
     fields = copy.deepcopy(dict(content)) if overrides else dict(content)
-    for override in overrides:
-        _override(fields, override)
+    for text in overrides:
+        override(fields, text)
     try:
         return Job.model_validate(fields)
     except ValidationError as error:
@@ -254,23 +216,3 @@ def job_from_json(text: str, source: str = "job") -> Job:
     if not isinstance(content, dict):
         raise BadJobError(f"{source}: expected a resolved job as JSON")
     return parse_job(content, source)
-
-
-def _override(content: dict[str, Any], override: str) -> None:
-    """Sets one field of a job file's content."""
-    key, separator, text = override.partition("=")
-    if not separator or not key:
-        raise UsageError(f"--set {override!r}: expected key=value")
-    *sections, last = key.split(".")
-    mapping = content
-    for section in sections:
-        inner = mapping.get(section)
-        if inner is None:
-            inner = mapping[section] = {}
-        if not isinstance(inner, dict):
-            raise UsageError(f"--set {override!r}: {section} is not a section")
-        mapping = inner
-    try:
-        mapping[last] = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UsageError(f"--set {override!r}: the value is not YAML") from error

@@ -1,4 +1,4 @@
-"""Settings of a service process; the only module that reads environment variables."""
+"""Settings of a service process; the only module that reads psfleet's environment variables."""
 
 from __future__ import annotations
 
@@ -54,8 +54,6 @@ LEAVE = "leave"
 """Value of ON_SIGTERM: see `Settings.leaves_on_sigterm`."""
 AT_START = "start"
 """Value of HOLD: see `Settings.is_held`."""
-
-_READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "TF_", "KERAS_", "CUDA_", "NVIDIA_", "XLA_", "OMP_", "OPENBLAS_", "GRPC_")
 
 
 @dataclass(frozen=True)
@@ -210,12 +208,6 @@ def require_tensorflow() -> None:
     """
     if find_spec("tensorflow") is None:
         raise UsageError("TensorFlow is not installed, expected an extra: pip install 'psfleet[cpu]' or 'psfleet[gpu]'")
-
-
-def read_at_start(environ: Mapping[str, str] | None = None) -> set[tuple[str, str]]:
-    """(name, value) of what the interpreter, glibc and TensorFlow read once, when loaded; they read TF_CONFIG later."""
-    env = os.environ if environ is None else environ
-    return {item for item in env.items() if item[0].startswith(_READ_AT_START) and item[0] != TF_CONFIG}
 
 
 def replace_environment(environment: Mapping[str, str]) -> None:

@@ -9,6 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import docker
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 
@@ -24,6 +25,8 @@ WORKING_DIR = "com.docker.compose.project.working_dir"
 SERVICE = "com.docker.compose.service"
 CONFLICT = 409
 """Status of the engine's answer: a name is taken, or a container is being removed already."""
+REMEMBERED_SECS = 3600
+"""How far back the engine is asked for containers that ran out of memory; it remembers its last 256 events."""
 RESTARTING = "restarting"
 """State of a container that has ended and that Docker is about to start again."""
 
@@ -149,3 +152,11 @@ def place_of(member: Member) -> tuple[str, int, int, int, str]:
     """Sorts by fleet, role and index; workers have no index here, and their names end with a number."""
     rank = TRAINING.index(member.role) if member.role in TRAINING else len(TRAINING)
     return member.fleet, rank, member.index or 0, len(member.name), member.name
+
+
+def memory_kills(client: docker.DockerClient) -> dict[str, float]:
+    """When containers last ran out of memory, in seconds since 1970, by container id."""
+    now = int(time.time())
+    filters = {"event": "oom", "label": ROLE}
+    events = client.events(since=now - REMEMBERED_SECS, until=now, decode=True, filters=filters)
+    return {event["id"]: event["timeNano"] / 1e9 for event in events}

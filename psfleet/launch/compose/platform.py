@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +25,7 @@ from psfleet.launch.compose.containers import (
     end_container,
     environment_of,
     member_of,
+    memory_kills,
     place_of,
     require_readable,
     require_run,
@@ -48,8 +48,6 @@ NUM_THREADS = 16
 """Number of containers that are started, or ended, at the same time."""
 START_TRIES = 3
 """A busy engine sometimes fails to publish a port or to join a network."""
-REMEMBERED_SECS = 3600
-"""How far back the engine is asked for containers that ran out of memory; it remembers its last 256 events."""
 
 
 class Compose:
@@ -107,7 +105,7 @@ class Compose:
     @translate_errors()
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
         """See `Platform`."""
-        killed = self._out_of_memory() if with_notes else {}
+        killed = memory_kills(self._client) if with_notes else {}
         members = (member_of(each, self._starts[each.id], killed.get(each.id)) for each in self._containers(name))
         return sorted(members, key=place_of)
 
@@ -243,10 +241,3 @@ class Compose:
         self.remove(name, results=False)
         (first, error), *_ = failed
         raise UsageError(f"container {first.name} does not start: {error}") from error
-
-    def _out_of_memory(self) -> dict[str, float]:
-        """When containers last ran out of memory, in seconds since 1970, by container id."""
-        now = int(time.time())
-        filters = {"event": "oom", "label": ROLE}
-        events = self._client.events(since=now - REMEMBERED_SECS, until=now, decode=True, filters=filters)
-        return {event["id"]: event["timeNano"] / 1e9 for event in events}
