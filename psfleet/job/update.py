@@ -42,6 +42,13 @@ class Update(Section):
         "applied on its own; ssp: as async, but a worker that is more than `bound` steps ahead of the slowest one "
         "waits for it.",
     )
+    replication: Literal["between_graph", "in_graph"] = Field(
+        "between_graph",
+        description="sync, async. between_graph: each worker builds a graph of its own and is a client of the ps. "
+        "in_graph: worker 0 builds one graph with a replica on the device of every worker, and is the only client; the "
+        "other workers lend their devices, read their data, and are waited for: if one is lost, no worker trains until "
+        "it is back.",
+    )
     quorum: PositiveInt | None = Field(
         None,
         description="sync, averaging: number of workers whose gradients, or weights, are averaged in one update; null: "
@@ -85,6 +92,11 @@ class Update(Section):
         return self.mode in ("sync", "averaging")
 
     @property
+    def is_in_graph(self) -> bool:
+        """Whether worker 0 is the client of all replicas."""
+        return self.replication == "in_graph"
+
+    @property
     def round_steps(self) -> int:
         """Steps of each worker in one update."""
         return self.local_steps or 1
@@ -123,6 +135,27 @@ def require_update(job: Job) -> None:
         shown = "null" if update.bound is None else update.bound
         raise ValueError(f"update.bound is {shown}, expected {expected} in mode {update.mode}")
     _require_local_steps(job)
+    if update.is_in_graph:
+        _require_in_graph(job)
+
+
+def _require_in_graph(job: Job) -> None:
+    """Refuses what one graph over all workers cannot do."""
+    update = job.update
+    if update.mode not in ("sync", "async"):
+        raise ValueError(
+            f"update.replication is in_graph, expected between_graph in mode {update.mode}: its workers make steps on "
+            "their own"
+        )
+    if update.mode == "sync" and job.quorum < job.fleet.replicas:
+        raise ValueError(
+            f"update.replication is in_graph with {job.fleet.replicas} workers and spares and quorum "
+            f"{job.quorum}, expected no spares and update.quorum null in mode sync: one graph waits for all replicas"
+        )
+    if job.tls:
+        raise ValueError(
+            "update.replication is in_graph, expected between_graph with tls: there are no tunnels between workers"
+        )
 
 
 def _require_local_steps(job: Job) -> None:
