@@ -1,11 +1,11 @@
 """Sync mode gives the weights of one process that averages the same gradients: 100 steps, within 1e-5 in float32.
 
-Six runs between graphs meet every pair of front end and optimizer, and of front end and number of ps. They share three standing ps.
+Six runs meet every pair of front end and optimizer, and of front end and number of ps. They share three standing ps.
 One run of each front end makes all the steps; a difference in the other runs shows in fewer. Averages are of two
 workers on one ps, and of three on two. What a worker and a ps exchange does not depend on the other workers, so the
 other runs have one.
 
-With in-graph replication every run makes all the steps: of each front end with two and three workers, on one and two ps.
+With in-graph replication every run makes all the steps: each front end has two and three workers, on one and two ps.
 """
 
 from __future__ import annotations
