@@ -175,7 +175,7 @@ class WorkerSession:
         Returns:
             The loss of the batch; global step and final step of each shard after the step, int64 `[num_ps, 2]`.
         """
-        with translate_errors(f"worker {self._index}, step {local_step + 1}: "):
+        with translate_errors(f", step {local_step + 1}: ", self._index):
             loss, self._pulled = self._calls.train(batch, local_step, number, self.wants_norm)
             return loss, self._pulled
 
@@ -186,12 +186,12 @@ class WorkerSession:
             batch: As for `train`.
             number: Of the batch, which is the global step before the update.
         """
-        with translate_errors(f"worker {self._index}, step {number + 1}: "):
+        with translate_errors(f", step {number + 1}: ", self._index):
             return self._calls.update_locally(batch, number, self.wants_norm)
 
     def exchange(self, local_step: int) -> np.ndarray:
         """Averaging mode: pushes what the updates since `local_step` have made, and pulls; see `train`."""
-        with translate_errors(f"worker {self._index}, round after step {local_step}: "):
+        with translate_errors(f", round after step {local_step}: ", self._index):
             self._pulled = self._calls.exchange(local_step)
             return self._pulled
 

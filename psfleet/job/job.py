@@ -80,7 +80,14 @@ class Job(Section):
     @property
     def least_workers(self) -> int:
         """The smallest number of workers and spares that can make a step."""
+        if self.update.is_in_graph:
+            return self.fleet.replicas
         return self.quorum if self.update.has_quorum else 1
+
+    @property
+    def most_workers(self) -> int:
+        """The largest number of workers and spares of a running fleet."""
+        return self.fleet.replicas if self.update.is_in_graph else self.fleet.worker_limit
 
     @model_validator(mode="after")
     def _consistent(self) -> Job:

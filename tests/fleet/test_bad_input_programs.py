@@ -6,7 +6,7 @@ tests/unit/worker_service has what is found in data and numbers: test_input_pipe
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -157,7 +157,17 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+IN_GRAPH_CASES = {
+    f"{name}, in one graph": replace(CASES[name], overrides=(*CASES[name].overrides, "update.replication=in_graph"))
+    for name in ("exception in the data of worker 1", "NaN gradient of worker 1 with a finite loss")
+}
+
+
+@pytest.mark.parametrize(
+    "case",
+    [*CASES.values(), *(pytest.param(case, marks=pytest.mark.extended) for case in IN_GRAPH_CASES.values())],
+    ids=[*CASES, *IN_GRAPH_CASES],
+)
 def test_a_program_that_cannot_be_trained_ends_every_process_with_its_reason(tmp_path: Path, case: Case) -> None:
     folder_with(tmp_path, PRELUDE + case.body)
     overrides = [part for override in case.overrides for part in ("--set", override)]

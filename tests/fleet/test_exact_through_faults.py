@@ -15,6 +15,7 @@ from support.local_fleet import START_SECS, Fleet, training
 from support.numpy_optimizers import rule
 from support.programs import exact_graph_program, exact_keras_program
 from support.replay import KerasReplica, Weights, perceptron_gradient, replay
+from support.rows import first_rows
 
 from psfleet.checkpoint.tensors import read_tensors
 from psfleet.polling import wait_until
@@ -44,9 +45,12 @@ PLATEAU: dict[str, Any] = {
 FAULTS_IN_A_RUN = 2
 
 
-@pytest.mark.parametrize(("front_end", "num_ps"), [("graph", 2), pytest.param("keras", 1, marks=pytest.mark.extended)])
+@pytest.mark.parametrize(
+    ("front_end", "num_ps", "replication"),
+    first_rows([("graph", 2, "between_graph"), ("keras", 1, "between_graph"), ("graph", 2, "in_graph")]),
+)
 def test_whatever_is_killed_or_stopped_the_weights_are_those_of_a_run_without_a_fault(
-    front_end: str, num_ps: int, tmp_path: Path
+    front_end: str, num_ps: int, replication: str, tmp_path: Path
 ) -> None:
     """The graph program has a plateau schedule: each update has the rate of its step on every ps, however often."""
     is_reduced = front_end == "graph"
@@ -59,6 +63,7 @@ def test_whatever_is_killed_or_stopped_the_weights_are_those_of_a_run_without_a_
         programs=["paced_exact_program", "exact_graph_program", "exact_keras_program"],
         options={"front_end": front_end, "batch_size": BATCH_SIZE},
         fleet={"ps": num_ps, "workers": WORKERS},
+        update={"replication": replication},
         optimizer={**OPTIMIZER, "schedule": PLATEAU if is_reduced else {"kind": "constant"}},
         evaluate={"every_steps": 5 if is_reduced else None},
         train={"steps": STEPS, "batch_size": BATCH_SIZE},

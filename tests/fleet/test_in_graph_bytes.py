@@ -17,6 +17,7 @@ from support.programs import exact_graph_program
 from psfleet.job.program import GraphProgram
 from psfleet.processes.ports import free_addresses
 from psfleet.tf.server import boot
+from worker_service.batches import BatchNumbers
 from worker_service.frontends import FrontEnd, front_end
 from worker_service.in_graph.batch_function import BatchFunction
 from worker_service.in_graph.merged import merged
@@ -40,7 +41,7 @@ def test_less_than_a_hundredth_of_the_batches_bytes_crosses_the_network() -> Non
         return batch
 
     function = BatchFunction(1)
-    batches: Any = SimpleNamespace(at=at)
+    batches: Any = SimpleNamespace(at=at, numbers=BatchNumbers(True, WORKERS))
     progress = TrainingProgress()
     function.bind(batches, progress, int)
     program = GraphProgram(loss=exact_graph_program.loss, train=exact_graph_program.train)

@@ -86,6 +86,7 @@ class BatchFunction:
     def _report(self, number: int) -> None:
         if number == self._newest:
             return
+        self._batches.numbers.served(number)
         now = time.perf_counter()
         if self._newest < 0:
             self._progress.session_opened(self._step_of(number))

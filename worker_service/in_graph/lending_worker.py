@@ -7,7 +7,7 @@ import sys
 from psfleet.errors import BadJobError, DataStallError
 from psfleet.job.job import Job
 from worker_service.batches import Batches
-from worker_service.fleet_state import States, is_generation_over
+from worker_service.fleet_state import States, is_generation_over, is_held
 from worker_service.frontends.interface import FrontEnd
 from worker_service.heartbeat import Heartbeat
 from worker_service.in_graph.batch_function import BatchFunction
@@ -57,6 +57,9 @@ class LendingWorker(Worker):
 
         def is_over(states: States) -> bool:
             self._function.check()
+            if is_held(states) and (step := self._step_of_fleet()) > self._progress.step:
+                # An errand in a held run begins with the batch of the next step.
+                self._progress.step_awaited(step)
             return is_generation_over(states, generation)
 
         self._log_start("lending this worker's device to the chief")
@@ -72,4 +75,8 @@ class LendingWorker(Worker):
         """The global step at which the batch of a number is used: about, in async mode."""
         if self._context.job.update.has_quorum:
             return number
-        return max([self._progress.step, *(state.step for state in self._heartbeat.states if state is not None)])
+        return max(self._progress.step, self._step_of_fleet())
+
+    def _step_of_fleet(self) -> int:
+        """The lowest global step of the shards; 0 if a ps does not answer."""
+        return min(0 if state is None else state.step for state in self._heartbeat.states)

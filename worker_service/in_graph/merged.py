@@ -9,6 +9,7 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from worker_service.in_graph.batch_function import requested_batch
+from worker_service.session_errors import REPLICA
 from worker_service.step import StepGraph
 
 
@@ -105,7 +106,7 @@ def _imported(
     lists = {"feeds": () if index else source.feeds, "step": source.step, "gradients": source.gradients}
     names = {key: source.graph.as_graph_element(element).name for key, element in single.items() if element is not None}
     wanted = [*names.values(), *(source.graph.as_graph_element(each).name for each in _flat(lists))]
-    found = iter(tf.import_graph_def(_definition(source.graph, index), placed, wanted, name=f"replica_{index}"))
+    found = iter(tf.import_graph_def(_definition(source.graph, index), placed, wanted, name=f"{REPLICA}{index}"))
     one = dict.fromkeys(single) | {key: next(found) for key in names}
     several = {key: [next(found) for _ in elements] for key, elements in lists.items()}
     return ReplicaStep(
@@ -133,7 +134,7 @@ def _definition(graph: tf.Graph, index: int) -> tf.compat.v1.GraphDef:
     definition = graph.as_graph_def(add_shapes=True)
     for node in definition.node:
         if "frame_name" in node.attr:
-            node.attr["frame_name"].s = f"replica_{index}/".encode() + node.attr["frame_name"].s
+            node.attr["frame_name"].s = f"{REPLICA}{index}/".encode() + node.attr["frame_name"].s
     return definition
 
 
