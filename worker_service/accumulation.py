@@ -41,6 +41,6 @@ class GradientSums:
 
 def microbatches(batch: Sequence[np.ndarray], number: int) -> list[list[np.ndarray]]:
     """Divides the examples of a batch, `[number * size, ...]` each, into so many parts; without copies."""
-    if number == 1:
-        return [list(batch)]
+    if number == 1 or not batch:
+        return [list(batch) for _ in range(number)]
     return [list(parts) for parts in zip(*(np.split(array, number) for array in batch), strict=True)]

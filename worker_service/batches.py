@@ -70,6 +70,10 @@ class BatchNumbers:
         """The number of the batch of a step, on parameters of a global step."""
         return local_step if self._are_steps else self._count
 
+    def served(self, number: int) -> None:
+        """The batch of a number is used: that of the next gradient follows it."""
+        self._count = number + 1
+
     def pushed(self) -> None:
         """The gradient of the last number is pushed."""
         self._count += 1

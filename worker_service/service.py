@@ -38,6 +38,7 @@ from worker_service.controls import Controls
 from worker_service.fleet_state import check_chief, trains_on
 from worker_service.frontends import FrontEnd, front_end, planned
 from worker_service.heartbeat import Heartbeat
+from worker_service.in_graph.lending_worker import LendingWorker, lent_batches
 from worker_service.joining import join
 from worker_service.lending import lend
 from worker_service.metrics import WorkerMetrics
@@ -136,6 +137,7 @@ def serve(settings: Settings, stop: Stop) -> int:
 def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int:
     """Loads the program and trains; returns the exit code."""
     settings, job, index = process.settings, process.job, process.heartbeat.index
+    function = lent_batches(job, index)
     show_gpus(job.device, index)
     boot(plane.own, job.device)
     plane.check()
@@ -172,7 +174,8 @@ def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int
         return _lead(process, context, front, batches)
     # From here on this worker may wait for the chief, which must not wait for this worker's first batch.
     process.progress.reading_first_batch = False
-    worker = Worker(context, front, batches, process.heartbeat, process.progress)
+    own = (context, front, batches, process.heartbeat, process.progress)
+    worker = Worker(*own) if function is None else LendingWorker(*own, function)
     outcome = process.controls.bind(worker, context, front, batches, process.progress).run()
     if outcome.exit_code:
         logger.info("the run ended: %s", outcome.message, extra={"exit_code": outcome.exit_code})

@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 import numpy as np
-import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from psfleet.addresses import Address
 from psfleet.errors import LostPeerError
 from psfleet.job.job import Job
 from psfleet.tf import keeps_previous
-from psfleet.tf.server import session_config
+from psfleet.tf.server import cluster_config
 from worker_service.accumulation import microbatches
+from worker_service.in_graph.merged import ReplicaStep
 from worker_service.session_errors import UnreachableError, translate_errors
 from worker_service.session_start import SessionStart, is_of_step
 from worker_service.step import StepGraph
@@ -32,10 +32,13 @@ NEWEST = np.iinfo(np.int64).max
 
 
 class WorkerSession:
-    """A session on the resources of one generation.
+    """A session on the resources of one generation. `graph` is its graph.
 
-    Its ClusterSpec contains every ps and only this worker, and is sent with the session: no process waits for an absent
-    worker. `graph` is its graph.
+    Its ClusterSpec contains every ps and this worker, and is sent with the session: no process waits for an absent
+    worker, except with in-graph replication, where it contains all workers.
+
+    Args of the constructor:
+        peers: `host:port` of the other workers, by index; None: they have sessions of their own.
 
     Attributes:
         wants_norm: Whether the next step computes the norm of its gradient, which takes a pass over all elements, if it
@@ -43,17 +46,21 @@ class WorkerSession:
         losses: The newest loss of each by name, after its first step; the name of the only one is empty.
 
     Raises (from every method):
-        LostPeerError: A ps cannot be reached or has lost the generation's resources.
+        LostPeerError: A peer cannot be reached, or a ps has lost the generation's resources.
         ProgramError: The training program failed.
     """
 
-    def __init__(self, step: StepGraph, job: Job, ps: Sequence[Address], own: Address, index: int) -> None:
-        cluster = tf.train.ClusterSpec({"ps": [at.data for at in ps], step.worker_job: {index: own.data}})
-        config = session_config(job.device)
-        config.cluster_def.CopyFrom(cluster.as_cluster_def())
-        config.experimental.share_session_state_in_clusterspec_propagation = True
-        self._step, self.graph = step, step.graph
-        self._index = index
+    def __init__(
+        self,
+        step: StepGraph | ReplicaStep,
+        job: Job,
+        ps: Sequence[Address],
+        own: Address,
+        index: int,
+        peers: Mapping[int, str] | None = None,
+    ) -> None:
+        config = cluster_config(job, ps, step.worker_job, {index: own.data, **(peers or {})})
+        self._step, self.graph, self._index = step, step.graph, index
         self._step_secs = job.deadlines.step_secs
         self._is_exact = keeps_previous(job)
         self._num_microbatches = job.train.accumulate
@@ -72,6 +79,11 @@ class WorkerSession:
         """Whether the newest step of `train` pulled all shards at the same step; with spares, one can be ahead."""
         return len(set(self._pulled[:, 0].tolist())) == 1
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
     def __enter__(self) -> Self:
         return self
 
@@ -84,14 +96,21 @@ class WorkerSession:
     def start(self) -> SessionStart:
         """Opens the session, and copies all tensors from the ps."""
         threading.Thread(target=self._open, name="open-session", daemon=True).start()
+        return self._read(self._await_opened())
+
+    def _await_opened(self) -> np.ndarray:
+        """What the first call has returned."""
         with translate_errors():
             try:
-                shard_steps = self._opened.result(self._step_secs)
+                return self._opened.result(self._step_secs)
             except CancelledError as error:
-                raise UnreachableError("a ps went away while a session was opened") from error
+                raise UnreachableError("a peer went away while a session was opened") from error
             except TimeoutError as error:
-                message = f"a ps went away while a session was opened: no answer within {self._step_secs:g} s"
-                raise UnreachableError(message) from error
+                secs = f"{self._step_secs:g} s"
+                raise UnreachableError(f"a peer went away while a session was opened: no answer in {secs}") from error
+
+    def _read(self, shard_steps: np.ndarray | None) -> SessionStart:
+        """Copies all tensors from the ps, and prepares the calls of a step."""
         step = self._step
         with translate_errors():
             if step.frozen.shape[0]:
@@ -158,7 +177,7 @@ class WorkerSession:
         Returns:
             The loss of the batch; global step and final step of each shard after the step, int64 `[num_ps, 2]`.
         """
-        with translate_errors(f"worker {self._index}, step {local_step + 1}: "):
+        with translate_errors(f", step {local_step + 1}: ", self._index):
             loss, self._pulled = self._calls.train(batch, local_step, number, self.wants_norm)
             self.losses[self._step.loss_names[self._calls.loss_of(number)]] = loss
             return loss, self._pulled
@@ -170,12 +189,12 @@ class WorkerSession:
             batch: As for `train`.
             number: Of the batch, which is the global step before the update.
         """
-        with translate_errors(f"worker {self._index}, step {number + 1}: "):
+        with translate_errors(f", step {number + 1}: ", self._index):
             return self._calls.update_locally(batch, number, self.wants_norm)
 
     def exchange(self, local_step: int) -> np.ndarray:
         """Averaging mode: pushes what the updates since `local_step` have made, and pulls; see `train`."""
-        with translate_errors(f"worker {self._index}, round after step {local_step}: "):
+        with translate_errors(f", round after step {local_step}: ", self._index):
             self._pulled = self._calls.exchange(local_step)
             return self._pulled
 

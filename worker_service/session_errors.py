@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -27,14 +28,25 @@ class UnreachableError(LostPeerError):
     """The data plane of a ps, or of this worker, does not answer: never the training program's fault."""
 
 
+REPLICA = "psfleet_replica_"
+"""Followed by the index of its worker: the scope of a replica in the graph of all."""
+
+
 @contextmanager
-def translate_errors(at: str = "") -> Iterator[None]:
-    """Raises psfleet's errors in place of TensorFlow's; `at` begins the message about a tensor that is not finite."""
+def translate_errors(at: str = "", worker: int | None = None) -> Iterator[None]:
+    """Raises psfleet's errors in place of TensorFlow's.
+
+    Args:
+        at: Begins the message about a tensor that is not finite.
+        worker: Begins `at`, unless the tensor belongs to the replica of another worker.
+    """
     try:
         yield
     except PROGRAM_ERRORS as error:
         if failure := finite.failure(error.message):
-            raise ProgramError(at + failure) from error
+            found = re.search(rf"{REPLICA}(\d+)/", error.message)
+            name = "" if worker is None else f"worker {found[1] if found else worker}"
+            raise ProgramError(name + at + failure) from error
         raise ProgramError(f"the program failed in TensorFlow: {reason(error)}", error.message) from error
     except tf.errors.OpError as error:
         kind = RefusedCallError if is_refused(error) else LostPeerError

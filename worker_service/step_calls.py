@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow.compat.v1 as v1
 
 from worker_service.accumulation import microbatches
+from worker_service.in_graph.merged import ReplicaStep
 from worker_service.repeated_call import RepeatedCall
 from worker_service.step import StepGraph
 
@@ -24,7 +25,7 @@ class StepCalls:
     def __init__(
         self,
         session: v1.Session,
-        step: StepGraph,
+        step: StepGraph | ReplicaStep,
         num_microbatches: int,
         options: v1.RunOptions,
         barrier: v1.RunOptions,
@@ -49,7 +50,7 @@ class StepCalls:
         """See `WorkerSession.train`. With accumulation only the last microbatch exchanges anything with the ps."""
         losses, last, numbers = self._accumulated(batch, number)
         train = self._train[self.loss_of(number)]
-        loss, shards = train(*last, np.int64(local_step), *numbers, *self._flags(wants_norm))
+        loss, shards, *_ = train(*last, np.int64(local_step), *numbers, *self._flags(wants_norm))
         return float(np.mean([*losses, loss])), shards
 
     def update_locally(self, batch: Sequence[np.ndarray], number: int, wants_norm: bool) -> float:

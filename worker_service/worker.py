@@ -26,13 +26,14 @@ from worker_service.fleet_state import (
 from worker_service.fleet_wait import FleetWait
 from worker_service.frontends.interface import FrontEnd
 from worker_service.heartbeat import Heartbeat
+from worker_service.in_graph.merged import ReplicaStep
+from worker_service.in_graph.replication import replication
 from worker_service.progress import TrainingProgress
 from worker_service.run_context import RunContext
 from worker_service.session import WorkerSession
 from worker_service.session_errors import UnreachableError
 from worker_service.step import StepGraph
-from worker_service.training_loop import NullObserver, Observer, train_generation
-from worker_service.updates import update_part
+from worker_service.training_loop import NullObserver, Observer
 
 logger = logging.getLogger("psfleet.worker")
 
@@ -61,14 +62,14 @@ class Worker:
         observer: Observer | None = None,
     ) -> None:
         self._context = context
-        self._front_end = front_end
         self._batches = batches
         self._heartbeat = heartbeat
         self._progress = progress
         self._fleet = FleetWait(context, heartbeat)
+        self._replication = replication(context, front_end, heartbeat, self._fleet)
         self._observer = observer or NullObserver()
         self.errands = Errands()
-        self._graph: tuple[int, StepGraph] | None = None
+        self._graph: tuple[int, StepGraph | ReplicaStep] | None = None
         # Global step and final step of each shard after the newest last step.
         number = len(context.fleet.ps)
         self._shards = np.zeros((number, 2), np.int64)
@@ -129,20 +130,18 @@ class Worker:
 
     def train(self, generation: int) -> bool:
         """Trains one generation; True if it reached the final step, False if a peer was lost."""
-        context = self._context
         before = self._progress.step
         try:
             self._warm_up(generation)
             self._batches.announce_first()
             graph = self._step_graph(generation)
             self._log_start(f"opening a session with {self._ps}")
-            with WorkerSession(graph, context.job, context.tasks.ps, context.tasks.own, context.index) as session:
+            with self._replication.open(graph, generation) as session:
                 self._heartbeat.attach(generation, self._interrupt(session))
-                part = update_part(context.job)
-                run = (generation, part, self._batches, self._progress, self._observer)
-                self._shards = train_generation(session, *run)
+                run = (generation, self._batches, self._progress, self._observer)
+                self._shards = self._replication.train(session, *run)
         except LostPeerError as error:
-            if isinstance(error, UnreachableError):
+            if isinstance(error, UnreachableError) and self._replication.adds_to_graph:
                 # The abandoned thread that opens the session holds a lock, and `await_step` changes the graph.
                 self._graph = None
             self._handle_loss(error, progressed=self._progress.step > before)
@@ -183,17 +182,13 @@ class Worker:
             self._fleet.until_step(steps, what, is_over)
         self._last_progress = time.monotonic()
 
-    def _step_graph(self, generation: int) -> StepGraph:
+    def _step_graph(self, generation: int) -> StepGraph | ReplicaStep:
         if self._graph is None or self._graph[0] != generation:
             # The other workers wait as long as for a first batch.
             self._progress.reading_first_batch = True
             self.before_build()
             self._batches.announce_first()
-            context = self._context
-            graph = StepGraph(
-                self._front_end, context.job, context.layout, context.index, context.run, generation, context.update
-            )
-            self._graph = (generation, graph)
+            self._graph = (generation, self._replication.build(generation))
         return self._graph[1]
 
     def _handle_loss(self, error: LostPeerError, progressed: bool) -> None:

@@ -25,7 +25,7 @@ from psfleet.job.optimizer import AnyOptimizer, Optimizer, Schedule
 from psfleet.job.problems import problem
 from psfleet.job.reading import override, path_loader, read_mapping
 from psfleet.job.sections import Checkpoint, Deadlines, Device, Evaluate, Fleet, Summaries, Train
-from psfleet.job.update import Update, require_rounds, require_update
+from psfleet.job.update import Update, require_in_graph, require_rounds, require_update
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
 """Names of jobs: they are part of host names, and of names in Docker and Kubernetes."""
@@ -105,7 +105,14 @@ class Job(Section):
     @property
     def least_workers(self) -> int:
         """The smallest number of workers and spares that can make a step."""
+        if self.update.is_in_graph:
+            return self.fleet.replicas
         return self.quorum if self.update.has_quorum else 1
+
+    @property
+    def most_workers(self) -> int:
+        """The largest number of workers and spares of a running fleet."""
+        return self.fleet.replicas if self.update.is_in_graph else self.fleet.worker_limit
 
     @property
     def monitored(self) -> dict[str, Monitored]:
@@ -129,6 +136,8 @@ class Job(Section):
     def _consistent(self) -> Job:
         require_optimizers(self.optimizer, self.optimizers, self.train.alternate, self.update.mode)
         require_update(self.update, self.fleet.replicas)
+        if self.update.is_in_graph:
+            require_in_graph(self.update, self.quorum, self.fleet.replicas, self.tls)
         every_steps = self.evaluate.every_steps
         due = {
             "train.steps": self.train.steps,

@@ -40,6 +40,13 @@ class Update(Section):
         "applied on its own; ssp: as async, but a worker that is more than `bound` steps ahead of the slowest one "
         "waits for it.",
     )
+    replication: Literal["between_graph", "in_graph"] = Field(
+        "between_graph",
+        description="sync, async. between_graph: each worker builds a graph of its own and is a client of the ps. "
+        "in_graph: worker 0 builds one graph with a replica on the device of every worker, and is the only client; the "
+        "other workers lend their devices, read their data, and are waited for: if one is lost, no worker trains until "
+        "it is back.",
+    )
     quorum: PositiveInt | None = Field(
         None,
         description="sync, averaging: number of workers whose gradients, or weights, are averaged in one update; null: "
@@ -83,6 +90,11 @@ class Update(Section):
         return self.mode in ("sync", "averaging")
 
     @property
+    def is_in_graph(self) -> bool:
+        """Whether worker 0 is the client of all replicas."""
+        return self.replication == "in_graph"
+
+    @property
     def round_steps(self) -> int:
         """Steps of each worker in one update."""
         return self.local_steps or 1
@@ -121,6 +133,33 @@ def require_update(update: Update, replicas: int) -> None:
         expected = "a number of steps" if update.mode == "ssp" else "null"
         shown = "null" if update.bound is None else update.bound
         raise ValueError(f"update.bound is {shown}, expected {expected} in mode {update.mode}")
+
+
+def require_in_graph(update: Update, quorum: int, replicas: int, tls: bool) -> None:
+    """Refuses what one graph over all workers cannot do.
+
+    Args:
+        quorum: Number of gradients that are averaged in one sync step.
+        replicas: Number of workers and spares.
+        tls: Whether the job requires it.
+
+    Raises:
+        ValueError: Names the field, its value and what was expected.
+    """
+    if update.mode not in ("sync", "async"):
+        raise ValueError(
+            f"update.replication is in_graph, expected between_graph in mode {update.mode}: its workers make steps on "
+            "their own"
+        )
+    if update.mode == "sync" and quorum < replicas:
+        raise ValueError(
+            f"update.replication is in_graph with {replicas} workers and spares and quorum {quorum}, expected no "
+            "spares and update.quorum null in mode sync: one graph waits for all replicas"
+        )
+    if tls:
+        raise ValueError(
+            "update.replication is in_graph, expected between_graph with tls: there are no tunnels between workers"
+        )
 
 
 def require_rounds(update: Update, due: Mapping[str, int | None], schedule: str | None) -> None:

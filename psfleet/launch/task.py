@@ -71,7 +71,7 @@ def task_of(job: Job, wanted: Wanted, config: TfConfig | None) -> HostTask:
     index = _agreed("--index", wanted.index, known.index)
     if role not in ROLES:
         raise UsageError(f"--role is {role!r}, expected ps or worker")
-    limit = len(ps) if role == "ps" else job.fleet.worker_limit
+    limit = len(ps) if role == "ps" else job.most_workers
     if not 0 <= index < limit:
         raise UsageError(f"{role} {index}: expected an index from 0 to {limit - 1}")
     return HostTask(role, index, ps, _address(job, wanted, known, role, index, ps))

@@ -47,18 +47,16 @@ def scale(platform: Platform, name: str, workers: int) -> None:
     """Changes the number of workers and spares together of a fleet that trains.
 
     Raises:
-        UsageError: It does not train, or `workers` is too few for a step or more than `fleet.max_workers`.
+        UsageError: It does not train, or `workers` is too few for a step or more than the job allows.
     """
     chief = chief_of(require(platform, name))
     if chief is None or chief.is_over:
         raise UsageError(f"fleet {name} does not run, expected one that trains")
     job = platform.job(name)
-    least = job.least_workers
-    if not least <= workers <= job.fleet.worker_limit:
-        raise UsageError(
-            f"--workers {workers}: expected {least} to {job.fleet.worker_limit}, the least that make a step and "
-            "fleet.max_workers"
-        )
+    least, most = job.least_workers, job.most_workers
+    if not least <= workers <= most:
+        limit = "the replicas in its graph" if job.update.is_in_graph else "fleet.max_workers"
+        raise UsageError(f"--workers {workers}: expected {least} to {most}, the least that make a step and {limit}")
     platform.scale(job, workers)
 
 

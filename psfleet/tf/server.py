@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 
 import tensorflow as tf
@@ -11,6 +12,7 @@ from tensorflow.core.protobuf.rewriter_config_pb2 import RewriterConfig
 
 from psfleet.addresses import Address
 from psfleet.errors import LostPeerError
+from psfleet.job.job import Job
 from psfleet.job.sections import Device
 from psfleet.service import settings
 from psfleet.service.cpu import num_threads
@@ -73,6 +75,20 @@ def session_config(device: Device | None) -> v1.ConfigProto:
     config.gpu_options.allow_growth = device.gpu_memory_growth
     if device.gpu_memory_fraction is not None:
         config.gpu_options.per_process_gpu_memory_fraction = device.gpu_memory_fraction
+    return config
+
+
+def cluster_config(job: Job, ps: Sequence[Address], worker_job: str, workers: Mapping[int, str]) -> v1.ConfigProto:
+    """The options of a session that shares the resources of every ps.
+
+    Args:
+        worker_job: TensorFlow's name of the job of the workers.
+        workers: `host:port` of those in the session, by index.
+    """
+    config = session_config(job.device)
+    cluster = tf.train.ClusterSpec({"ps": [at.data for at in ps], worker_job: workers})
+    config.cluster_def.CopyFrom(cluster.as_cluster_def())
+    config.experimental.share_session_state_in_clusterspec_propagation = True
     return config
 
 

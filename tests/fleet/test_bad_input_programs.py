@@ -6,7 +6,7 @@ tests/unit/worker_service has what is found in data and numbers: test_input_pipe
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -157,7 +157,16 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+IN_GRAPH = ("--set", "update.replication=in_graph")
+DATA_OF_WORKER_1, NAN_OF_WORKER_1 = "exception in the data of worker 1", "NaN gradient of worker 1 with a finite loss"
+DATA_IN_GRAPH = replace(CASES[DATA_OF_WORKER_1], overrides=(*TWO_WORKERS, IN_GRAPH[1]))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [*CASES.values(), pytest.param(DATA_IN_GRAPH, marks=pytest.mark.extended)],
+    ids=[*CASES, f"{DATA_OF_WORKER_1}, in one graph"],
+)
 def test_a_program_that_cannot_be_trained_ends_every_process_with_its_reason(tmp_path: Path, case: Case) -> None:
     folder_with(tmp_path, PRELUDE + case.body)
     overrides = [part for override in case.overrides for part in ("--set", override)]
@@ -169,6 +178,21 @@ def test_a_program_that_cannot_be_trained_ends_every_process_with_its_reason(tmp
     check_ends(tmp_path / "out", case)
     check_folder(tmp_path / "out", case)
     check_traceback(said.stdout + said.stderr, tmp_path, case)
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_chief_with_all_replicas_names_the_worker_whose_replica_failed(mode: str, tmp_path: Path) -> None:
+    """Its launcher ends worker 1, which need not know the reason yet."""
+    case = CASES[NAN_OF_WORKER_1]
+    folder_with(tmp_path, PRELUDE + case.body)
+    overrides = [part for override in (*case.overrides, f"update.mode={mode}") for part in ("--set", override)]
+    said = psfleet(tmp_path, "train", "job.yaml", "--out", "out", *overrides, *IN_GRAPH)
+    assert said.returncode == FAILED, said
+    [line] = [line for line in said.stdout.splitlines() if line.startswith("error:")]
+    assert re.search(r"worker 1, step \d+: the gradient of w is NaN or infinite, expected finite numbers", line), line
+    check_report(tmp_path / "out", replace(case, expected="the gradient of w is NaN"))
+    check_folder(tmp_path / "out", case)
 
 
 def check_report(out: Path, case: Case) -> None:

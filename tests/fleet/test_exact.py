@@ -4,6 +4,8 @@ Six runs meet every pair of front end and optimizer, and of front end and number
 One run of each front end makes all the steps; a difference in the other runs shows in fewer. Averages are of two
 workers on one ps, and of three on two. What a worker and a ps exchange does not depend on the other workers, so the
 other runs have one.
+
+With in-graph replication every run makes all the steps: each front end has two and three workers, on one and two ps.
 """
 
 from __future__ import annotations
@@ -62,9 +64,11 @@ class Case:
     num_ps: int
     workers: int
     steps: int = FEWER_STEPS
+    replication: str = "between_graph"
 
     def __str__(self) -> str:
-        return f"{self.front_end}-{self.optimizer}-{self.num_ps}ps-{self.workers}workers"
+        shown = f"{self.front_end}-{self.optimizer}-{self.num_ps}ps-{self.workers}workers"
+        return shown if self.replication == "between_graph" else f"{shown}-{self.replication}"
 
     def rate(self, step: int) -> float:
         """The learning rate of a step."""
@@ -74,6 +78,11 @@ class Case:
 
 CASES = [
     Case("graph", "sgd", 1, 2, STEPS),
+    *[
+        Case(front_end, "sgd", num_ps, workers, STEPS, "in_graph")
+        for num_ps, workers in ((2, 3), (1, 2), (1, 3), (2, 2))
+        for front_end in ("graph", "keras")
+    ],
     Case("keras", "momentum", 1, 2, STEPS),
     Case("graph", "adam", 2, 3),
     Case("graph", "momentum", 3, 1),
@@ -88,7 +97,7 @@ def ps_addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]
         yield addresses
 
 
-@pytest.mark.parametrize("case", first_rows(CASES), ids=str)
+@pytest.mark.parametrize("case", first_rows(CASES, 2), ids=str)
 def test_the_weights_are_those_of_one_process_that_averages_the_same_gradients(
     case: Case, ps_addresses: list[str], tmp_path: Path
 ) -> None:
@@ -131,7 +140,7 @@ def trained(case: Case, ps_addresses: list[str], out: Path, wire: str = "float32
         "name": str(case).replace("_", "-"),
         "program": f"exact_{case.front_end}_program:build",
         "fleet": {"ps": case.num_ps, "workers": case.workers, "ps_addresses": ps_addresses[: case.num_ps]},
-        "update": {"mode": "sync", "wire": wire, "bucket_bytes": BUCKET_BYTES},
+        "update": {"mode": "sync", "replication": case.replication, "wire": wire, "bucket_bytes": BUCKET_BYTES},
         "optimizer": OPTIMIZERS[case.optimizer],
         "train": {"steps": case.steps, "batch_size": BATCH_SIZE},
         "device": {"intra_op_threads": 1},

@@ -48,9 +48,20 @@ GAN_OPTIMIZERS = {"discriminator": {"name": "adam", "learning_rate": 0.02}, "gen
 FAULTS_IN_A_RUN = 2
 
 
-@pytest.mark.parametrize(("front_end", "num_ps"), first_rows([("graph", 2), ("keras", 1), ("gan", 2)]))
+@pytest.mark.parametrize(
+    ("front_end", "num_ps", "replication"),
+    first_rows(
+        [
+            ("graph", 2, "between_graph"),
+            ("keras", 1, "between_graph"),
+            ("gan", 2, "between_graph"),
+            ("graph", 2, "in_graph"),
+            ("gan", 2, "in_graph"),
+        ]
+    ),
+)
 def test_whatever_is_killed_or_stopped_the_weights_are_those_of_a_run_without_a_fault(
-    front_end: str, num_ps: int, tmp_path: Path
+    front_end: str, num_ps: int, replication: str, tmp_path: Path
 ) -> None:
     """The graph program has a plateau schedule: each update has the rate of its step on every ps, however often."""
     is_reduced = front_end == "graph"
@@ -64,6 +75,7 @@ def test_whatever_is_killed_or_stopped_the_weights_are_those_of_a_run_without_a_
         options={"front_end": front_end, "batch_size": BATCH_SIZE},
         fleet={"ps": num_ps, "workers": WORKERS},
         **rules(front_end),
+        update={"replication": replication},
         evaluate={"every_steps": 5 if is_reduced else None},
         train={"steps": STEPS, "batch_size": BATCH_SIZE, "alternate": tiny.ALTERNATE if front_end == "gan" else None},
         checkpoint={"every_steps": 5},

@@ -62,7 +62,7 @@ def test_a_session_with_a_ps_that_is_gone_is_given_up_at_the_deadline_of_a_step(
     addresses: tuple[Address, Address],
 ) -> None:
     opened = new_session(0.5, *addresses)
-    with pytest.raises(LostPeerError, match="a ps went away while a session was opened"):
+    with pytest.raises(LostPeerError, match="a peer went away while a session was opened"):
         opened.start()
     opened.close(wait_secs=0.0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -66,6 +67,12 @@ class GraphFrontEnd:
         self.state = tuple(sorted((spec for spec in others if spec not in self.frozen), key=state_order))
         self.tables: Tables = ()
         self._evaluation = evaluation_batches(program, job, self._batch_spec) if index == 0 else None
+
+    def of_worker(self, index: int) -> GraphFrontEnd:
+        """See `FrontEnd`."""
+        other = copy.copy(self)
+        other._index = index
+        return other
 
     def initial_values(self) -> dict[str, np.ndarray]:
         """See `FrontEnd`."""

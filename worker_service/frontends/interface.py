@@ -60,6 +60,10 @@ class FrontEnd(Protocol):
     tables: Tables
     losses: Losses
 
+    def of_worker(self, index: int) -> FrontEnd:
+        """The front end of the same program for another worker; only its `build` is used."""
+        ...
+
     def initial_values(self) -> dict[str, np.ndarray]:
         """Every named tensor's value from the program's initializers: a function of `job.train.seed`.
 

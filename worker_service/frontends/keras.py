@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -81,6 +82,12 @@ class KerasFrontEnd:
         self.parameters = tuple(self._specs[id(variable)] for variable in self._trained)
         self.state = tuple(self._specs[id(variable)] for variable in self._state)
         self.frozen = tuple(self._specs[id(variable)] for variable in self._frozen)
+
+    def of_worker(self, index: int) -> KerasFrontEnd:
+        """See `FrontEnd`."""
+        other = copy.copy(self)
+        other._index, other._random = index, self._random.of_worker(index)
+        return other
 
     def initial_values(self) -> dict[str, np.ndarray]:
         """See `FrontEnd`."""

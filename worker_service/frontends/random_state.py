@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,12 @@ class RandomState:
             else None
             for variable in variables
         ]
+
+    def of_worker(self, index: int) -> RandomState:
+        """That of another worker."""
+        other = copy.copy(self)
+        other._shift = index * SEED_STRIDE
+        return other
 
     def of_step(self, state: Sequence[tf.Tensor], number: tf.Tensor) -> list[tf.Tensor]:
         """The state at the start of this worker's step.

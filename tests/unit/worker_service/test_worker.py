@@ -14,6 +14,7 @@ from support.program_samples import sample_job
 from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import DeadlineError, LostPeerError, ProgramError
+from worker_service import replication
 from worker_service import worker as worker_module
 from worker_service.progress import TrainingProgress
 from worker_service.session_errors import UnreachableError
@@ -192,9 +193,9 @@ def test_the_graph_of_a_session_that_was_not_opened_is_not_used_again(
     def train_generation(session: Any, *_: object) -> None:
         raise next(losses)
 
-    monkeypatch.setattr(worker_module, "StepGraph", lambda *_: SimpleNamespace())
-    monkeypatch.setattr(worker_module, "WorkerSession", lambda graph, *_: nullcontext(used.append(graph)))
-    monkeypatch.setattr(worker_module, "train_generation", train_generation)
+    monkeypatch.setattr(replication, "StepGraph", lambda *_: SimpleNamespace())
+    monkeypatch.setattr(replication, "WorkerSession", lambda graph, *_: nullcontext(used.append(graph)))
+    monkeypatch.setattr(replication, "train_generation", train_generation)
     for _ in range(3):
         assert not fleet.train()
     unopened, lost, again = used

@@ -70,6 +70,33 @@ def test_each_mode_has_its_options(update: dict[str, Any], has_quorum: bool, rou
             "update.stale is set, expected only in modes async and ssp",
         ),
         (
+            {"replication": "in_graph", "mode": "ssp", "bound": 1},
+            {},
+            "update.replication is in_graph, expected between_graph in mode ssp: its workers make steps on their own",
+        ),
+        (
+            {"replication": "in_graph", "mode": "averaging", "local_steps": 2},
+            {},
+            "update.replication is in_graph, expected between_graph in mode averaging",
+        ),
+        (
+            {"replication": "in_graph"},
+            {"fleet": {"workers": 2, "spares": 1}},
+            "update.replication is in_graph with 3 workers and spares and quorum 2, expected no spares and "
+            "update.quorum null in mode sync: one graph waits for all replicas",
+        ),
+        (
+            {"replication": "in_graph", "quorum": 1},
+            {"fleet": {"workers": 2}},
+            "update.replication is in_graph with 2 workers and spares and quorum 1, expected no spares",
+        ),
+        ({"replication": "in_graph"}, {"tls": True}, "update.replication is in_graph, expected between_graph with tls"),
+        (
+            {"replication": "between"},
+            {},
+            "update.replication is 'between': Input should be 'between_graph'",
+        ),
+        (
             {"mode": "averaging", "local_steps": 2},
             {
                 "optimizer": {"name": "sgd", "learning_rate": 0.1, "schedule": PLATEAU},
@@ -106,3 +133,10 @@ def test_a_round_ends_at_the_next_multiple_of_its_steps(step: int, following: in
 def test_without_rounds_every_step_is_due() -> None:
     update = job({}).update
     assert (update.next_step(4), update.due_step(4)) == (5, 4)
+
+
+@pytest.mark.parametrize("fleet", [{"workers": 3}, {"workers": 2, "spares": 1}])
+def test_in_async_mode_every_worker_and_spare_can_have_a_replica_in_one_graph(fleet: dict[str, int]) -> None:
+    update = job({"mode": "async", "replication": "in_graph", "warmup_steps": 3}, fleet=fleet).update
+    assert update.is_in_graph
+    assert not job({}).update.is_in_graph

@@ -92,6 +92,15 @@ def test_a_fleet_is_scaled_within_its_quorum_and_its_slots() -> None:
         scale(ScriptedPlatform([ended("chief")]), "small", 3)
 
 
+def test_a_fleet_with_one_graph_is_not_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    platform = ScriptedPlatform([member("chief")])
+    in_graph = job(update={"replication": "in_graph"}, fleet={"workers": 3})
+    monkeypatch.setattr(platform, "job", lambda name: in_graph)
+    for workers in (2, 4):
+        with pytest.raises(UsageError, match=f"--workers {workers}: expected 3 to 3, .* the replicas in its graph"):
+            scale(platform, "small", workers)
+
+
 def test_a_chief_that_runs_is_stopped_before_its_fleet_is_removed() -> None:
     platform = ScriptedPlatform([member("chief"), member("ps")])
     down(platform, "small", results=True)

@@ -1,0 +1,84 @@
+"""When the chief may open a session with all workers, and what it says of those that are missing."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from psfleet.addresses import LOOPBACK
+from psfleet.control import control_pb2 as pb
+from psfleet.errors import LostPeerError
+from worker_service.fleet_state import States
+from worker_service.in_graph.lent_workers import LentWorkers
+
+REPLICAS = 3
+CLOSED = f"{LOOPBACK}:1"
+"""Nothing listens there."""
+
+
+@pytest.fixture
+def address() -> Any:
+    with socket.create_server((LOOPBACK, 0)) as server:
+        yield f"{LOOPBACK}:{server.getsockname()[1]}"
+
+
+def state(*workers: pb.WorkerState, reading: bool = False, generation: int = 1) -> pb.ShardState:
+    return pb.ShardState(
+        phase=pb.RUNNING, generation=generation, workers=list(workers), reading_first_batch=reading
+    )  # fmt: skip
+
+
+def worker(index: int, address: str, is_alive: bool = True) -> pb.WorkerState:
+    return pb.WorkerState(index=index, address=address, is_alive=is_alive)
+
+
+def ready(replies: list[pb.ShardState | None], replicas: int = REPLICAS) -> tuple[dict[int, str], list[bool]]:
+    """What the chief finds, and what it made of each reply of ps 0."""
+    heartbeat: Any = SimpleNamespace(outcome=None, states=[None], detach=lambda: None)
+    verdicts: list[bool] = []
+
+    def until(what: str, done: Callable[[States], bool]) -> None:
+        assert what == "workers 1, 2 to lend their devices"
+        for reply in replies:
+            heartbeat.states = [reply]
+            verdicts.append(done(heartbeat.states))
+
+    fleet: Any = SimpleNamespace(until=until)
+    return LentWorkers(replicas, heartbeat, fleet).ready(1), verdicts
+
+
+def test_all_workers_must_be_alive_have_read_their_program_and_answer(
+    address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    chief, one, two = worker(0, CLOSED), worker(1, address), worker(2, address)
+    found, verdicts = ready(
+        [
+            None,
+            state(chief, one),
+            state(chief, one, worker(2, address, is_alive=False)),
+            state(chief, one, two, reading=True),
+            state(chief, one, worker(2, CLOSED)),
+            state(chief, one, two),
+        ]
+    )
+    assert verdicts == [False, False, False, False, False, True]
+    assert found == {1: address, 2: address}
+    assert [text.partition(": ")[2] for text in caplog.messages] == [
+        "there is no worker 2",
+        "one starts, or reads its first batch",
+        f"TensorFlow's port of worker 2 at {CLOSED} cannot be reached (Connection refused)",
+    ]
+
+
+def test_a_generation_that_is_over_ends_the_wait(address: str) -> None:
+    with pytest.raises(LostPeerError, match="the run or its generation is over"):
+        ready([state(worker(1, address), worker(2, address), generation=2)])
+
+
+def test_a_chief_without_other_workers_waits_for_none() -> None:
+    assert ready([], replicas=1) == ({}, [])

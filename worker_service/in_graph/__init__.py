@@ -1,0 +1,1 @@
+"""In-graph replication: worker 0 is the client of all replicas, the other workers lend devices and read their data."""

@@ -1,0 +1,82 @@
+"""A worker that lends its device to the chief: it reads the data of its replica, and builds no graph."""
+
+from __future__ import annotations
+
+import sys
+
+from psfleet.errors import BadJobError, DataStallError
+from psfleet.job.job import Job
+from worker_service.batches import Batches
+from worker_service.fleet_state import States, is_generation_over, is_held
+from worker_service.frontends.interface import FrontEnd
+from worker_service.heartbeat import Heartbeat
+from worker_service.in_graph.batch_function import BatchFunction
+from worker_service.progress import TrainingProgress
+from worker_service.run_context import RunContext
+from worker_service.worker import Worker
+
+
+def lent_batches(job: Job, index: int) -> BatchFunction | None:
+    """The function that the chief calls for the batches of a worker; None if it makes its steps itself.
+
+    Raises:
+        BadJobError: The worker was added to a run whose graph has no replica for it.
+    """
+    if index == 0 or not job.update.is_in_graph:
+        return None
+    if index >= job.fleet.replicas:
+        raise BadJobError(
+            f"worker {index} was added to a fleet of {job.fleet.replicas} workers, expected no more with "
+            "update.replication in_graph: the chief's graph has a replica for each worker of the job"
+        )
+    return BatchFunction(job.train.accumulate)
+
+
+class LendingWorker(Worker):
+    """A worker other than the chief, with in-graph replication.
+
+    Args of the constructor:
+        function: That the chief's graph calls for batches.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        front_end: FrontEnd,
+        batches: Batches,
+        heartbeat: Heartbeat,
+        progress: TrainingProgress,
+        function: BatchFunction,
+    ) -> None:
+        super().__init__(context, front_end, batches, heartbeat, progress)
+        self._function = function
+        function.bind(batches, progress, self._step_of)
+
+    def train(self, generation: int) -> bool:
+        """Waits while the chief trains a generation; False when it is over, or the run. See `Worker`."""
+
+        def is_over(states: States) -> bool:
+            self._function.check()
+            if is_held(states) and (step := self._step_of_fleet()) > self._progress.step:
+                # An errand in a held run begins with the batch of the next step.
+                self._progress.step_awaited(step)
+            return is_generation_over(states, generation)
+
+        self._log_start("lending this worker's device to the chief")
+        try:
+            with self.errands.during(is_over) as done:
+                self._fleet.until_step(sys.maxsize, "the chief to make steps", done)
+        except DataStallError as error:
+            error.ends_run = not self._is_left_behind()
+            raise
+        return False
+
+    def _step_of(self, number: int) -> int:
+        """The global step at which the batch of a number is used: about, in async mode."""
+        if self._context.job.update.has_quorum:
+            return number
+        return max(self._progress.step, self._step_of_fleet())
+
+    def _step_of_fleet(self) -> int:
+        """The lowest global step of the shards; 0 if a ps does not answer."""
+        return min(0 if state is None else state.step for state in self._heartbeat.states)

@@ -1,0 +1,58 @@
+"""How the replicas of a run are spread over graphs and clients: each worker is a client with a graph of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from worker_service.batches import Batches
+from worker_service.frontends.interface import FrontEnd
+from worker_service.progress import TrainingProgress
+from worker_service.run_context import RunContext
+from worker_service.session import WorkerSession
+from worker_service.step import StepGraph
+from worker_service.training_loop import Observer, train_generation
+from worker_service.updates import update_part
+
+if TYPE_CHECKING:
+    from worker_service.in_graph.merged import ReplicaStep
+
+
+class BetweenGraph:
+    """Between-graph replication, and what a chief does otherwise with in-graph replication.
+
+    Attributes:
+        adds_to_graph: Whether operations are added to a graph after it was built.
+    """
+
+    adds_to_graph = True
+
+    def __init__(self, context: RunContext, front_end: FrontEnd) -> None:
+        self._context = context
+        self._front_end = front_end
+
+    def build(self, generation: int) -> StepGraph | ReplicaStep:
+        """The graph of a generation."""
+        return self._build_one(self._front_end, self._context.index, generation)
+
+    def open(self, graph: StepGraph | ReplicaStep, generation: int) -> WorkerSession:
+        """A session with a graph, not yet started."""
+        del generation
+        context = self._context
+        return WorkerSession(graph, context.job, context.tasks.ps, context.tasks.own, context.index)
+
+    def train(
+        self,
+        session: WorkerSession,
+        generation: int,
+        batches: Batches,
+        progress: TrainingProgress,
+        observer: Observer,
+    ) -> np.ndarray:
+        """See `train_generation`."""
+        return train_generation(session, generation, update_part(self._context.job), batches, progress, observer)
+
+    def _build_one(self, front_end: FrontEnd, index: int, generation: int) -> StepGraph:
+        context = self._context
+        return StepGraph(front_end, context.job, context.layout, index, context.run, generation, context.update)
