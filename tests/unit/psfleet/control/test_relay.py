@@ -73,8 +73,8 @@ class Chief(run_control_pb2_grpc.RunControlServicer):
         """See run_control.proto. Returns when its caller has gone."""
         context.add_callback(self.has_gone.set)
         self.is_called.set()
-        # For longer than the test waits for the end of the relay: it must not end because this does.
-        self.has_gone.wait(2 * CALL_SECS)
+        # For longer than `relay` waits for its threads: they must not end because this does.
+        self.has_gone.wait(4 * CALL_SECS)
         return pb.EvaluatedReply()
 
 
