@@ -62,6 +62,17 @@ def test_a_checkpoint_that_is_corrupt_is_an_error(tmp_path: Path) -> None:
         operations(tmp_path, [saved]).save(lambda: True)
 
 
+def test_a_run_is_held_once_every_ps_is_at_the_step(tmp_path: Path) -> None:
+    saved, late = save(tmp_path, 40), [shard_state(39), shard_state(40)]
+    made, states = operations(tmp_path, [saved]), [shard_state(40), *late]
+    for state in states:
+        state.hold_at = 40
+    made.context = sample_context(tmp_path, [Ps(states[0]), Ps(*late)])
+    looks: list[None] = []
+    assert made.held_checkpoint(1, lambda: looks.append(None) is None) is saved
+    assert len(looks) == len(late)
+
+
 @pytest.mark.parametrize("step", [60, 100])
 def test_the_final_step_of_a_run_is_that_of_its_last_checkpoint(tmp_path: Path, step: int) -> None:
     """`evaluate.stop` can end a run of 100 steps earlier."""
