@@ -158,6 +158,7 @@ def test_a_call_that_is_given_up_ends_at_the_chief(chief: Chief, client: RelayCl
         pytest.param(scripted(SAVED.packed()[:9]), LostPeerError, "ended within a frame", id="dies within a frame"),
         pytest.param(scripted(refuses=True), LostPeerError, "its relay has ended", id="dies at once"),
         pytest.param(scripted(OK), LostPeerError, "0 answers to Save, expected one", id="no answer"),
+        pytest.param(scripted(SAVED, SAVED, OK), LostPeerError, "2 answers to Save, expected one", id="two answers"),
         pytest.param(
             scripted(code=1, text="/bin/python: No module named psfleet.control.relay"),
             UsageError,
