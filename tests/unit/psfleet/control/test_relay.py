@@ -73,8 +73,8 @@ class Chief(run_control_pb2_grpc.RunControlServicer):
         """See run_control.proto. Returns when its caller has gone."""
         context.add_callback(self.has_gone.set)
         self.is_called.set()
-        # For longer than the test waits for the end of the relay: it must not end because this does.
-        self.has_gone.wait(2 * CALL_SECS)
+        # For longer than `relay` waits for its threads: they must not end because this does.
+        self.has_gone.wait(4 * CALL_SECS)
         return pb.EvaluatedReply()
 
 
@@ -158,6 +158,7 @@ def test_a_call_that_is_given_up_ends_at_the_chief(chief: Chief, client: RelayCl
         pytest.param(scripted(SAVED.packed()[:9]), LostPeerError, "ended within a frame", id="dies within a frame"),
         pytest.param(scripted(refuses=True), LostPeerError, "its relay has ended", id="dies at once"),
         pytest.param(scripted(OK), LostPeerError, "0 answers to Save, expected one", id="no answer"),
+        pytest.param(scripted(SAVED, SAVED, OK), LostPeerError, "2 answers to Save, expected one", id="two answers"),
         pytest.param(
             scripted(code=1, text="/bin/python: No module named psfleet.control.relay"),
             UsageError,

@@ -14,7 +14,9 @@ import psfleet
 from psfleet.checkpoint.manifest import read_manifest
 from psfleet.checkpoint.store import verify
 from psfleet.control import control_pb2 as pb
+from psfleet.control import run_control_pb2 as run_pb
 from psfleet.errors import BadJobError, DeadlineError, LostPeerError, UsageError
+from psfleet.handle.channel import RunChannel
 from psfleet.launch.local.control_file import ControlFile
 from psfleet.run_folder import OWNER_FILE, claimed
 
@@ -93,6 +95,13 @@ def test_a_caller_of_another_run_is_refused(tmp_path: Path) -> None:
         assert found is not None
         ControlFile("another", found.launcher, found.chief).write(chief.out)
         with pytest.raises(UsageError, match=f"the call is for run another .*, expected run {RUN} and"):
+            psfleet.attach(chief.out).save()
+
+
+def test_a_caller_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with live(tmp_path / "out") as chief:
+        monkeypatch.setattr(RunChannel, "_caller", lambda channel: run_pb.RunCall(version="0.0.1", call="1"))
+        with pytest.raises(UsageError, match=rf"from psfleet 0\.0\.1, expected run {RUN} and psfleet"):
             psfleet.attach(chief.out).save()
 
 

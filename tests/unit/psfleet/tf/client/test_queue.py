@@ -41,6 +41,15 @@ def test_clients_exchange_tuples_one_by_one_and_many_at_once(fleet: Fleet, other
     assert (xs.shape, labels.tolist()) == ((2, 2), [4, 5])
 
 
+def test_a_container_ends_with_its_block_and_may_be_in_another_one(fleet: Fleet, name: str) -> None:
+    with fleet.container(name):
+        with fleet.container(f"{name}/inner"):
+            inner = numbers(fleet, f"{name}/innermost")
+        outer = fleet.queue("numbers", [tf.int32])
+    assert (inner.container, outer.container) == (f"{name}/innermost", name)
+    assert fleet._container == ""
+
+
 def test_queues_of_one_name_in_two_containers_are_two(fleet: Fleet, name: str) -> None:
     first, second = numbers(fleet, name), numbers(fleet, f"{name}/2")
     first.enqueue(1)
