@@ -11,6 +11,8 @@ import numpy as np
 from psfleet.control import run_control_pb2 as pb
 from psfleet.control.tensor_stream import receiving, sending, spec_of
 from psfleet.errors import UsageError
+from psfleet.handle.arguments import arrays
+from psfleet.handle.arguments import vector as as_vector
 from psfleet.handle.channel import RunChannel
 from psfleet.layout import TensorSpec
 from psfleet.tensor_checks import check_finite, check_specs
@@ -63,11 +65,11 @@ class Weights:
                 or another call has replaced weights since this one began; or as `Run.save`. Nothing has changed.
             LostPeerError: The run has ended meanwhile; the message says whether the change was made.
         """
-        arrays = {name: np.asarray(value) for name, value in tensors.items()}
+        given = arrays(tensors)
         changes = self._describe().changes
-        check_specs(self._specs, {name: _spec(name, each) for name, each in arrays.items()})
-        check_finite(arrays, self._specs)
-        self._channel.call("SetWeights", lambda caller: sending(caller, arrays, changes=changes))
+        check_specs(self._specs, {name: _spec(name, each) for name, each in given.items()})
+        check_finite(given, self._specs)
+        self._channel.call("SetWeights", lambda caller: sending(caller, given, changes=changes))
 
     def get_flat(self) -> np.ndarray:
         """The trained tensors as one vector: float32 `[number of trained weights]`."""
@@ -119,7 +121,7 @@ def from_flat(specs: Sequence[TensorSpec], vector: np.ndarray) -> dict[str, np.n
     Raises:
         UsageError: It has another length.
     """
-    values, size = np.asarray(vector, np.float32), sum(spec.size for spec in specs)
+    values, size = as_vector(vector), sum(spec.size for spec in specs)
     if values.shape != (size,):
         raise UsageError(f"the vector has shape {list(values.shape)}, expected {[size]}: all trained tensors")
     ends = np.cumsum([spec.size for spec in specs])[:-1]

@@ -48,7 +48,7 @@ class TrainingMetricsRecorder:
         self._num_written = 0
         self._written_at = float("-inf")
         self._unwritten: TrainingMetrics | None = None
-        self._is_collected = layout.saved != layout
+        self._is_collected = not all(spec.is_saved for spec in layout.state.specs)
         recorded = self._log.curve() if self._is_collected else []
         self.newest = recorded[-1].metrics if recorded else {}
 

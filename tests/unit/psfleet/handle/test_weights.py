@@ -167,7 +167,7 @@ def test_a_held_run_trains_the_steps_of_each_call_once(tmp_path: Path) -> None:
         calls = [run.train(5), run.train(steps=7)]
         assert [call.result(20) for call in calls] == [45, 52]
         assert chief.hold_at == 52
-        with pytest.raises(UsageError, match=r"train\(steps=0\): expected at least 1"):
+        with pytest.raises(UsageError, match=r"train\(steps=0\): expected a whole number of at least 1"):
             run.train(0).result(20)
         assert run.train(1000).result(20) == 100, "the final step of the job"
 

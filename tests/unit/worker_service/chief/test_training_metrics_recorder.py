@@ -16,7 +16,7 @@ from worker_service.chief.recorder import Recorder
 from worker_service.chief.training_metrics_recorder import EVERY_SECS, NUM_FIRST, TrainingMetricsRecorder
 
 LAYOUT = Layout.plan([], [TensorSpec("total", (), is_saved=False)], [], 2, 4096)
-NO_METRICS = Layout.plan([], [TensorSpec("mean", ())], [], 2, 4096)
+NO_METRICS = Layout.plan([], [TensorSpec("mean", ())], [], 2, 4096, tables=[("vocabulary", "digest")])
 
 
 class Evaluator:
