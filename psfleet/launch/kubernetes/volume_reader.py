@@ -45,7 +45,7 @@ def _reader(cluster: Cluster, reasons: WaitReasons, job: Job) -> Iterator[str]:
         if found is None:
             return "deleted"
         pod = Pod(found)
-        return pod.problem() or reasons.of([], [pod]).get(pod.uid) or pod.state()
+        return reasons.of([], [pod]).get(pod.uid) or pod.problem() or pod.state()
 
     try:
         what = f"pod {name}, which copies the results"
