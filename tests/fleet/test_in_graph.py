@@ -5,15 +5,70 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.local_fleet import START_SECS, Fleet, training
 
+import psfleet
+from psfleet.checkpoint import store
+from psfleet.checkpoint.tensors import read_tensors
+
 IN_GRAPH = {"replication": "in_graph"}
+RANDOM_PROGRAM = """\
+import keras
+import numpy as np
+import tensorflow as tf
+import psfleet
+
+def build():
+    return psfleet.KerasProgram(model=model, loss="mse", train=train)
+
+def model():
+    layers = keras.layers
+    return keras.Sequential([
+        keras.Input((6,)), layers.Dense(16, "tanh"), layers.BatchNormalization(), layers.Dropout(0.5), layers.Dense(1),
+    ])
+
+def train(shard_index, num_shards):
+    def examples():
+        for at in range(shard_index, 120, num_shards):
+            x = np.random.default_rng(at).normal(size=6).astype(np.float32)
+            yield x, x[:1] - x[1:2]
+    signature = tf.TensorSpec([6], tf.float32), tf.TensorSpec([1], tf.float32)
+    return tf.data.Dataset.from_generator(examples, output_signature=signature)
+"""
+"""Random layers, a moving average, and a data set that no other process can have."""
 
 
 def used(fleet: Fleet) -> dict[str, int]:
     """By worker, its gradients that were used."""
     return {index: gradients.used for index, gradients in fleet.report().gradients.per_worker.items()}
+
+
+@pytest.mark.extended
+@pytest.mark.usefixtures("launches_forked")
+def test_random_layers_shuffles_and_accumulated_batches_are_those_of_replicas_between_graphs(tmp_path: Path) -> None:
+    (tmp_path / "random_program.py").write_text(RANDOM_PROGRAM)
+    job: dict[str, Any] = {
+        "name": "random",
+        "program": "random_program:build",
+        "fleet": {"ps": 2, "workers": 3},
+        "optimizer": {"name": "adam", "learning_rate": 0.01},
+        "train": {"steps": 12, "batch_size": 5, "accumulate": 2, "shuffle": 20},
+        "device": {"intra_op_threads": 1},
+    }
+    found = []
+    for replication in ("between_graph", "in_graph"):
+        out = tmp_path / replication
+        report = psfleet.train({**job, "update": {"replication": replication}}, out=out, program_folder=tmp_path)
+        assert (report.status, report.gradients.used, report.gradients.dropped) == ("done", 36, 0)
+        newest = store.newest(out / "checkpoints")
+        assert newest is not None
+        found.append(read_tensors(newest))
+    between, in_graph = found
+    assert between.keys() == in_graph.keys()
+    for name, value in between.items():
+        np.testing.assert_allclose(in_graph[name], value, rtol=0, atol=1e-5, err_msg=name)
 
 
 @pytest.mark.extended

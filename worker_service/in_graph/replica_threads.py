@@ -54,16 +54,17 @@ class ReplicaThreads:
             thread.start()
 
     def join(self, timeout_secs: float) -> None:
-        """Waits for the last gradients of all replicas.
+        """Waits for the last gradients of all replicas, which no update needs any more.
 
         Raises:
-            PsfleetError: What ended a thread.
+            ProgramError: A replica failed.
         """
         deadline = time.monotonic() + timeout_secs
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
-        if self._failures:
-            raise self._failures[0]
+        for failure in self._failures:
+            if not isinstance(failure, LostPeerError):
+                raise failure
 
     def cause(self, error: PsfleetError) -> PsfleetError:
         """What ended the session: `error` on the chief's own thread, or what a replica raised before."""

@@ -18,7 +18,7 @@ from worker_service.in_graph.replica_threads import ReplicaThreads
 from worker_service.progress import TrainingProgress
 from worker_service.replication import BetweenGraph
 from worker_service.run_context import RunContext
-from worker_service.session import WorkerSession
+from worker_service.session import CLOSE_SECS, WorkerSession
 from worker_service.step import StepGraph
 from worker_service.training_loop import Observer
 
@@ -76,7 +76,7 @@ class InGraph(BetweenGraph):
         except PsfleetError as error:
             session.close(wait_secs=0.0)
             raise threads.cause(error) from error
-        threads.join(self._context.job.deadlines.step_secs)
+        threads.join(CLOSE_SECS)
         return shards
 
     def _warm_up(self, generation: int, session: WorkerSession) -> None:

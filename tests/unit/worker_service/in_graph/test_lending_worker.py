@@ -1,0 +1,92 @@
+"""A worker that lends its device: until when it waits, what ends it, and which workers there are none of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.program_samples import sample_job
+
+from psfleet.control import control_pb2 as pb
+from psfleet.errors import BadJobError, DataStallError, ProgramError
+from psfleet.job.job import Job
+from worker_service.fleet_state import States
+from worker_service.in_graph.lending_worker import LendingWorker, lent_batches
+from worker_service.progress import TrainingProgress
+
+
+def job(**update: Any) -> Job:
+    """With two workers in one graph."""
+    made = sample_job()
+    fleet = made.fleet.model_copy(update={"workers": 2})
+    return made.model_copy(update={"fleet": fleet, "update": made.update.model_copy(update=update)})
+
+
+IN_GRAPH = job(replication="in_graph")
+
+
+def lending(states: States, error: Exception | None = None) -> tuple[LendingWorker, TrainingProgress, list[bool]]:
+    """A worker whose waits look at these states once, its progress, and whether they were over."""
+    context: Any = SimpleNamespace(job=IN_GRAPH, fleet=SimpleNamespace(ps=(None,)), index=1)
+    heartbeat: Any = SimpleNamespace(states=states, outcome=None)
+    progress, looks = TrainingProgress(), list[bool]()
+
+    def check() -> None:
+        if error is not None:
+            raise error
+
+    function: Any = SimpleNamespace(bind=lambda *_: None, check=check)
+    nothing: Any = None
+    worker = LendingWorker(context, nothing, nothing, heartbeat, progress, function)
+
+    def until_step(step: int, what: str, is_over: Callable[[States], bool]) -> None:
+        assert what == "the chief to make steps"
+        looks.append(is_over(states))
+
+    fleet: Any = SimpleNamespace(until_step=until_step)
+    worker._fleet = fleet
+    return worker, progress, looks
+
+
+def shard(step: int, generation: int = 1, **fields: Any) -> pb.ShardState:
+    return pb.ShardState(phase=pb.RUNNING, generation=generation, step=step, final_step=100, **fields)
+
+
+@pytest.mark.parametrize(("generation", "is_over"), [(1, False), (2, True)])
+def test_it_waits_until_its_generation_is_over(generation: int, is_over: bool) -> None:
+    worker, _, looks = lending([shard(7, generation)])
+    assert not worker.train(1)
+    assert looks == [is_over]
+
+
+def test_in_a_held_run_it_is_at_the_step_at_which_the_run_is_held() -> None:
+    worker, progress, _ = lending([shard(7, hold_at=7)])
+    worker.train(1)
+    assert progress.step == 7
+
+
+def test_an_error_of_its_data_ends_it() -> None:
+    worker, _, _ = lending([shard(7)], ProgramError("disk 7 is gone"))
+    with pytest.raises(ProgramError, match="disk 7 is gone"):
+        worker.train(1)
+
+
+@pytest.mark.parametrize(("step", "ends_run"), [(0, True), (7, False)])
+def test_data_that_stall_end_the_run_unless_the_fleet_trains_on(step: int, ends_run: bool) -> None:
+    worker, _, _ = lending([shard(step)], DataStallError("the data set", 5))
+    with pytest.raises(DataStallError) as raised:
+        worker.train(1)
+    assert raised.value.ends_run is ends_run
+
+
+def test_the_chief_and_workers_between_graphs_lend_nothing() -> None:
+    assert lent_batches(IN_GRAPH, 0) is None
+    assert lent_batches(job(), 1) is None
+    assert lent_batches(IN_GRAPH, 1) is not None
+
+
+def test_a_worker_that_the_graph_has_no_replica_for_is_refused() -> None:
+    with pytest.raises(BadJobError, match="worker 2 was added to a fleet of 2 workers, expected no more"):
+        lent_batches(IN_GRAPH, 2)
