@@ -94,16 +94,11 @@ def serve(settings: Settings, stop: Stop) -> int:
     with (
         FleetClient(settings.ps, settings.run, identity) as fleet,
         serving(
-            settings.address,
-            None,
-            identity,
-            stop.event,
-            stop.probes.note_answer,
-            run_control=controls.run,
-            worker_control=controls.worker,
+            settings.address, None, identity, stop.event, stop.probes.note_answer,
+            run_control=controls.run, worker_control=controls.worker,
         ),
         exposing(settings, metrics.read),
-    ):
+    ):  # fmt: skip
         if settings.index == 0:
             end_if_stuck(disk, job.deadlines.stall_secs, fleet.finish)
         with disk.reading(settings.out):

@@ -20,7 +20,7 @@ def updates_of(plan: ShardPlan, variables: ShardVariables, base_rate: BaseRate) 
     """The update loop of the job's mode."""
     job = plan.job
 
-    def optimizer(rate_factor: tf.Tensor | float, number: tf.Tensor) -> v1.train.Optimizer:
+    def optimizer(rate_factor: tf.Tensor | float, number: tf.Tensor | None = None) -> v1.train.Optimizer:
         return _optimizer(plan, variables, base_rate, rate_factor, number)
 
     if not job.update.has_quorum:
@@ -28,14 +28,21 @@ def updates_of(plan: ShardPlan, variables: ShardVariables, base_rate: BaseRate) 
         return kind(variables, optimizer, job.update.stale, state_share(job))
     if job.update.mode == "averaging":
         return AveragingUpdates(variables, job.quorum, job.fleet.replicas, job.update.next_step)
-    applied = optimizer(1.0, variables.global_step.read_value())
-    return SyncUpdates(variables, applied, job.quorum, job.fleet.replicas)
+    return SyncUpdates(variables, optimizer(1.0), job.quorum, job.fleet.replicas)
 
 
 def _optimizer(
-    plan: ShardPlan, variables: ShardVariables, base_rate: BaseRate, rate_factor: tf.Tensor | float, number: tf.Tensor
+    plan: ShardPlan,
+    variables: ShardVariables,
+    base_rate: BaseRate,
+    rate_factor: tf.Tensor | float,
+    number: tf.Tensor | None,
 ) -> v1.train.Optimizer:
-    """The optimizer of the job, for the update of a number; see `PerLoss`."""
+    """The optimizer of the job.
+
+    Args:
+        number: Of the update, see `PerLoss`; None: the global step.
+    """
     layout, rules = plan.layout.parameters, plan.job.rules
 
     def built(rule: OptimizerBase, loss: int) -> v1.train.Optimizer:
@@ -46,6 +53,7 @@ def _optimizer(
         return built(plan.job.rule, 0)
     by_name = {name: built(rules[name], loss) for loss, name in enumerate(loss_names(layout))}
     order = loss_order(layout, plan.job.train.alternate)
+    number = variables.global_step.read_value() if number is None else number
     return PerLoss(by_name, variables.buckets, variables.bucket_losses, order, number)
 
 

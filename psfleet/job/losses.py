@@ -43,7 +43,7 @@ def require_optimizers(
         if name not in optimizers:
             raise ValueError(f"train.alternate has {name!r}, expected names of optimizers: {names}")
     if missing := [name for name in optimizers if name not in order]:
-        raise ValueError(f"train.alternate is {_listed(order)}, expected each loss of optimizers: {missing[0]}, too")
+        raise ValueError(f"train.alternate is {_listed(order)}, expected each of optimizers: {missing[0]} is missing")
     if mode == "averaging":
         raise ValueError(
             "optimizers is set, expected optimizer in mode averaging: a worker applies one optimizer to all its weights"

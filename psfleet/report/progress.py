@@ -96,7 +96,7 @@ def progress(console: Console, job: Job) -> Iterator[Listener]:
         def show(entry: Mapping[str, Any]) -> None:
             if _is_progress(entry):
                 rate = f"{entry['examples_per_sec']:,.0f}"
-                loss = f"{float(entry['loss']):.4g}"
+                loss = _losses(entry)
                 total, step = job.train.steps, entry["step"]
                 bar.update(task, description=job.name, total=total, completed=step, loss=loss, rate=rate)
             elif _is_printed(entry):
@@ -125,7 +125,7 @@ def _lines(console: Console, job: Job) -> Listener:
                 return
             last = now
             text = (
-                f"step {entry['step']} of {job.train.steps}  loss {float(entry['loss']):.4g}  "
+                f"step {entry['step']} of {job.train.steps}  loss {_losses(entry)}  "
                 f"{entry['examples_per_sec']:,.0f} examples/s"
             )
             # The first step takes much longer than all others.
@@ -142,6 +142,14 @@ def _lines(console: Console, job: Job) -> Listener:
 def _is_progress(entry: Mapping[str, Any]) -> bool:
     """Whether an entry is of the chief's training; a program's own `event: progress` has other fields."""
     return is_event(entry, "progress", "step", "loss", "step_secs", "examples_per_sec")
+
+
+def _losses(entry: Mapping[str, Any]) -> str:
+    """The loss of a progress entry; of several losses the newest of each, by name."""
+    named = entry.get("losses")
+    if isinstance(named, Mapping) and named:
+        return ", ".join(f"{name} {float(value):.4g}" for name, value in named.items())
+    return f"{float(entry['loss']):.4g}"
 
 
 def _is_printed(entry: Mapping[str, Any]) -> bool:

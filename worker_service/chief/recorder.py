@@ -120,7 +120,11 @@ class Recorder:
         session.wants_norm = self._is_recorded(global_step + max(made, 1), now + 3 * secs)
         step_secs = secs / max(made, 1)
         rate = self._examples(1) / step_secs
-        self.monitor.callbacks.step(global_step, {"loss": loss, "step_secs": step_secs, "examples_per_sec": rate})
+        metrics = {"loss": loss, **self._named_losses(), "step_secs": step_secs, "examples_per_sec": rate}
+        self.monitor.callbacks.step(global_step, metrics)
+
+    def _named_losses(self) -> dict[str, float]:
+        return {f"{name}_loss": value for name, value in self.losses.items()}
 
     def _is_recorded(self, global_step: int, now: float) -> bool:
         """Whether a step that ends at a time (monotonic, in seconds) has a point in the history, or summaries."""
@@ -206,7 +210,7 @@ class Recorder:
     def _summarize(self, session: WorkerSession, batch: Batch, global_step: int, loss: float) -> None:
         scalars = {
             "loss": loss,
-            **{f"{name}_loss": each for name, each in self.losses.items()},
+            **self._named_losses(),
             "step_secs": self.step_secs[-1] if self.step_secs else None,
             **rates_of(self._job, max(0, global_step - 1), self.monitor.reductions.steps),
             "gradient_norm": session.gradient_norm(),

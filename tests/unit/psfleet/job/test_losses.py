@@ -60,7 +60,7 @@ BAD: list[tuple[Mapping[str, Any], str]] = [
         "train.alternate is null, expected the order of the losses of optimizers: critic, actor",
     ),
     ({"train": train("critic", "ctor", "actor")}, "train.alternate has 'ctor', expected names of optimizers: critic"),
-    ({"train": train("critic")}, "train.alternate is [critic], expected each loss of optimizers: actor, too"),
+    ({"train": train("critic")}, "train.alternate is [critic], expected each of optimizers: actor is missing"),
     ({"update": {"mode": "averaging", "local_steps": 2}}, "optimizers is set, expected optimizer in mode averaging: "),
     (
         {"optimizers": {"critic": SGD, "actor": {"name": "program"}}},

@@ -52,6 +52,12 @@ def test_the_bar_says_starting_until_the_first_step() -> None:
     assert "1,200 examples/s" in last
 
 
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_of_several_losses_the_newest_of_each_is_shown(on_terminal: bool) -> None:
+    text = shown([{**STEP, "losses": {"critic": 0.25, "actor": 1.5}}], on_terminal=on_terminal)
+    assert "loss critic 0.25, actor 1.5" in text
+
+
 def test_progress_without_a_terminal_is_a_line_each_few_seconds_and_one_at_the_end() -> None:
     lines = shown([STEP, {**STEP, "step": 8}, {**STEP, "step": 20}], on_terminal=False).splitlines()
     assert lines == [

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.chief_samples import sample_job
 
 from psfleet.addresses import Address
 from psfleet.control import run_control_pb2 as pb
 from psfleet.control import run_control_pb2_grpc
 from psfleet.control.server import serving
 from psfleet.control.tensor_stream import receiving, sending
-from psfleet.errors import LostPeerError
+from psfleet.errors import LostPeerError, UsageError
 from psfleet.layout import TensorSpec
 from psfleet.processes.ports import free_addresses
 from worker_service.chief.mean_gradient import MeanGradient
@@ -71,3 +72,14 @@ def test_it_is_the_mean_over_the_workers_without_the_spares() -> None:
 def test_a_worker_that_is_away_is_named() -> None:
     with pytest.raises(LostPeerError, match=r"^worker 1 is away$"):
         mean_of(free_addresses(3), [True, False, True])._workers()
+
+
+def test_a_program_with_several_losses_has_no_single_gradient() -> None:
+    rules = {name: {"name": "sgd", "learning_rate": 0.1} for name in ("critic", "actor")}
+    train = {"steps": 100, "batch_size": 8, "alternate": ["critic", "actor"]}
+    job = sample_job(optimizer=None, optimizers=rules, train=train)
+    operations: Any = SimpleNamespace(context=SimpleNamespace(job=job))
+    holding: Any = SimpleNamespace(record=object())
+    request = pb.TensorMessage(batches=1)
+    with pytest.raises(UsageError, match="`gradient` is for a program with one loss, and this one has several"):
+        MeanGradient(operations, holding).mean(request, {}, lambda: True)
