@@ -70,7 +70,7 @@ class WorkerSession:
         self._barrier = v1.RunOptions(timeout_in_ms=int(self._step_secs * 1000) * job.update.round_steps)
         self._opened: Future[np.ndarray] = Future()
         self._session = v1.Session(f"grpc://{own.data}", graph=step.graph, config=config)
-        self._closing, self.is_closed = threading.Lock(), False
+        self._closing, self.closed = threading.Lock(), threading.Event()
         self._pulled = np.zeros((0, 2), np.int64)
         self.wants_norm = True
         self.losses: dict[str, float] = {}
@@ -238,9 +238,9 @@ class WorkerSession:
     def close(self, wait_secs: float = CLOSE_SECS) -> None:
         """Cancels the running step and closes the session; from any thread, any number of times."""
         with self._closing:
-            if self.is_closed:
+            if self.closed.is_set():
                 return
-            self.is_closed = True
+            self.closed.set()
         self._opened.cancel()
         # Closing waits for the peers, forever after one died: the thread is then abandoned.
         closer = threading.Thread(target=self._session.close, name="close-session", daemon=True)
