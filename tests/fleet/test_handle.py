@@ -40,8 +40,8 @@ def await_status(run: psfleet.Run, status: str) -> None:
 
 def test_a_held_run_does_what_it_is_asked_whatever_dies(run: psfleet.Run) -> None:
     await_status(run, "held at step 0")
-    initial = read_manifest(run.save())
-    assert (initial.step, initial.generation) == (0, 1)
+    # That of the generation, or the one that the generation started from.
+    assert read_manifest(run.save()).step == 0
     assert run.train(5).result(START_SECS) == 5
     before = run.evaluate().result(START_SECS)
 
