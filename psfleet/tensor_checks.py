@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -74,3 +75,33 @@ def _listed(names: Collection[str]) -> str:
     shown = ", ".join(map(repr, list(names)[:MAX_NAMED]))
     rest = len(names) - MAX_NAMED
     return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+def arrays(tensors: Any) -> dict[str, np.ndarray]:
+    """Tensors by name, of whatever can be converted to arrays.
+
+    Raises:
+        UsageError: It is no mapping of names to arrays.
+    """
+    if not isinstance(tensors, Mapping):
+        raise UsageError(f"tensors are a {type(tensors).__name__}, expected a mapping of names to arrays")
+    for name in tensors:
+        if not isinstance(name, str):
+            raise UsageError(f"the name of a tensor is {name!r}, expected a text")
+    return {name: _array(value, f"tensor {name!r}", None) for name, value in tensors.items()}
+
+
+def vector(value: Any, dtype: Any) -> np.ndarray:
+    """A vector of numbers.
+
+    Raises:
+        UsageError: It cannot be converted to the type.
+    """
+    return _array(value, "the vector", dtype)
+
+
+def _array(value: Any, what: str, dtype: Any) -> np.ndarray:
+    try:
+        return np.asarray(value, dtype)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"{what} cannot be converted to an array: {' '.join(str(error).split())}") from error

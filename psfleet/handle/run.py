@@ -14,11 +14,12 @@ import numpy as np
 from psfleet.control import run_control_pb2 as pb
 from psfleet.control.tensor_stream import receiving, sending
 from psfleet.errors import NoAnswerError
-from psfleet.handle.arguments import arrays, whole
+from psfleet.handle.arguments import whole
 from psfleet.handle.channel import RunChannel
 from psfleet.handle.weights import Weights
 from psfleet.polling import wait_until
 from psfleet.report.schema import Report
+from psfleet.tensor_checks import arrays
 
 T = TypeVar("T")
 

@@ -11,11 +11,10 @@ import numpy as np
 from psfleet.control import run_control_pb2 as pb
 from psfleet.control.tensor_stream import receiving, sending, spec_of
 from psfleet.errors import UsageError
-from psfleet.handle.arguments import arrays
-from psfleet.handle.arguments import vector as as_vector
 from psfleet.handle.channel import RunChannel
 from psfleet.layout import TensorSpec
-from psfleet.tensor_checks import check_finite, check_specs
+from psfleet.tensor_checks import arrays, check_finite, check_specs
+from psfleet.tensor_checks import vector as as_vector
 
 
 class Weights:
@@ -121,7 +120,7 @@ def from_flat(specs: Sequence[TensorSpec], vector: np.ndarray) -> dict[str, np.n
     Raises:
         UsageError: It has another length.
     """
-    values, size = as_vector(vector), sum(spec.size for spec in specs)
+    values, size = as_vector(vector, np.float32), sum(spec.size for spec in specs)
     if values.shape != (size,):
         raise UsageError(f"the vector has shape {list(values.shape)}, expected {[size]}: all trained tensors")
     ends = np.cumsum([spec.size for spec in specs])[:-1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,8 @@ import tensorflow.compat.v1 as v1
 
 from psfleet.errors import UsageError
 from psfleet.layout import TensorSpec
-from psfleet.tensor_checks import check_finite, check_specs
+from psfleet.tensor_checks import arrays, check_finite, check_specs
+from psfleet.tensor_checks import vector as as_vector
 
 
 class Variables:
@@ -28,7 +29,8 @@ class Variables:
         prefix: Begins the names.
 
     Raises:
-        UsageError: There is no variable, two have one name, or one is in no TensorFlow 1 graph.
+        UsageError: There is no variable, two have one name, one is in no TensorFlow 1 graph, or the target is
+            none of these.
     """
 
     def __init__(self, target: Any, session: v1.Session, prefix: str = "") -> None:
@@ -80,10 +82,10 @@ class Variables:
             UsageError: There is none, a name is not known, a shape or a type differs, or a number is not finite;
                 nothing has changed.
         """
-        arrays = {name: np.asarray(value) for name, value in tensors.items()}
-        self._check(arrays)
-        feeds = {self._feeds[name]: value for name, value in arrays.items()}
-        self._session.run([self._assigns[name] for name in arrays], feeds)
+        given = arrays(tensors)
+        self._check(given)
+        feeds = {self._feeds[name]: value for name, value in given.items()}
+        self._session.run([self._assigns[name] for name in given], feeds)
 
     def get_flat(self) -> np.ndarray:
         """The variables of `trained` as one vector, in their order.
@@ -106,7 +108,7 @@ class Variables:
         variables = {name: self._variables[name] for name in self._flat_names()}
         shapes = [each.shape.as_list() for each in variables.values()]
         sizes = [int(np.prod(shape, dtype=np.int64)) for shape in shapes]
-        values = np.asarray(vector)
+        values = as_vector(vector, np.float64)
         if values.shape != (sum(sizes),):
             raise UsageError(f"the vector has shape {list(values.shape)}, expected {[sum(sizes)]}")
         parts = np.split(values, np.cumsum(sizes)[:-1])
@@ -125,13 +127,13 @@ class Variables:
         dtypes = {self._variables[name].dtype.base_dtype for name in self.trained}
         return np.float64 if tf.float64 in dtypes else np.float32
 
-    def _check(self, arrays: Mapping[str, np.ndarray]) -> None:
+    def _check(self, given: Mapping[str, np.ndarray]) -> None:
         specs = {
             name: TensorSpec(name, tuple(each.shape.as_list()), each.dtype.base_dtype.name)
             for name, each in self._variables.items()
         }
-        check_specs(specs, {name: TensorSpec(name, each.shape, each.dtype.name) for name, each in arrays.items()})
-        check_finite(arrays, specs)
+        check_specs(specs, {name: TensorSpec(name, each.shape, each.dtype.name) for name, each in given.items()})
+        check_finite(given, specs)
 
 
 def _variables_of(target: Any) -> Sequence[Any]:
@@ -142,7 +144,10 @@ def _variables_of(target: Any) -> Sequence[Any]:
         with operation.graph.as_default():
             known = [*v1.global_variables(), *v1.local_variables()]
         return [each for each in known if _handle(each).name in read]
-    return list(target.variables if hasattr(target, "variables") else target)
+    found = target.variables if hasattr(target, "variables") else target
+    if not isinstance(found, Iterable):
+        raise UsageError(f"target is {target!r}, expected a tensor, a Keras model or a sequence of variables")
+    return list(found)
 
 
 def _name(variable: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,6 +76,7 @@ class LiveChief:
         hold_at: Where all ps hold.
         held_from: Where they hold when a generation starts.
         looks: Called at each look at the fleet.
+        sections: Of the job.
     """
 
     out: Path
@@ -87,6 +88,7 @@ class LiveChief:
     looks: Callable[[], object] = lambda: None
     hold_at: int | None = None
     held_from: int | None = None
+    sections: Mapping[str, Any] = field(default_factory=dict)
     _written: dict[int, Any] = field(default_factory=dict)
 
     def advance(self) -> None:
@@ -109,7 +111,7 @@ class LiveChief:
     def services(self) -> ChiefServices:
         """Those of the run's chief."""
         ps = [SimulatedPs(shard, self) for shard in range(NUM_PS)]
-        context = sample_context(self.out, ps)
+        context = sample_context(self.out, ps, job=sample_job(**self.sections))
         heartbeat: Any = Beats(self)
         storage = sample_storage(context)
         components: Any = SimpleNamespace(
@@ -139,15 +141,16 @@ class Beats:
 
 
 @contextmanager
-def live(out: Path, held_at: int | None = None, run: str = RUN) -> Iterator[LiveChief]:
+def live(out: Path, held_at: int | None = None, run: str = RUN, **sections: Any) -> Iterator[LiveChief]:
     """A run that is live until the end of the block.
 
     Args:
         held_at: The step at which a run is held that was started so; None: it was not.
         run: Its id.
+        sections: Of the job.
     """
     [address] = free_addresses(1)
-    servicer, chief = RunControlServicer(run), LiveChief(out.resolve())
+    servicer, chief = RunControlServicer(run), LiveChief(out.resolve(), sections=sections)
     with claimed(out, sample_job(), fresh=False), serving(address, run_control=servicer):
         ControlFile(run, os.getpid(), address.control).write(out)
         if held_at is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -50,7 +51,8 @@ class MeanGradient:
             is_active: Returns whether the caller still waits.
 
         Raises:
-            UsageError: The run is not one that is held, or the program failed.
+            UsageError: The run is not one that is held, the program failed, or a worker was away for
+                `deadlines.stall_secs`: a frozen one is not started again by its platform.
         """
         if self._holding.record is None:
             raise UsageError("`gradient` is for a run that is held, and this one is not: start it with paused=True")
@@ -58,19 +60,30 @@ class MeanGradient:
             raise UsageError("`gradient` is for a program with one loss, and this one has several")
         if request.batches < 1:
             raise UsageError(f"gradient(batches={request.batches}): expected at least 1")
+        limit, deadline = self._context.job.deadlines.stall_secs, float("inf")
         while True:
             self._operations.check_active(is_active)
             self._operations.require_running("gradient")
             values = {**read_tensors(self._operations.await_held(is_active)), **weights}
             try:
-                return self._asked(request, values, is_active)
+                addresses = self._workers()
+                deadline = float("inf")
+                return self._asked(addresses, request, values, is_active)
             except LostPeerError as error:
                 logger.debug("a worker has no gradient, it is asked again: %s", error)
+                deadline = min(deadline, time.monotonic() + limit)
+                if time.monotonic() >= deadline:
+                    reason = f"no gradient of all workers within deadlines.stall_secs = {limit:g} s: {error}"
+                    raise UsageError(f"{reason}; nothing has changed") from error
             self._operations.pause()
 
-    def _asked(self, request: run_pb.TensorMessage, values: Mapping[str, np.ndarray], is_active: IsActive) -> Gradient:
-        addresses = self._workers()
-
+    def _asked(
+        self,
+        addresses: Sequence[Address],
+        request: run_pb.TensorMessage,
+        values: Mapping[str, np.ndarray],
+        is_active: IsActive,
+    ) -> Gradient:
         def ask(address: Address) -> Gradient:
             stub = run_control_pb2_grpc.WorkerControlStub
             client = RunClient(address.control, stub, self._context.identity, "worker")

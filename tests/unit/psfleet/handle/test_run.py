@@ -157,3 +157,10 @@ def test_a_function_that_no_module_has_does_not_travel_to_containers(tmp_path: P
     with pytest.raises(UsageError, match=f"program 'build' is defined in a script or notebook, .* {on} cannot import"):
         psfleet.start(job, program=build, out=tmp_path / "out", on=on)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_gradient_does_not_wait_for_ever_for_a_worker_that_is_away(tmp_path: Path) -> None:
+    with live(tmp_path, held_at=40, deadlines={"stall_secs": 0.3}):
+        expected = r"no gradient of all workers within deadlines.stall_secs = 0.3 s: worker 0 is away; nothing has"
+        with pytest.raises(UsageError, match=expected):
+            psfleet.attach(tmp_path).gradient()

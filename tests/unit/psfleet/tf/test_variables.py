@@ -148,3 +148,15 @@ def test_two_variables_of_one_name_are_refused(session: v1.Session) -> None:
         psfleet.Variables([one, one], session)
     with pytest.raises(UsageError, match="depends on no variable"):
         psfleet.Variables(tf.constant(1.0), session)
+
+
+def test_what_are_no_tensors_and_no_variables_is_refused_in_one_line(session: v1.Session) -> None:
+    made: Any = variables(session)
+    for call, message in (
+        (lambda: made.set(None), "tensors are a NoneType, expected a mapping of names to arrays"),
+        (lambda: made.set({made.names[0]: [[1], [1, 2]]}), "cannot be converted to an array"),
+        (lambda: made.set_flat("abc"), "the vector cannot be converted to an array"),
+        (lambda: psfleet.Variables(3, session), "target is 3, expected a tensor, a Keras model or a sequence"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            call()
