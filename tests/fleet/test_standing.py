@@ -34,6 +34,22 @@ NOTICE_SECS = 15.0
 """Issue 13: until clients get an error after a ps was killed."""
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "client"
+SLOW_CLOSE = """\
+import atexit, os, signal, sys
+import psfleet
+import tensorflow as tf
+
+fleet = psfleet.connect()
+with tf.Graph().as_default() as graph, tf.device(fleet.device("ps", 0)):
+    x = tf.constant(1) + 1
+session = fleet.session(graph)
+session.run(x)
+# Before what psfleet has registered: the call that closes the session returns while the process ends.
+atexit.register(os.kill, {ps}, signal.SIGCONT)
+os.kill({ps}, signal.SIGSTOP)
+session.close()
+sys.exit(3)
+"""
 COMMAND = [sys.executable, "-P", "-m", "psfleet"]
 
 
@@ -177,6 +193,15 @@ def test_a_fleet_outlives_its_supervisor(lab: FleetFolder) -> None:
     worker = after.tasks[1]
     send_signal(worker.pid, worker.identity)
     wait_until(lambda: serving(lab, "worker", 1), SECS, "the worker to serve again")
+
+
+@pytest.mark.extended
+def test_a_client_whose_session_is_slow_to_close_ends_with_its_own_exit_code(lab: FleetFolder, tmp_path: Path) -> None:
+    script = tmp_path / "client.py"
+    script.write_text(SLOW_CLOSE.format(ps=state(lab).tasks[0].pid))
+    command = [*COMMAND, "run", str(script), "--fleet", "lab"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=SECS, check=False)
+    assert done.returncode == 3, done.stderr
 
 
 def test_a_client_is_told_when_a_ps_was_killed_and_can_use_the_next_one(lab: FleetFolder, fleet: Fleet) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import secrets
 import sys
+import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +25,9 @@ from psfleet.tf.error_text import reason
 from psfleet.tf.server import session_config
 
 CLOSE_SECS = 2.0
+EXIT_SECS = 20.0
+"""How long the end of this process may take for sessions that are still being closed; gRPC drops a task that does not
+answer after 15 s (`psfleet.service.channel_options`)."""
 NOTICE_SECS = 1.0
 """How long after TensorFlow the control plane may notice the end of a task."""
 OF_A_LOSS = (
@@ -78,7 +83,7 @@ class FleetSession(v1.Session):
             # No thread can be started any more; `_close_all` has closed what was open.
             return
         try:
-            run_within(CLOSE_SECS, super().close)
+            run_within(CLOSE_SECS, self._close)
         except TimeoutError:
             pass
         except RuntimeError:
@@ -86,6 +91,13 @@ class FleetSession(v1.Session):
             if not self.is_lost:
                 super().close()
         self._attends.close()
+
+    def _close(self) -> None:
+        _closing.add(threading.current_thread())
+        try:
+            super().close()
+        finally:
+            _closing.discard(threading.current_thread())
 
     @contextmanager
     def _losses(self) -> Iterator[None]:
@@ -107,6 +119,8 @@ class FleetSession(v1.Session):
 
 
 _open: WeakSet[FleetSession] = WeakSet()
+_closing: set[threading.Thread] = set()
+"""Threads that close sessions, abandoned ones included."""
 
 
 @atexit.register
@@ -114,6 +128,10 @@ def _close_all() -> None:
     """Closes the sessions while threads still run: TensorFlow's own closing of a forgotten one could block for ever."""
     for session in list(_open):
         session.close()
+    # A thread that returns from TensorFlow while Python ends aborts the process, and its exit code is lost.
+    deadline = time.monotonic() + EXIT_SECS
+    for thread in list(_closing):
+        thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def open_session(
