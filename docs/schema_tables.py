@@ -21,6 +21,8 @@ from psfleet.report.schema import Evaluation, Point, Report
 from psfleet.report.training_metrics import TrainingMetrics
 
 BEGIN, END = "<!-- schema -->", "<!-- /schema -->"
+NAMED = ".<key>"
+"""Path of the values of a mapping of names, below that of the mapping."""
 DOCUMENTS: Mapping[str, tuple[type[BaseModel], ...]] = {
     "job-file.md": (Job,),
     "fleets.md": (FleetFile,),
@@ -45,7 +47,7 @@ def tables(model: type[BaseModel]) -> str:
     """Markdown of all fields of a model: a table for it and one for each nested model, in the order of the fields.
 
     Each member of a discriminated union has a table. A model that occurs again at the same path (the schedule of each
-    optimizer) is not repeated.
+    optimizer) is not repeated, nor are the members of a union in a mapping of names that a field has, too.
     """
     paths: set[str] = set()
     parts: list[str] = []
@@ -87,13 +89,22 @@ def _below(section: Section, seen: set[tuple[str, type[BaseModel]]]) -> Iterator
 def _inner(section: Section, name: str, field: FieldInfo) -> Iterator[Section]:
     """The sections of a field."""
     schema = _properties(section.model)[name]
-    path = f"{section.path}.{name}".lstrip(".") + {"array": "[]", "object": ".<key>"}.get(schema.get("type", ""), "")
-    for model in _models(field.annotation):
+    path = f"{section.path}.{name}".lstrip(".") + {"array": "[]", "object": NAMED}.get(_kind(schema), "")
+    models = list(_models(field.annotation))
+    if path.endswith(NAMED) and len(models) > 1:
+        return
+    for model in models:
         choice = ""
         if isinstance(field.discriminator, str):
             (value,) = get_args(model.model_fields[field.discriminator].annotation)
             choice = f"{field.discriminator}: {value}"
         yield Section(path, model, choice)
+
+
+def _kind(schema: Mapping[str, Any]) -> str:
+    """The type in a JSON schema, or its type if it is not null."""
+    kinds = [member.get("type", "") for member in schema.get("anyOf", [schema])]
+    return next((str(kind) for kind in kinds if kind in ("array", "object")), "")
 
 
 def _models(annotation: object) -> Iterator[type[BaseModel]]:

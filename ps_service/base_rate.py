@@ -6,8 +6,9 @@ import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from psfleet.job.job import Job
 from psfleet.job.learning_rate import reduced_rate
-from psfleet.job.optimizer import OptimizerBase, Plateau
+from psfleet.job.optimizer import Plateau
 from psfleet.tf import ShardVariables
 
 
@@ -18,9 +19,9 @@ class BaseRate:
         variables: Of the shard, in the default graph.
     """
 
-    def __init__(self, optimizer: OptimizerBase, variables: ShardVariables) -> None:
-        self._optimizer = optimizer
-        self._is_variable = isinstance(optimizer.schedule, Plateau)
+    def __init__(self, job: Job, variables: ShardVariables) -> None:
+        self._job = job
+        self._is_variable = isinstance(job.schedule, Plateau)
         if self._is_variable:
             self._handle = tf.raw_ops.VarHandleOp(
                 dtype=tf.float32,
@@ -43,4 +44,4 @@ class BaseRate:
     def reduce(self, number: int) -> None:
         """Sets the rate to that after a number of reductions; must not be called during an update."""
         if self._is_variable:
-            self._session.run(self._assign, {self._value: np.float32(reduced_rate(self._optimizer, number))})
+            self._session.run(self._assign, {self._value: np.float32(reduced_rate(self._job.rule, number))})

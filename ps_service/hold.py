@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ps_service.shard_graph import ShardGraph
+from ps_service.updates.final_step import last_step
 from psfleet.control import MIN_STEPS_AHEAD
-from psfleet.control import control_pb2 as pb
-
-if TYPE_CHECKING:
-    from ps_service.shard import Shard
-    from ps_service.shard_graph import ShardGraph
 
 Order = tuple[int, int]
-
-
-def lowest(final_step: int, hold_at: int | None) -> int:
-    """The step at which workers leave: the final one, or that at which the run is held before."""
-    return final_step if hold_at is None else min(final_step, hold_at)
 
 
 class Hold:
@@ -47,7 +37,7 @@ class Hold:
         Returns:
             False if nothing changes: the update after the step can have started, or a newer request came before.
         """
-        before, after = lowest(final_step, self.at), lowest(final_step, at)
+        before, after = last_step(final_step, self.at), last_step(final_step, at)
         if order <= self._newest or (after < before and after < present + MIN_STEPS_AHEAD):
             return False
         if not self._move(before, after):
@@ -61,19 +51,9 @@ class Hold:
         A later one than before is that of a stop which other ps have refused, or accepted for another step. Workers may
         have left here meanwhile.
         """
-        return self._move(lowest(before, self.at), lowest(after, self.at))
+        return self._move(last_step(before, self.at), last_step(after, self.at))
 
     def _move(self, before: int, after: int) -> bool:
         if after < before:
             return self._graph.set_final_step(after)
         return after == before or self._graph.raise_final_step(after)
-
-
-def hold(shard: Shard | None, request: pb.ScheduleHoldRequest) -> pb.ScheduleHoldReply:
-    """Passes a request on to the shard of its generation; refused without one."""
-    if shard is None:
-        return pb.ScheduleHoldReply(accepted=False)
-    step = request.step if request.HasField("step") else None
-    order = request.caller.member.incarnation, request.number
-    accepted = shard.plan.generation == request.generation and shard.schedule_hold(step, order)
-    return pb.ScheduleHoldReply(accepted=accepted, step=shard.step)

@@ -22,6 +22,8 @@ _logger = logging.getLogger("psfleet.ps")
 
 IDLE_SECS = 60.0
 """How long a shared ps keeps a run without a shard after its last heartbeat."""
+ABANDONED_SECS = 3600.0
+"""The same of a run with a shard. A cluster may take many minutes to start the pods of all workers again."""
 
 
 class Run:
@@ -161,10 +163,12 @@ class Run:
             return self.view.is_over(self._clock())
 
     def is_idle(self) -> bool:
-        """Whether this is an idle entry without a shard, which can be removed; a call after a run's end creates one."""
+        """Whether no worker is heard any more and none has ended the run; its launcher may have been killed."""
         with self.lock:
-            is_empty = self._shard is None and self.view.outcome is None and not self.building.locked()
-            return is_empty and self._clock() - self.last_heartbeat > IDLE_SECS
+            if self.view.outcome is not None or self.building.locked():
+                return False
+            limit = IDLE_SECS if self._shard is None else ABANDONED_SECS
+            return self._clock() - self.last_heartbeat > limit
 
     def all_workers_notified(self) -> bool:
         """See `FleetView.all_workers_notified`."""

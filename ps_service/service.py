@@ -18,6 +18,7 @@ from psfleet.service.metrics_server import exposing
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
 from psfleet.tf.client_sessions import for_clients
+from psfleet.tf.gpus import hide_gpus
 from psfleet.tf.server import boot
 from psfleet.tls.data_plane import DataPlane
 from psfleet.tls.fleet_plane import plane_of
@@ -48,6 +49,7 @@ def serve(settings: Settings, stop: Stop) -> int:
 
 
 def _serve(settings: Settings, stop: Stop, plane: DataPlane, identity: Identity | None) -> int:
+    hide_gpus()
     target = boot(plane.own, settings.device)
     plane.check()
     servicer = ControlServicer(target, settings.run, settings.cause, plane)

@@ -12,10 +12,10 @@ import grpc
 import tensorflow as tf
 
 import psfleet
-from ps_service.hold import hold
 from ps_service.refusals import refusals, refuse
 from ps_service.restore import read_checkpoint, receive
 from ps_service.run_state import Run
+from ps_service.scheduling import schedule_checkpoint, schedule_hold, schedule_reductions
 from ps_service.shard_builder import ShardBuilder
 from psfleet.checkpoint.location import parse
 from psfleet.control import control_pb2 as pb
@@ -71,7 +71,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             run.record_heartbeat(request)
             if not request.leaving and run.outcome is None:
                 # Before the reply: a worker may open a session as soon as it has one.
-                self._plane.meet(request.caller.member.index, request.address)
+                self._plane.meet(run.name, request.caller.member.index, request.address)
         return run.heartbeat_reply(request.caller.member.index)
 
     def Configure(self, request: pb.ConfigureRequest, context: grpc.ServicerContext) -> pb.ShardState:
@@ -127,31 +127,20 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
     ) -> pb.ScheduleCheckpointReply:
         """See control.proto."""
         run = self._run_of_chief(request.caller, context)
-        shard = run.shard
-        accepted = (
-            shard is not None
-            and shard.plan.generation == request.generation
-            and shard.schedule_checkpoint(request.step, request.stop)
-        )
-        if accepted and request.stop:
+        reply = schedule_checkpoint(run.shard, request)
+        if reply.accepted and request.stop:
             run.set_stop_signal(request.signal)
-        return pb.ScheduleCheckpointReply(accepted=accepted, step=shard.step if shard else 0)
+        return reply
 
     def ScheduleReductions(
         self, request: pb.ScheduleReductionsRequest, context: grpc.ServicerContext
     ) -> pb.ScheduleReductionsReply:
         """See control.proto."""
-        run = self._run_of_chief(request.caller, context)
-        shard = run.shard
-        pause_at = request.pause_at if request.HasField("pause_at") else None
-        order = request.caller.member.incarnation, request.number
-        is_current = shard is not None and shard.plan.generation == request.generation
-        accepted = is_current and shard is not None and shard.schedule_reductions(request.reductions, pause_at, order)
-        return pb.ScheduleReductionsReply(accepted=accepted, step=shard.step if shard else 0)
+        return schedule_reductions(self._run_of_chief(request.caller, context).shard, request)
 
     def ScheduleHold(self, request: pb.ScheduleHoldRequest, context: grpc.ServicerContext) -> pb.ScheduleHoldReply:
         """See control.proto."""
-        return hold(self._run_of_chief(request.caller, context).shard, request)
+        return schedule_hold(self._run_of_chief(request.caller, context).shard, request)
 
     def Finish(self, request: pb.FinishRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""
@@ -169,6 +158,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
                     del self._runs[run.name]
                     if self._only_run:
                         self._runs[self._only_run] = self._new_run(self._only_run)
+                self._plane.forget(run.name)
             shard = run.take_shard()
             if shard is not None:
                 shard.close()
@@ -176,15 +166,16 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
 
     def drop_finished(self) -> None:
         """On a shared ps, drops each run that is over or idle; see `Run.is_over` and `Run.is_idle`."""
-        if self._only_run:
-            return
         with self._lock:
-            over = [run for run in self._runs.values() if run.is_over() or run.is_idle()]
+            over = [run for run in self._runs.values() if not self._only_run and (run.is_over() or run.is_idle())]
             for run in over:
                 del self._runs[run.name]
         for run in over:
+            self._plane.forget(run.name)
             if run.shard is None:
                 continue
+            if run.outcome is None:
+                run.logger.warning("the shard is dropped: no worker of the run has been heard for an hour")
             try:
                 run.shard.close()
             except tf.errors.OpError as error:

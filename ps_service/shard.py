@@ -11,11 +11,12 @@ from dataclasses import replace
 import tensorflow as tf
 
 from ps_service.checkpoint_writer import CheckpointWriter
-from ps_service.hold import Hold, Order, lowest
+from ps_service.hold import Hold, Order
 from ps_service.rate_reductions import RateReductions
 from ps_service.restore import Restored
 from ps_service.shard_graph import Counters, ShardGraph
 from ps_service.shard_plan import ShardPlan
+from ps_service.updates.final_step import last_step
 from psfleet.control import MIN_STEPS_AHEAD
 from psfleet.errors import BUG
 from psfleet.service.logs import RunLogger
@@ -103,7 +104,7 @@ class Shard:
     @property
     def last_step(self) -> int:
         """The step at which workers leave: the final one, or that at which training is held before."""
-        return lowest(self.final_step, self.hold.at)
+        return last_step(self.final_step, self.hold.at)
 
     @property
     def slot_names(self) -> list[str]:

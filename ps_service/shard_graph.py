@@ -13,18 +13,16 @@ import tensorflow.compat.v1 as v1
 from ps_service import optimizer_state
 from ps_service.base_rate import BaseRate
 from ps_service.container_handles import ContainerHandles
-from ps_service.hold import lowest
 from ps_service.shard_plan import ShardPlan
 from ps_service.snapshot import Snapshot
-from ps_service.updates import AsyncUpdates, AveragingUpdates, SspUpdates, SyncUpdates, Updates
-from ps_service.updates.final_step import FinalStep
+from ps_service.updates.building import updates_of
+from ps_service.updates.final_step import FinalStep, last_step
 from ps_service.updates.interface import slot_values
-from ps_service.updates.state import state_share
+from ps_service.updates.per_loss import PerLoss
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.job.sections import Device
 from psfleet.layout import Layout
-from psfleet.tf import ShardVariables, container_name, keeps_previous, optimizers
-from psfleet.tf.lamb import TensorRange
+from psfleet.tf import ShardVariables, container_name, keeps_previous
 from psfleet.tf.optimizer_slots import exchanged_slots, scalar_variables
 from psfleet.tf.own_session import OwnSession, unoptimized
 
@@ -67,12 +65,18 @@ class ShardGraph:
                 plan.layout, plan.shard, job.fleet.worker_limit, container, "", keeps_previous(job), exchanged
             )
             self._variables = variables
-            self.base_rate = BaseRate(job.optimizer, variables)
-            self.updates = _updates(plan, variables, self.base_rate)
+            self.base_rate = BaseRate(job, variables)
+            self.updates = updates_of(plan, variables, self.base_rate)
             with v1.container(container):
-                slots = slot_values(self.updates.optimizer, variables.buckets)
-                scalars = scalar_variables(self.updates.optimizer, slots)
-                of_optimizer = v1.variables_initializer([*itertools.chain(*slots.values()), *scalars.values()])
+                optimizer = self.updates.optimizer
+                slots = slot_values(optimizer, variables.buckets)
+                if isinstance(optimizer, PerLoss):
+                    scalars, stand_ins = optimizer.scalars(), optimizer.stand_ins()
+                else:
+                    scalars, stand_ins = scalar_variables(optimizer, slots), []
+                of_optimizer = v1.variables_initializer(
+                    [*itertools.chain(*slots.values()), *scalars.values(), *stand_ins]
+                )
             self._slots, self._scalars = {**slots, **variables.slots}, {**scalars, **variables.scalars}
             restored = self._restored_variables()
             initializer = tf.group(variables.zeros(restored), variables.initial_slots(exchanged), of_optimizer)
@@ -179,7 +183,7 @@ class ShardGraph:
                 (variables.frozen, content.frozen),
                 (variables.global_step, step),
                 (variables.started_step, step),
-                (variables.final_step, np.int64(lowest(plan.job.train.steps, plan.hold_at))),
+                (variables.final_step, np.int64(last_step(plan.job.train.steps, plan.hold_at))),
                 (variables.last_local_step, never),
                 (variables.last_number, never),
                 (variables.clocks, never),
@@ -191,7 +195,7 @@ class ShardGraph:
 
     def _parts(self, vector: np.ndarray) -> list[np.ndarray]:
         """A vector of the shard, cut into its buckets."""
-        return np.split(vector, len(self._variables.buckets))
+        return np.split(vector, np.cumsum(self._variables.bucket_sizes)[:-1])
 
     def _assign(self, values: Iterable[tuple[tf.Variable, np.ndarray | np.generic]]) -> None:
         """Assigns values to variables in one call."""
@@ -199,24 +203,6 @@ class ShardGraph:
         self._session.run(
             [self._assigns[name] for name in feeds], {self._feeds[name]: value for name, value in feeds.items()}
         )
-
-
-def _updates(plan: ShardPlan, variables: ShardVariables, base_rate: BaseRate) -> Updates:
-    """The update loop of the job's mode."""
-    job = plan.job
-    pieces = list(plan.layout.parameters.pieces(plan.shard))
-    tensors = [TensorRange(piece.at, piece.at + piece.stop - piece.start) for piece in pieces]
-
-    def optimizer(rate_factor: tf.Tensor | float) -> v1.train.Optimizer:
-        rate = optimizers.learning_rate(job.optimizer, variables.global_step.read_value(), base_rate.read())
-        return optimizers.build(job.optimizer, rate * rate_factor, tensors, plan.update)
-
-    if not job.update.has_quorum:
-        kind = SspUpdates if job.update.mode == "ssp" and plan.shard == 0 else AsyncUpdates
-        return kind(variables, optimizer, job.update.stale, state_share(job))
-    if job.update.mode == "averaging":
-        return AveragingUpdates(variables, job.quorum, job.fleet.replicas, job.update.next_step)
-    return SyncUpdates(variables, optimizer(1.0), job.quorum, job.fleet.replicas)
 
 
 def _session_config(device: Device) -> v1.ConfigProto:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -18,8 +19,10 @@ CONTROL_OFFSET, METRICS_OFFSET, TUNNEL_OFFSET = 1, 2, 3
 """Distances of a task's other ports from TensorFlow's port."""
 LOOPBACK = "127.0.0.1"
 LOCAL_PORTS = {"ps": range(20000, 21000), "worker": range(21000, 31000), "client": range(31000, 32768)}
-"""With TLS: the loopback ports of each ps, worker and client by index, the same in all containers. They lie below
-32768, where Linux's ports for outgoing connections begin."""
+"""With TLS: the loopback ports of each ps, and of each plain worker and client of a standing fleet, by index; the same
+in all containers. They lie below 32768, where Linux's ports for outgoing connections begin."""
+RUN_PORTS = range(20000, 32768)
+"""With TLS: the ports of workers of runs, at addresses of loopback other than 127.0.0.1 (see `run_address`)."""
 
 CHIEFS = ("chief", "master")
 """Types of a task in TF_CONFIG that psfleet calls worker 0; the workers beside it are counted from 1."""
@@ -48,6 +51,13 @@ class Address:
     def is_loopback(self) -> bool:
         """Whether only processes of this machine can reach it."""
         return self.host in (LOOPBACK, "localhost")
+
+    @property
+    def loopback_host(self) -> str:
+        """The address of loopback (127.0.0.0/8) that the host is; empty: it is none."""
+        if self.host == "localhost":
+            return LOOPBACK
+        return self.host if re.fullmatch(r"127(\.\d{1,3}){3}", self.host) else ""
 
     @property
     def data(self) -> str:
@@ -85,6 +95,17 @@ def local_address(role: str, index: int) -> Address:
     if not 0 <= index < len(ports):
         raise BadJobError(f"{role} {index}: with tls, expected an index from 0 to {len(ports) - 1}")
     return Address(LOOPBACK, ports[index])
+
+
+def run_address(run: str, worker: int) -> Address:
+    """As `local_address`, of a worker of a run: in 127.0.0.0/8 outside of 127.0.0.0/16.
+
+    The ps of a standing fleet have workers of many runs, which must not have one address. It is a digest, so that each
+    container knows it: of 1,000 workers, two have the same one with a probability of 3e-6.
+    """
+    digest = hashlib.sha256(f"{run}/{worker}".encode()).digest()
+    host = f"127.{1 + digest[0] % 254}.{digest[1]}.{1 + digest[2] % 254}"
+    return Address(host, RUN_PORTS[int.from_bytes(digest[3:7], "big") % len(RUN_PORTS)])
 
 
 def num_own_ps(job: Job) -> int:

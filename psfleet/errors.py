@@ -100,6 +100,18 @@ class LostPeerError(TemporaryError):
         self.retry_secs = retry_secs
 
 
+class NoAnswerError(LostPeerError):
+    """A peer is there and answers nothing: its process is frozen, or cut off.
+
+    Attributes:
+        silent_secs: Since its last answer.
+    """
+
+    def __init__(self, message: str, silent_secs: float) -> None:
+        super().__init__(message)
+        self.silent_secs = silent_secs
+
+
 class ReplacedError(TemporaryError):
     """Another process has this worker's index: the ps refuse the calls of this one.
 

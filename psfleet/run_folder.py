@@ -18,7 +18,7 @@ from psfleet.job.callback import STATE_PREFIX
 from psfleet.job.function_program import FILES
 from psfleet.job.job import Job
 from psfleet.polling import wait_until
-from psfleet.report import hold
+from psfleet.report import hold, pictures
 from psfleet.report.reductions import ReductionLog
 from psfleet.report.schema import EvaluationLog, EventLog, History, Report
 from psfleet.report.training_metrics import TrainingMetricsLog
@@ -37,6 +37,7 @@ JOB_FILE = "job.json"
 """The resolved job."""
 LOGS = "logs"
 TENSORBOARD = "tensorboard"
+PICTURES = pictures.FOLDER
 PROGRAM = "program"
 """Folder of a training program that is a function of a notebook or script."""
 CALLBACKS = "callbacks"
@@ -57,6 +58,7 @@ PATTERNS = {
     LOGS: ("*.log",),
     CHECKPOINTS: (CHECKPOINT, f".{CHECKPOINT}.tmp"),
     TENSORBOARD: ("events.out.tfevents.*",),
+    PICTURES: (f"*{pictures.SUFFIX}",),
     PROGRAM: FILES,
     CALLBACKS: (f"{STATE_PREFIX}*", f".{STATE_PREFIX}*"),
 }
@@ -67,7 +69,7 @@ OVERWRITTEN = (*REPORTED, *OF_ONE_START)
 """Files and subfolders that every run writes anew or deletes."""
 CONTINUED = (History.FILE_NAME, EvaluationLog.FILE_NAME, TrainingMetricsLog.FILE_NAME, ReductionLog.FILE_NAME)
 """Files that grow while a run trains, which a resumed run continues."""
-ALL_RESULTS = (CHECKPOINTS, TENSORBOARD, PROGRAM, CALLBACKS, *CONTINUED, *OVERWRITTEN)
+ALL_RESULTS = (CHECKPOINTS, TENSORBOARD, PICTURES, PROGRAM, CALLBACKS, *CONTINUED, *OVERWRITTEN)
 """Files and subfolders whose content `--fresh` deletes."""
 
 

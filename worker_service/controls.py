@@ -1,4 +1,4 @@
-"""What a worker's process serves beside its health: its gradient to the chief, and the chief to handles on the run."""
+"""Servicers of a worker's process: its gradient for the chief, and run control for handles on the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work for the thread that trains, to be done while the run is held: it uses the program, and the worker's data."""
+"""A queue of calls that the thread that trains makes while the run is held: they use the program and its data."""
 
 from __future__ import annotations
 

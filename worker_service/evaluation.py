@@ -44,11 +44,12 @@ class Evaluator:
             step, session = self._opened = self._opened or self._open()
             return step, session, step.feeds(values)
 
-        def run_loss(batch: Sequence[np.ndarray]) -> float:
+        def run_losses(batch: Sequence[np.ndarray]) -> list[float]:
             step, session, feeds = prepared()
-            return float(session.run(step.training.loss, feeds | step.batch(batch)))
+            losses = [training.loss for training in step.training.each]
+            return [float(loss) for loss in session.run(losses, feeds | step.batch(batch))]
 
-        return self._front_end.evaluate(values, run_loss)
+        return self._front_end.evaluate(values, run_losses)
 
     def training_metrics(self, values: Mapping[str, np.ndarray]) -> dict[str, float]:
         """See `FrontEnd`."""

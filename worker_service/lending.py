@@ -10,6 +10,7 @@ from psfleet.control.server import serving
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
 from psfleet.tf.client_sessions import for_clients
+from psfleet.tf.gpus import show_gpus
 from psfleet.tf.server import boot
 from psfleet.tls.fleet_plane import plane_of
 
@@ -26,6 +27,7 @@ def lend(settings: Settings, stop: Stop) -> NoReturn:
     """
     identity = read_identity(settings.tls, "worker")
     with plane_of(settings, "worker", identity) as plane:
+        show_gpus(settings.device, settings.index)
         target = boot(plane.own, settings.device)
         plane.check()
         clients = for_clients(settings, target, plane)

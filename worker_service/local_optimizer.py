@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from psfleet.job.job import Job
 from psfleet.layout import FlatLayout
+from psfleet.layout.buckets import Bucket
 from psfleet.tf import optimizers
 from psfleet.tf.lamb import TensorRange
 from psfleet.tf.optimizer_slots import OptimizerSlots, from_words, scalar_variables, to_words
@@ -42,8 +43,8 @@ class LocalOptimizer:
         self._exchanged = slots
         pairs = zip(layout.offsets, layout.specs, strict=True)
         tensors = [TensorRange(offset, offset + spec.size) for offset, spec in pairs]
-        rate = optimizers.learning_rate(job.optimizer, step)
-        self._optimizer = optimizers.build(job.optimizer, rate, tensors, update)
+        rate = optimizers.learning_rate(job.rule, step)
+        self._optimizer = optimizers.build(job.rule, rate, tensors, update)
 
     def apply(self, gradients: Sequence[tf.Tensor]) -> tf.Operation:
         """One update of the worker's own weights; must be called before the other methods.
@@ -51,7 +52,7 @@ class LocalOptimizer:
         Args:
             gradients: float32 `[size]` for each parameter of the layout.
         """
-        gradient = tf.concat(elements(self._layout, gradients, 0, self._layout.size), 0)
+        gradient = tf.concat(elements(self._layout, gradients, Bucket(0, self._layout.size)), 0)
         return self._optimizer.apply_gradients([(gradient, self._parameters)])
 
     def fall(self) -> list[tf.Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import tensorflow as tf
@@ -40,7 +41,8 @@ class LocalStep:
                 layout, self._parameters, state, frozen, self._number, with_gradients=with_gradients
             )
             if checks_finite:
-                self.training = finite.checked(self.training, layout)
+                first, *further = (finite.checked(each, layout, at) for at, each in enumerate(self.training.each))
+                self.training = replace(first, further=tuple(further))
             variables = [v1.global_variables_initializer(), v1.local_variables_initializer()]
             self.initializer = tf.group(*variables, v1.tables_initializer())
         # Calls may be many, and each added operation would stay.

@@ -12,6 +12,7 @@ import psfleet
 from psfleet.checkpoint.manifest import MANIFEST
 from psfleet.job.job import Job
 from psfleet.layout import Layout
+from psfleet.layout.buckets import loss_order, loss_ranges
 from psfleet.service import metrics
 from psfleet.service.metrics import Reading, Readings
 from psfleet.tf.optimizer_slots import OptimizerSlots, exchanged_slots
@@ -48,19 +49,24 @@ class Payload:
     def of(cls, job: Job, layout: Layout, index: int, slots: OptimizerSlots | None = None) -> Payload:
         """As `worker_service.push_pull` sends them: buckets, steps and averages; the chief also sends other state.
 
+        A push has the buckets of one loss; of several losses this is the mean over the order of the job.
+
         Args:
             slots: That are exchanged, too; None: none.
         """
         slots = slots or OptimizerSlots()
         wire_bytes = WIRE_BYTES[job.update.wire]
-        buckets = layout.parameters.size * (wire_bytes + SLOT_BYTES * len(slots.slots))
-        buckets += layout.num_ps * WORD_BYTES * len(slots.scalars)
+        element = wire_bytes + SLOT_BYTES * len(slots.slots)
+        words = layout.num_ps * WORD_BYTES * len(slots.scalars)
+        ranges_of_losses = loss_ranges(layout.parameters)
+        order = loss_order(layout.parameters, job.train.alternate)
+        pushed = sum(stop - start for start, stop in (ranges_of_losses[loss] for loss in order)) // len(order)
         ranges = [part for shard in range(layout.num_ps) for part in layout.state_ranges(shard)]
         averages = sum(part.num_bytes for part in ranges if part.float_dtype)
         others = sum(part.num_bytes for part in ranges) - averages
         return cls(
-            push=buckets + layout.num_ps * STEPS_BYTES + averages + (others if index == 0 else 0),
-            pull=buckets + layout.num_ps * STEPS_BYTES + averages,
+            push=pushed * element + words + layout.num_ps * STEPS_BYTES + averages + (others if index == 0 else 0),
+            pull=layout.parameters.size * element + words + layout.num_ps * STEPS_BYTES + averages,
             attach=layout.state.size + layout.frozen.size,
         )
 

@@ -44,7 +44,7 @@ def resolved(
             logger.warning(
                 "the program's optimizer %s is not used: the job's is %s; use `optimizer: {name: program}` to apply it",
                 type(optimizer).__name__,
-                options.name,
+                ", ".join(rule.name for rule in job.rules.values()),
                 extra={"event": "unused_optimizer"},
             )
         return job, None

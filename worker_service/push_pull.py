@@ -9,9 +9,10 @@ import tensorflow as tf
 
 from psfleet.job.job import Job
 from psfleet.layout import Layout
+from psfleet.layout.buckets import buckets
 from psfleet.tf import ShardVariables, keeps_previous, secs_since
 from psfleet.tf.optimizer_slots import OptimizerSlots, to_words
-from worker_service.frontends.flat import elements
+from worker_service.bucket_wire import bits, numbers, sent_buckets, with_zeros
 from worker_service.state_wire import StateWire
 from worker_service.updates import update_part
 
@@ -25,7 +26,7 @@ class Pulled:
 
     Attributes:
         progress: int64 `[2]`, the shard's global step and final step; `Exchange.pull` adds the started step.
-        buckets: `[bucket_size]` float32 each.
+        buckets: float32 vectors.
         state: uint8 `[state shard size]`.
         slots: Averaging mode: the optimizer's slots, one `[shard_size]` float32 for each.
         words: Averaging mode: the optimizer's scalars, see `to_words`; else empty.
@@ -68,35 +69,46 @@ class Exchange:
         self._index = index
         self._own_device = own_device
         self._layout = layout.parameters
+        self._buckets = buckets(layout.parameters, shard)
         self._state_wire = StateWire(self.variables.state_ranges, index == 0, self._wire)
         self._is_small = self._layout.bucket_size * 4 <= SMALL_BYTES
 
     def push(
-        self, gradients: Sequence[tf.Tensor], stamp: tf.Tensor, state: tf.Tensor, slots: Sequence[tf.Tensor] = ()
+        self,
+        gradients: Sequence[tf.Tensor],
+        stamp: tf.Tensor,
+        state: tf.Tensor,
+        slots: Sequence[tf.Tensor] = (),
+        loss: int = 0,
     ) -> tuple[list[tf.Operation], tf.Tensor]:
         """Sends a gradient to the ps; its first bucket is followed by the state and its stamp.
 
+        Only the buckets of the loss are sent: the ps enqueues zeros for all others.
+
         Args:
-            gradients: `[size]` float32 for each parameter of the layout; those of this shard are sent.
+            gradients: `[size]` float32 for each tensor of the loss; those of this shard are sent.
             stamp: int64 `[2]`: the local step, which is the global step of the parameters that they were computed on;
                 and the gradient's number, which is that of its batch. In averaging mode the optimizer's scalars follow.
             state: uint8 `[state shard size]` after the forward pass.
             slots: Averaging mode: float32 `[layout.parameters.size]` for each slot; the part of this shard is sent.
+            loss: Its index.
 
         Returns:
             Operations that end once the ps has the gradient, and the stamp on the ps.
         """
         with tf.device(self._own_device):
-            sent = self._buckets(gradients, stamp, state)
-            sent += [slot[low : low + self._layout.bucket_size] for slot in slots for low in self._bucket_starts()]
+            own = [bucket for bucket in self._buckets if bucket.loss == loss]
+            sent = sent_buckets(self._layout, own, gradients, self._wire, self._state_wire.push(state), stamp)
+            sent += [slot[bucket.start : bucket.stop] for slot in slots for bucket in own]
+            first = own[0].size if own else 0
         variables = self.variables
         with tf.device(variables.device):
-            arrived_state, rest = self._state_wire.pushed(sent[0][self._layout.bucket_size :])
-            stamp = _numbers(rest, 2 + len(variables.scalars))
+            arrived_state, rest = self._state_wire.pushed(sent[0][first:])
+            stamp = numbers(rest, 2 + len(variables.scalars))
             # Copies on the ps of what arrives there: waiting for `sent` itself would take a message of its own.
             arrived = [tf.cast(tf.identity(bucket), tf.float32) for bucket in sent]
-            arrived[0] = arrived[0][: self._layout.bucket_size]
-            arrived += arrived_state
+            arrived[0] = arrived[0][:first]
+            arrived = [*with_zeros(self._buckets, own, arrived), *arrived_state]
             # Once all buckets are there: a worker that is killed before has pushed nothing.
             with tf.control_dependencies([*arrived, stamp]):
                 before = [variables.pushed.add_at([self._index], tf.constant(1, tf.int64))]
@@ -191,18 +203,19 @@ class Exchange:
             sent = self._rounded(values)
             progress = tf.concat([progress, words], 0) if self.variables.scalars else progress
             if self._is_small:
-                sent[0] = tf.concat([sent[0], *averages, _bits(progress, self._wire)], 0)
+                sent[0] = tf.concat([sent[0], *averages, bits(progress, self._wire)], 0)
         with tf.device(self._own_device):
-            received = [tf.cast(bucket, tf.float32)[: self._layout.bucket_size] for bucket in sent]
-            if self._is_small:
-                rest = sent[0][self._layout.bucket_size :]
-            else:
+            first = self._buckets[0].size
+            received = [tf.cast(bucket, tf.float32) for bucket in sent]
+            received[0] = received[0][:first]
+            rest = sent[0][first:]
+            if not self._is_small:
                 rest = averages[0] if averages else tf.zeros([0], self._wire)
             if own_state is not None:
                 states, rest = self._state_wire.pulled(rest, own_state)
                 state = states[0] if states else own_state
             if self._is_small:
-                progress = _numbers(rest, 2 + len(self.variables.scalars))
+                progress = numbers(rest, 2 + len(self.variables.scalars))
             received, slots = self._split(received)
             return Pulled(progress[:2], received, tf.identity(state), slots, progress[2:])
 
@@ -220,29 +233,3 @@ class Exchange:
         number = len(self.variables.buckets)
         slots = [tf.concat(received[at : at + number], 0) for at in range(number, len(received), number)]
         return list(received[:number]), slots
-
-    def _bucket_starts(self) -> range:
-        """Where this shard's buckets begin in the vector of all parameters."""
-        start = self._shard * self._layout.shard_size
-        return range(start, start + self._layout.shard_size, self._layout.bucket_size)
-
-    def _buckets(self, gradients: Sequence[tf.Tensor], stamp: tf.Tensor, state: tf.Tensor) -> list[tf.Tensor]:
-        """This shard's buckets of the gradients of all tensors, in the wire type.
-
-        Gaps are zeros. The first bucket is followed by the bits of the state and the stamp.
-        """
-        size = self._layout.bucket_size
-        parts = [elements(self._layout, gradients, low, low + size) for low in self._bucket_starts()]
-        sent = [[tf.cast(part, self._wire) for part in bucket] for bucket in parts]
-        sent[0] += [*self._state_wire.push(state), _bits(stamp, self._wire)]
-        return [tf.concat(bucket, 0) for bucket in sent]
-
-
-def _bits(numbers: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
-    """Bitcasts int64 numbers to a vector of another type; only the bits have a meaning."""
-    return tf.reshape(tf.bitcast(numbers, dtype), [-1])
-
-
-def _numbers(bits: tf.Tensor, count: int) -> tf.Tensor:
-    """The inverse of `_bits`: int64 `[count]`."""
-    return tf.bitcast(tf.reshape(bits, [count, -1]), tf.int64)

@@ -20,6 +20,7 @@ from psfleet.service.logs import log_service
 from psfleet.service.metrics_server import exposing
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
+from psfleet.tf.gpus import show_gpus
 from psfleet.tf.server import boot
 from psfleet.tls.data_plane import DataPlane, data_plane
 from worker_service.batches import Batches, BatchNumbers
@@ -93,16 +94,11 @@ def serve(settings: Settings, stop: Stop) -> int:
     with (
         FleetClient(settings.ps, settings.run, identity) as fleet,
         serving(
-            settings.address,
-            None,
-            identity,
-            stop.event,
-            stop.probes.note_answer,
-            run_control=controls.run,
-            worker_control=controls.worker,
+            settings.address, None, identity, stop.event, stop.probes.note_answer,
+            run_control=controls.run, worker_control=controls.worker,
         ),
         exposing(settings, metrics.read),
-    ):
+    ):  # fmt: skip
         if settings.index == 0:
             end_if_stuck(disk, job.deadlines.stall_secs, fleet.finish)
         with disk.reading(settings.out):
@@ -137,6 +133,7 @@ def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int
     """Loads the program and trains; returns the exit code."""
     settings, job, index = process.settings, process.job, process.heartbeat.index
     function = lent_batches(job, index)
+    show_gpus(job.device, index)
     boot(plane.own, job.device)
     plane.check()
     logger.info("building the model and tracing a step", extra={"event": "starting"})
@@ -231,11 +228,11 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, batches: Batc
         if error is not None:
             # The chief has informed the ps.
             error.is_reported = True
-            publish_failure(chief, job, components, error, [], num_informed=0)
+            publish_failure(chief, context, components, error, [], num_informed=0)
             raise error
         report = chief.report(None)
         components.storage.insist("the report", lambda: html.publish(report, context.out))
-        stored_report.save(context.out, job, components.storage)
+        stored_report.save(context.out, job, components.storage, context.require_lease)
         components.callbacks.end(report)
         return outcome.exit_code
     except PsfleetError as error:
@@ -244,7 +241,7 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, batches: Batc
             check_chief(states, context.incarnation)
             # Before the report: ps 0 refuses a chief that was replaced, however long it was frozen since the check.
             num_informed = report_failure(context.fleet, error, 0, process.stop)
-            publish_failure(chief, job, components, error, states, num_informed)
+            publish_failure(chief, context, components, error, states, num_informed)
         raise
     finally:
         components.recorder.close()

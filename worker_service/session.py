@@ -27,6 +27,7 @@ from worker_service.step import StepGraph
 from worker_service.step_calls import StepCalls
 
 CLOSE_SECS = 2.0
+GONE = "a peer went away while a session was opened"
 NEWEST = np.iinfo(np.int64).max
 """Pulls the newest parameters: no shard is ahead of this step."""
 
@@ -43,6 +44,7 @@ class WorkerSession:
     Attributes:
         wants_norm: Whether the next step computes the norm of its gradient, which takes a pass over all elements, if it
             is not clipped.
+        losses: The newest loss of each by name, after its first step; the name of the only one is empty.
 
     Raises (from every method):
         LostPeerError: A peer cannot be reached, or a ps has lost the generation's resources.
@@ -68,19 +70,15 @@ class WorkerSession:
         self._barrier = v1.RunOptions(timeout_in_ms=int(self._step_secs * 1000) * job.update.round_steps)
         self._opened: Future[np.ndarray] = Future()
         self._session = v1.Session(f"grpc://{own.data}", graph=step.graph, config=config)
-        self._closing, self._closed = threading.Lock(), False
+        self._closing, self.closed = threading.Lock(), threading.Event()
         self._pulled = np.zeros((0, 2), np.int64)
         self.wants_norm = True
+        self.losses: dict[str, float] = {}
 
     @property
     def is_of_one_step(self) -> bool:
         """Whether the newest step of `train` pulled all shards at the same step; with spares, one can be ahead."""
         return len(set(self._pulled[:, 0].tolist())) == 1
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
 
     def __enter__(self) -> Self:
         return self
@@ -102,10 +100,9 @@ class WorkerSession:
             try:
                 return self._opened.result(self._step_secs)
             except CancelledError as error:
-                raise UnreachableError("a peer went away while a session was opened") from error
+                raise UnreachableError(GONE) from error
             except TimeoutError as error:
-                secs = f"{self._step_secs:g} s"
-                raise UnreachableError(f"a peer went away while a session was opened: no answer in {secs}") from error
+                raise UnreachableError(f"{GONE}: no answer in {self._step_secs:g} s") from error
 
     def _read(self, shard_steps: np.ndarray | None) -> SessionStart:
         """Copies all tensors from the ps, and prepares the calls of a step."""
@@ -177,6 +174,7 @@ class WorkerSession:
         """
         with translate_errors(f", step {local_step + 1}: ", self._index):
             loss, self._pulled = self._calls.train(batch, local_step, number, self.wants_norm)
+            self.losses[self._step.loss_names[self._calls.loss_of(number)]] = loss
             return loss, self._pulled
 
     def update_locally(self, batch: Sequence[np.ndarray], number: int) -> float:
@@ -240,9 +238,9 @@ class WorkerSession:
     def close(self, wait_secs: float = CLOSE_SECS) -> None:
         """Cancels the running step and closes the session; from any thread, any number of times."""
         with self._closing:
-            if self._closed:
+            if self.closed.is_set():
                 return
-            self._closed = True
+            self.closed.set()
         self._opened.cancel()
         # Closing waits for the peers, forever after one died: the thread is then abandoned.
         closer = threading.Thread(target=self._session.close, name="close-session", daemon=True)

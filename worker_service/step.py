@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import replace
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from psfleet.job.job import Job
 from psfleet.layout import Layout
+from psfleet.layout.buckets import loss_names, loss_order
 from psfleet.tf import byte_vectors, container_name, worker_job
 from psfleet.tf.optimizer_slots import OptimizerSlots, exchanged_slots
 from psfleet.tf.traced_update import TracedUpdate
-from worker_service.accumulation import GradientSums
-from worker_service.clipping import clipped, norm_if
-from worker_service.frontends import finite
-from worker_service.frontends.interface import FrontEnd, TrainingGraph
+from worker_service.frontends.interface import FrontEnd
 from worker_service.local_optimizer import LocalOptimizer
+from worker_service.loss_step import KeptGradient, LossStep, local_variable, loss_step
 from worker_service.push_pull import Exchange, Pulled
 from worker_service.updates import update_part
 
@@ -34,12 +32,14 @@ class StepGraph:
         number: int64 scalar placeholder: the number of the batch, and of its gradient.
         microbatch: int64 scalar placeholder: the number of the microbatch, of which each batch has `train.accumulate`;
             without accumulation that is `number`.
-        accumulate: float32 scalar: the loss of a microbatch whose gradient is added to a local sum, which begins anew
-            with the first of a batch; changes the local state. None without accumulation.
+        accumulate: For each loss a float32 scalar: that of a microbatch whose gradient is added to a local sum, which
+            begins anew with the first of a batch; changes the local state. Empty without accumulation.
         local_update: float32 scalar, averaging mode: the loss of a batch with which the local parameters, slots and
             state are updated, without the ps. None in the other modes.
-        step: Trains: the loss (float32 scalar), and global step and final step of each shard (int64 `[num_ps, 2]`). In
-            averaging mode it only ends a round, and has no loss.
+        steps: Of each loss; trains: the loss (float32 scalar), and global step and final step of each shard (int64
+            `[num_ps, 2]`). In averaging mode there is one, which only ends a round, and has no loss.
+        order: The losses of consecutive gradients, see `loss_order`.
+        loss_names: Of all losses; an empty one if there is one loss.
         pull: Reads the parameters at `local_step` without waiting: global step, final step and started step of each
             shard (int64 `[num_ps, 3]`). See `Exchange.pull`.
         summaries: `[]` string, the program's own summaries; None if it has none.
@@ -47,8 +47,8 @@ class StepGraph:
             none do.
         gradient_norm: float32 variable: the global norm of the newest gradient before it was clipped; if it is not
             clipped, NaN unless `wants_norm` was true, and None in workers other than the chief.
-        gradients: float32 variables `[size]` for each of `layout.parameters.specs`: the chief's newest gradient, with
-            accumulation the mean over the microbatches, before it was clipped. Empty without
+        gradients: float32 variables `[size]` for each of `layout.parameters.specs`: the chief's newest gradient of the
+            loss that moves it, with accumulation the mean over the microbatches, before it was clipped. Empty without
             `summaries.gradient_histograms`, and in other workers.
         load_frozen: Copies the frozen weights from the ps.
         parameters: float32 `[layout.parameters.size]`, the local copy.
@@ -90,25 +90,25 @@ class StepGraph:
                     self.microbatch,
                 )
                 self.feeds, self.summaries = training.feeds, training.summaries
-                training = finite.checked(training, layout)
-                loss = training.loss
-                new_state = byte_vectors.pack(layout.state, training.new_state)
-                self.accumulate: tf.Tensor | None = None
-                if job.train.accumulate > 1:
-                    training = self._accumulated(training, new_state, job.train.accumulate)
-                with tf.control_dependencies([loss]):
-                    gradients, norm = clipped(training.gradients, job.optimizer.clip_norm)
-                self.wants_norm: tf.Tensor | None = None
-                if index == 0 and norm is None:
-                    self.wants_norm = v1.placeholder_with_default(False, [], name="wants_norm")
-                    norm = norm_if(self.wants_norm, training.gradients)
-                updates = [*training.updates, *self._kept(job, index, training, norm)]
+                kept = KeptGradient(job, layout, index)
+                self.wants_norm, self.gradients, self.gradient_norm = kept.wants_norm, kept.gradients, kept.norm
+                parts = [
+                    loss_step(each, job, layout, loss, self.state, self.microbatch, kept)
+                    for loss, each in enumerate(training.each)
+                ]
+                self.accumulate = [part.accumulate for part in parts if part.accumulate is not None]
+            self.order, self.loss_names = (
+                loss_order(layout.parameters, job.train.alternate),
+                loss_names(layout.parameters),
+            )
             self.local_update: tf.Tensor | None = None
             if self._optimizer is None:
-                self.step = [loss, self._push_and_pull(exchanges, gradients, new_state, updates)]
+                self.steps = [
+                    [part.loss, self._push_and_pull(exchanges, part, loss)] for loss, part in enumerate(parts)
+                ]
             else:
-                self.local_update = self._updated(self._optimizer, loss, gradients, new_state, updates)
-                self.step = [self._end_of_round(exchanges, self._optimizer)]
+                self.local_update = self._updated(self._optimizer, parts[0])
+                self.steps = [[self._end_of_round(exchanges, self._optimizer)]]
             self.pull = self._gather([exchange.pull(self.local_step) for exchange in exchanges])
             with tf.device(own):
                 self.shard_steps = tf.stack([exchange.shard_steps() for exchange in exchanges])
@@ -125,34 +125,23 @@ class StepGraph:
         self.number = v1.placeholder(tf.int64, [], name="number")
         has_microbatches = job.train.accumulate > 1
         self.microbatch = v1.placeholder(tf.int64, [], name="microbatch") if has_microbatches else self.number
-        self.parameters = _local("parameters", [layout.parameters.size], tf.float32)
+        self.parameters = local_variable("parameters", [layout.parameters.size], tf.float32)
         has_one_step = update_part(job).has_one_local_step
-        self._local_steps = None if has_one_step else _local("local_steps", [layout.num_ps], tf.int64)
-        self.state = _local("state", [layout.state.size], tf.uint8)
-        self.frozen = _local("frozen", [layout.frozen.size], tf.uint8)
+        self._local_steps = None if has_one_step else local_variable("local_steps", [layout.num_ps], tf.int64)
+        self.state = local_variable("state", [layout.state.size], tf.uint8)
+        self.frozen = local_variable("frozen", [layout.frozen.size], tf.uint8)
 
     def _local_optimizer(
         self, job: Job, layout: Layout, update: TracedUpdate | None, slots: OptimizerSlots
     ) -> LocalOptimizer | None:
         if job.update.mode != "averaging":
             return None
-        average = _local("average", [layout.parameters.size], tf.float32)
+        average = local_variable("average", [layout.parameters.size], tf.float32)
         return LocalOptimizer(job, layout.parameters, self.parameters, average, self.number, update, slots)
-
-    def _kept(self, job: Job, index: int, training: TrainingGraph, norm: tf.Tensor | None) -> list[tf.Operation]:
-        """Stores the gradient and its norm before clipping, as the job asks for it."""
-        kept = training.gradients if job.summaries.gradient_histograms and index == 0 else []
-        # Assigned, each shares the memory of the gradient.
-        self.gradients = [_local(f"gradient_{number}", each.shape, tf.float32) for number, each in enumerate(kept)]
-        pairs = list(zip(self.gradients, training.gradients, strict=False))
-        self.gradient_norm = None if norm is None else _local("gradient_norm", [], tf.float32)
-        if self.gradient_norm is not None:
-            pairs.append((self.gradient_norm, norm))
-        return [variable.assign(value, read_value=False) for variable, value in pairs]
 
     @functools.cached_property
     def await_step(self) -> tf.Tensor:
-        """Replaces `step` if this step's gradient is pushed already: global step and final step of each shard.
+        """Replaces one of `steps` if this step's gradient is pushed already: global step and final step of each shard.
 
         Only a worker that joins again may need it, and in ssp mode each session begins with it. It is added to the
         graph when it is first used, because it is a quarter of the graph; the next call of a session sends it to the
@@ -167,13 +156,12 @@ class StepGraph:
     def _push_and_pull(
         self,
         exchanges: Sequence[Exchange],
-        gradients: Sequence[tf.Tensor],
-        new_state: tf.Tensor,
-        updates: Sequence[tf.Operation],
+        part: LossStep,
+        loss: int,
     ) -> tf.Tensor:
-        """Pushes to, waits for and pulls from each ps independently."""
+        """Pushes the gradient of a loss to, waits for and pulls from each ps independently."""
         with tf.device(self.parameters.device):
-            states = tf.split(new_state, len(exchanges))
+            states = tf.split(part.new_state, len(exchanges))
             if self._local_steps is None:
                 local_steps = [self.local_step] * len(exchanges)
             else:
@@ -181,24 +169,17 @@ class StepGraph:
             stamps = [tf.stack([local_step, self.number]) for local_step in local_steps]
         pulled = []
         for exchange, state, stamp in zip(exchanges, states, stamps, strict=True):
-            pushed, arrived = exchange.push(gradients, stamp, state)
+            pushed, arrived = exchange.push(part.gradients, stamp, state, loss=loss)
             pulled.append(exchange.await_and_pull(pushed, arrived, state))
-        with tf.control_dependencies(updates):
+        with tf.control_dependencies(part.updates):
             return self._gather(pulled)
 
-    def _updated(
-        self,
-        optimizer: LocalOptimizer,
-        loss: tf.Tensor,
-        gradients: Sequence[tf.Tensor],
-        new_state: tf.Tensor,
-        updates: Sequence[tf.Operation],
-    ) -> tf.Tensor:
-        """The loss, after the local update with these gradients."""
+    def _updated(self, optimizer: LocalOptimizer, part: LossStep) -> tf.Tensor:
+        """The loss, after the local update with its gradient."""
         with tf.device(self.parameters.device):
-            kept = [self.state.assign(new_state, read_value=False)] if self.state.shape[0] else []
-            with tf.control_dependencies([optimizer.apply(gradients), *kept, *updates]):
-                return tf.identity(loss)
+            kept = [self.state.assign(part.new_state, read_value=False)] if self.state.shape[0] else []
+            with tf.control_dependencies([optimizer.apply(part.gradients), *kept, *part.updates]):
+                return tf.identity(part.loss)
 
     def _end_of_round(self, exchanges: Sequence[Exchange], optimizer: LocalOptimizer) -> tf.Tensor:
         """Pushes what the local updates of a round have made, and pulls the averages."""
@@ -211,16 +192,6 @@ class StepGraph:
             pushed, arrived = exchange.push(fall, stamp, own_state, slots)
             pulled.append(exchange.await_and_pull(pushed, arrived, own_state))
         return self._gather(pulled)
-
-    def _accumulated(self, training: TrainingGraph, new_state: tf.Tensor, num_microbatches: int) -> TrainingGraph:
-        """The step of a batch's last microbatch, with the gradient of the whole batch; makes `accumulate`."""
-        gradients = training.gradients
-        variables = [_local(f"gradient_sum_{at}", each.shape, tf.float32) for at, each in enumerate(gradients)]
-        sums = GradientSums(variables, gradients, self.microbatch, num_microbatches)
-        kept = [self.state.assign(new_state, read_value=False)] if self.state.shape[0] else []
-        with tf.control_dependencies([*sums.add, *kept, *training.updates]):
-            self.accumulate = tf.identity(training.loss)
-        return replace(training, gradients=sums.means)
 
     def _gather(self, pulled: Sequence[Pulled]) -> tf.Tensor:
         """Assigns parameters and state of all shards; returns `Pulled.progress` of each, one row each.
@@ -241,10 +212,3 @@ class StepGraph:
                 kept.append(self._local_steps.assign(shards[:, 0], read_value=False))
             with tf.control_dependencies(kept):
                 return tf.identity(shards)
-
-
-def _local(name: str, shape: Sequence[int], dtype: tf.DType) -> tf.Variable:
-    return v1.get_variable(
-        f"worker/{name}", shape, dtype, initializer=v1.zeros_initializer(), trainable=False, use_resource=True,
-        collections=[v1.GraphKeys.LOCAL_VARIABLES],
-    )  # fmt: skip

@@ -31,23 +31,26 @@ class StepCalls:
         barrier: v1.RunOptions,
     ) -> None:
         self._num_microbatches = num_microbatches
-        numbers = [step.number] if step.accumulate is None else [step.number, step.microbatch]
+        self._order = step.order
+        numbers = [step.number, step.microbatch] if step.accumulate else [step.number]
         self._has_flag = step.wants_norm is not None
         flags = [] if step.wants_norm is None else [step.wants_norm]
-        if step.accumulate is not None:
-            self._accumulate = RepeatedCall(session, [step.accumulate], [*step.feeds, step.microbatch], options)
+        feeds = [*step.feeds, step.microbatch]
+        self._accumulate = [RepeatedCall(session, [loss], feeds, options) for loss in step.accumulate]
         if step.local_update is None:
-            self._train = RepeatedCall(session, step.step, [*step.feeds, step.local_step, *numbers, *flags], barrier)
+            feeds = [*step.feeds, step.local_step, *numbers, *flags]
+            self._train = [RepeatedCall(session, each, feeds, barrier) for each in step.steps]
         else:
             self._update = RepeatedCall(session, [step.local_update], [*step.feeds, *numbers, *flags], options)
-            self._exchange = RepeatedCall(session, step.step, [step.local_step], barrier)
+            self._exchange = RepeatedCall(session, step.steps[0], [step.local_step], barrier)
 
     def train(
         self, batch: Sequence[np.ndarray], local_step: int, number: int, wants_norm: bool
     ) -> tuple[float, np.ndarray]:
         """See `WorkerSession.train`. With accumulation only the last microbatch exchanges anything with the ps."""
         losses, last, numbers = self._accumulated(batch, number)
-        loss, shards, *_ = self._train(*last, np.int64(local_step), *numbers, *self._flags(wants_norm))
+        train = self._train[self.loss_of(number)]
+        loss, shards, *_ = train(*last, np.int64(local_step), *numbers, *self._flags(wants_norm))
         return float(np.mean([*losses, loss])), shards
 
     def update_locally(self, batch: Sequence[np.ndarray], number: int, wants_norm: bool) -> float:
@@ -60,6 +63,10 @@ class StepCalls:
         """See `WorkerSession.exchange`."""
         (shards,) = self._exchange(np.int64(local_step))
         return np.asarray(shards)
+
+    def loss_of(self, number: int) -> int:
+        """The index of the loss whose gradient a number is of."""
+        return self._order[number % len(self._order)]
 
     def _flags(self, wants_norm: bool) -> list[np.bool_]:
         """What is fed as `StepGraph.wants_norm`, if the graph has it."""
@@ -77,5 +84,6 @@ class StepCalls:
             return [], batch, [np.int64(number)]
         *others, last = microbatches(batch, self._num_microbatches)
         first = np.int64(number) * self._num_microbatches
-        losses = [float(self._accumulate(*part, first + index)[0]) for index, part in enumerate(others)]
+        accumulate = self._accumulate[self.loss_of(number)]
+        losses = [float(accumulate(*part, first + index)[0]) for index, part in enumerate(others)]
         return losses, last, [np.int64(number), first + len(others)]

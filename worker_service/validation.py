@@ -17,9 +17,11 @@ import tensorflow.compat.v1 as v1
 from psfleet.callbacks.loading import load_callbacks
 from psfleet.errors import ProgramError, PsfleetError
 from psfleet.job.job import Job, job_from_json
-from psfleet.job.monitored import require_metrics
 from psfleet.job.program import GraphProgram, KerasProgram, load_program
+from psfleet.job.watched_metrics import require_metrics
 from psfleet.layout import Layout
+from psfleet.layout.buckets import loss_names
+from psfleet.plurals import counted
 from psfleet.report.verdict import Verdict
 from psfleet.tf.program_data import read_within_deadline, training_data
 from psfleet.tf.server import session_config
@@ -49,14 +51,15 @@ def check(job: Job, folder: Path) -> str:
     program_optimizer.resolved(program, job, front.parameters)
     layout = planned(front, job)
     values = front.initial_values()
-    loss = _loss(front, job, layout, values, _first_batch(program, job))
+    losses = _losses(front, job, layout, values, _first_batch(program, job))
     with translate_errors():
         metrics = Evaluator(front, layout, job.device).evaluate(values)
     require_metrics(job, metrics)
     number = sum(spec.size for spec in layout.parameters.specs)
+    tensors = counted(len(layout.parameters.specs), "tensor")
     return (
-        f"{type(program).__name__} {job.name}: {number:,} parameters in {len(layout.parameters.specs)} tensors, "
-        f"{layout.num_ps} x {layout.parameters.shard_size * 4:,} bytes; loss of the first batch {loss:.4g}"
+        f"{type(program).__name__} {job.name}: {number:,} parameters in {tensors}, "
+        f"{layout.num_ps} x {layout.parameters.shard_size * 4:,} bytes; {losses}"
     )
 
 
@@ -89,18 +92,20 @@ def _first_batch(program: KerasProgram | GraphProgram, job: Job) -> tuple[np.nda
     return tuple(array[: job.train.batch_size] for array in batch)
 
 
-def _loss(
+def _losses(
     front: FrontEnd, job: Job, layout: Layout, values: dict[str, np.ndarray], batch: tuple[np.ndarray, ...]
-) -> float:
-    """The loss of a batch; computes gradients and state as well, and checks that all are finite."""
+) -> str:
+    """The losses of a batch as text; computes gradients and state as well, and checks that all are finite."""
     step = LocalStep(front, layout, checks_finite=True)
-    training = step.training
     feeds = step.feeds(values) | step.batch(batch)
     config = session_config(job.device)
+    found = []
     with v1.Session(graph=step.graph, config=config) as session, translate_errors("the first batch: "):
         session.run(step.initializer)
-        loss, *_ = session.run([training.loss, *training.gradients, *training.new_state, *training.updates], feeds)
-    return float(loss)
+        for name, training in zip(loss_names(layout.parameters), step.training.each, strict=True):
+            fetches = [training.loss, *training.gradients, *training.new_state, *training.updates]
+            found.append(f"{name} loss of the first batch {session.run(fetches, feeds)[0]:.4g}".strip())
+    return ", ".join(found)
 
 
 def main() -> None:

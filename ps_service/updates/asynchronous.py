@@ -45,7 +45,8 @@ class AsyncUpdates:
         max_tokens: Of a worker's queue; see `TokenSender`.
 
     Args of the constructor:
-        make_optimizer: Builds the optimizer at a factor (float32 scalar) of the scheduled learning rate.
+        make_optimizer: Builds the optimizer at a factor (float32 scalar) of the scheduled learning rate, for a gradient
+            of a number (int64 scalar).
         state_share: Returns, at a global step (int64 scalar), the share of `StateUpdate.moved`.
     """
 
@@ -54,7 +55,7 @@ class AsyncUpdates:
     def __init__(
         self,
         variables: ShardVariables,
-        make_optimizer: Callable[[tf.Tensor], v1.train.Optimizer],
+        make_optimizer: Callable[[tf.Tensor, tf.Tensor], v1.train.Optimizer],
         stale: Stale,
         state_share: Callable[[tf.Tensor], tf.Tensor],
     ) -> None:
@@ -67,7 +68,7 @@ class AsyncUpdates:
         staleness = global_step - local_step
         policy = StalePolicy(stale, staleness)
         is_used = policy.is_used & (number > newest) & (global_step < variables.final_step.read_value())
-        self.optimizer: v1.train.Optimizer = make_optimizer(policy.rate_factor)
+        self.optimizer: v1.train.Optimizer = make_optimizer(policy.rate_factor, number)
         entry = tf.cast(tf.minimum(staleness, STALENESS_BUCKETS - 1), tf.int32)
         counted = [
             variables.last_local_step.set_at([worker], local_step),

@@ -78,6 +78,11 @@ class FinalStep:
             return False
 
 
+def last_step(final_step: int, hold_at: int | None) -> int:
+    """The step at which workers leave: the final one, or that at which the run is held before."""
+    return final_step if hold_at is None else min(final_step, hold_at)
+
+
 def began_step(variables: ShardVariables, step: tf.Tensor) -> tf.Operation:
     """Marks an update as begun, and then makes a requested stop the final step if it is still ahead.
 

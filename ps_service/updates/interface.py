@@ -53,7 +53,7 @@ class Push:
     """One element of the shard's queue of gradients, as `worker_service.push_pull` sends it.
 
     Attributes:
-        gradients: `[bucket_size]` float32 for each of `ShardVariables.exchanged`.
+        gradients: float32, one for each of `ShardVariables.exchanged`; zeros for the buckets of other losses.
         state: uint8 `[state shard size]`, in a list; empty for a shard without state.
         local_step: int64 scalar.
         number: Of the gradient, int64 scalar.

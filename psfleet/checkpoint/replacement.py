@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from psfleet.checkpoint.manifest import Checkpoint, checkpoint_folder, read_manifest, write_manifest
-from psfleet.checkpoint.object_store import StoreFolder
-from psfleet.checkpoint.part_writing import write_part
-from psfleet.checkpoint.parts import sync_folder
+from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.parts import ShardContent
 from psfleet.checkpoint.tensors import KINDS, read_shard, read_tensors
+from psfleet.checkpoint.whole import Vectors, write_whole
 from psfleet.layout import Layout, TensorSpec
-
-SET_BY = "weights_set_by"
-"""Key in a manifest's `extra`: the newest call that has replaced the weights, also in the checkpoints after it."""
 
 
 def specs_of(layout: Layout) -> dict[str, TensorSpec]:
     """The tensors of a model that checkpoints hold, by name: trained ones first, in the order of their creation."""
     saved = layout.saved
     return {spec.name: spec for kind in KINDS for spec in getattr(saved, kind).specs}
-
-
-def kept_extra(newest: Checkpoint | None) -> dict[str, Any]:
-    """What each manifest takes over from the newest one before it: a call that is repeated must find itself made."""
-    return {} if newest is None or SET_BY not in newest.extra else {SET_BY: newest.extra[SET_BY]}
 
 
 def write_replaced(
@@ -48,24 +37,16 @@ def write_replaced(
         OSError: The disk is full or cannot be written.
         NoCheckpointError: `base` cannot be read.
     """
-    layout, root = base.layout, base.folder.parent
-    values = {**read_tensors(base), **tensors}
-    folder = checkpoint_folder(root, base.step, generation)
-    # In a store the manifest, which comes last, makes the checkpoint; on a disk the rename does.
-    building = folder if isinstance(folder, StoreFolder) else folder.with_name(f".{folder.name}.tmp")
-    if isinstance(building, Path) and building.exists():
-        # Of a chief that was killed while it wrote.
-        shutil.rmtree(building)
-    vectors = {kind: getattr(layout, kind).pack(values).reshape(layout.num_ps, -1) for kind in KINDS}
-    parts = []
-    for shard in range(layout.num_ps):
-        content = read_shard(base, layout, shard)
-        content = replace(content, **{kind: vector[shard] for kind, vector in vectors.items()})
-        parts.append(write_part(building, shard, layout, content, base.step, generation, run))
-    write_manifest(
-        building,
+    layout = base.layout
+
+    def content_of(shard: int, vectors: Vectors) -> ShardContent:
+        return replace(read_shard(base, layout, shard), **vectors)
+
+    return write_whole(
+        base.folder.parent,
         layout,
-        parts,
+        {**read_tensors(base), **tensors},
+        content_of,
         run=run,
         step=base.step,
         generation=generation,
@@ -73,7 +54,3 @@ def write_replaced(
         slots=base.slots,
         extra={**base.extra, **extra},
     )
-    if isinstance(building, Path) and isinstance(folder, Path):
-        building.rename(folder)
-        sync_folder(folder.parent)
-    return read_manifest(folder)

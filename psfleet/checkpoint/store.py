@@ -7,7 +7,6 @@ import logging
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,15 +17,12 @@ from psfleet.checkpoint.manifest import (
     MANIFEST,
     Checkpoint,
     UncommittedError,
-    checkpoint_folder,
     read_manifest,
-    write_manifest,
 )
 from psfleet.checkpoint.object_store import StoreFolder
-from psfleet.checkpoint.part_writing import write_part
-from psfleet.checkpoint.parts import ShardContent, sync_folder
+from psfleet.checkpoint.parts import ShardContent
 from psfleet.checkpoint.store_client import StoreError
-from psfleet.checkpoint.tensors import KINDS
+from psfleet.checkpoint.whole import write_whole
 from psfleet.errors import BadJobError, NoCheckpointError
 from psfleet.layout import Layout
 
@@ -191,31 +187,19 @@ def write_initial(
     optimizer: str,
     extra: dict[str, Any],
 ) -> Checkpoint:
-    """Writes the checkpoint of step 0 atomically, from named tensors and without slots.
-
-    In a store only the manifest makes it a checkpoint; on a disk it gets its name last, too.
-
-    Raises:
-        KeyError: `values` lacks a tensor of `layout`.
-        ValueError: The shape of a tensor differs from `layout`.
-        OSError: The disk is full or cannot be written, or the checkpoint exists already.
-    """
-    folder = checkpoint_folder(root, 0, generation)
-    building = folder if isinstance(folder, StoreFolder) else folder.with_name(f".{folder.name}.tmp")
-    if isinstance(building, Path) and building.exists():
-        shutil.rmtree(building)
-    vectors = {kind: getattr(layout, kind).pack(values).reshape(layout.num_ps, -1) for kind in KINDS}
-    parts = []
-    for shard in range(layout.num_ps):
-        content = ShardContent(slots={}, scalars={}, **{kind: vector[shard] for kind, vector in vectors.items()})
-        parts.append(write_part(building, shard, layout, content, 0, generation, run))
-    write_manifest(
-        building, layout, parts, run=run, step=0, generation=generation, optimizer=optimizer, slots=(), extra=extra
+    """Writes the checkpoint of step 0 from named tensors, without slots; see `write_whole`."""
+    return write_whole(
+        root,
+        layout,
+        values,
+        lambda _, vectors: ShardContent(slots={}, scalars={}, **vectors),
+        run=run,
+        step=0,
+        generation=generation,
+        optimizer=optimizer,
+        slots=(),
+        extra=extra,
     )
-    if isinstance(building, Path) and isinstance(root, Path):
-        building.rename(str(folder))
-        sync_folder(root)
-    return read_manifest(folder)
 
 
 def folders(root: Folder) -> list[Folder]:

@@ -38,7 +38,7 @@ class StoreError(StorageError, OSError):
 
     Attributes:
         is_denied: Whether the credentials are missing, wrong or not sufficient, or there is no such bucket: a retry
-            needs somebody to change that.
+            fails until a user changes that.
     """
 
     def __init__(self, url: str, cause: str, is_denied: bool = False) -> None:

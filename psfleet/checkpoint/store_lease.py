@@ -3,7 +3,7 @@
 The prefix has a folder `owners` with an object for each process that has led a fleet, named by a number that only
 grows. The highest one owns the prefix. It is created by a conditional request, so that one process gets each number;
 after that its process alone writes it, again and again. An object that does not change for `LEASE_SECS` is of a process
-that is gone: the one that looks measures that by its own clock, so clocks need not agree.
+that has ended. The process that waits measures this by its own clock, so the clocks of machines need not agree.
 """
 
 from __future__ import annotations
@@ -51,6 +51,11 @@ class Owner:
     is_released: bool = False
 
 
+def elapsed_secs() -> float:
+    """A clock that counts the time for which the machine sleeps, too, where the system has one."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
 class StoreLease:
     """The lease of one process on a prefix. Its methods raise StoreError if the store refuses a request.
 
@@ -64,7 +69,7 @@ class StoreLease:
         taken_by: The owner that has taken the prefix from this process; None: none has.
     """
 
-    def __init__(self, store: StoreFolder, fleet: str, host: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: StoreFolder, fleet: str, host: str, clock: Callable[[], float] = elapsed_secs) -> None:
         self.store = store
         self._folder = store / OWNERS
         self._own = Owner(0, fleet, secrets.token_hex(8), host)
@@ -146,6 +151,12 @@ class StoreLease:
         # An object that was written too late may not have kept another process from taking the prefix.
         if not self._has_lapsed():
             self._renewed_at = began
+
+    def keep(self) -> None:
+        """Renews the lease if that is due, and checks it as `require` does; for an owner without a thread for it."""
+        if self._clock() - self._renewed_at >= RENEW_SECS:
+            self.renew()
+        self.require()
 
     def _has_lapsed(self) -> bool:
         return self._clock() - self._renewed_at >= WRITE_SECS

@@ -90,11 +90,12 @@ class StoredPart:
         found = bytearray()
         while len(found) < stop - start:
             at = start + len(found)
-            self._at, self._block = at, self._path.read_range(at, min(stop, at + BLOCK_BYTES) + AHEAD_BYTES)
-            taken = self._block[: stop - at]
-            if not taken:
+            end = min(stop, at + BLOCK_BYTES) + AHEAD_BYTES
+            self._at, self._block = at, self._path.read_range(at, end)
+            found += self._block[: stop - at]
+            if len(self._block) < end - at:
+                # The file ends there; a store refuses a range behind its end.
                 break
-            found += taken
         return found
 
 

@@ -1,10 +1,11 @@
-"""What a run needs in a store beyond what it needs in a run folder, which can be locked and has renames."""
+"""Rules for runs with checkpoints in a store, which has no locks and no renames: jobs, generations, late commits."""
 
 from __future__ import annotations
 
 import secrets
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from psfleet.checkpoint.location import CHECKPOINTS, REPORT, STORE_FLEET, Folder, bad_store, require_usable
@@ -80,6 +81,8 @@ def fleet_of(out: Path) -> str:
 def delete_stored(job: Job, out: Path | None = None) -> None:
     """Deletes the checkpoints of earlier runs from the store of a job, and the copy of their report; nothing else.
 
+    It has the lease on the prefix meanwhile: a fleet that starts there, or another call, waits for its end.
+
     Args:
         out: The run folder; None: it is on a platform. A fleet of another one that did not end in order must have been
             silent for `LEASE_SECS`.
@@ -93,12 +96,25 @@ def delete_stored(job: Job, out: Path | None = None) -> None:
     require_usable(job)
     store = StoreFolder(job.checkpoint.store)
     lease = StoreLease(store, secrets.token_hex(8) if out is None else fleet_of(out), socket.gethostname())
-    what = f"{store}, which a fleet has left that did not end in order"
     try:
-        wait_until(lease.is_free, 2 * LEASE_SECS, what, poll_secs=LOOK_SECS)
-        (store / REPORT).unlink(missing_ok=True)
-        # The newest last: after a crash, what is left is what a run resumes from.
-        for folder in reversed(folders(store / CHECKPOINTS)):
-            delete(folder)
+        with _leased(lease):
+            (store / REPORT).unlink(missing_ok=True)
+            # The newest last: after a crash, what is left is what a run resumes from.
+            for folder in reversed(folders(store / CHECKPOINTS)):
+                lease.keep()
+                delete(folder)
     except StoreError as error:
         raise bad_store(error) if error.is_denied else error from error
+
+
+@contextmanager
+def _leased(lease: StoreLease) -> Iterator[None]:
+    """Context manager that has a lease; raises as `delete_stored`."""
+    what = f"{lease.store}, which a fleet has left that did not end in order"
+    wait_until(lease.try_acquire, 2 * LEASE_SECS, what, poll_secs=LOOK_SECS)
+    try:
+        yield
+    finally:
+        # Otherwise the next fleet waits for the end of the lease.
+        with suppress(StoreError):
+            lease.release()

@@ -1,12 +1,11 @@
-"""The commands for a fleet in containers: `psfleet up`, `results`, `status`, `logs`, `scale`, `down`, `render`."""
+"""The commands for a fleet in containers: `psfleet up`, `results`, `status`, `scale`, `down`, `render`."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shlex
 import signal
-import time
+from dataclasses import asdict
 from pathlib import Path
 from threading import Event
 from typing import Annotated
@@ -14,8 +13,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from psfleet import errors
-from psfleet.cli import log_lines
 from psfleet.cli.arguments import (
     Context,
     Fleet,
@@ -32,14 +29,12 @@ from psfleet.cli.arguments import (
 )
 from psfleet.cli.output import progress_console
 from psfleet.cli.status_table import table_of
-from psfleet.errors import UsageError
+from psfleet.errors import SIGNAL_BASE, UsageError
 from psfleet.job.job import load_job, name_of
-from psfleet.launch.local.logs import local_logs
+from psfleet.launch.choice import platform
 from psfleet.launch.local.status import local_statuses, not_running
-from psfleet.launch.logs import fleet_logs
-from psfleet.launch.platform import COMPOSE, Request, platform
+from psfleet.launch.platform import COMPOSE, Request
 from psfleet.launch.results import collect, fetch
-from psfleet.launch.shown import ShownPlatform
 from psfleet.launch.standing.local import LocalFleets
 from psfleet.launch.standing.placing import on_fleet
 from psfleet.launch.standing.platform import standing_platform, with_standing
@@ -49,10 +44,11 @@ from psfleet.launch.up import remove as remove_fleet
 from psfleet.launch.up import scale as scale_fleet
 from psfleet.launch.up import start
 from psfleet.launch.watcher import FleetWatcher
-from psfleet.report.progress import progress, summary
+from psfleet.report.progress import progress
+from psfleet.report.summary import summary
 from psfleet.run_folder import check_owner, claimed, default_folder
 
-INTERRUPTED = errors.SIGNAL_BASE + signal.SIGINT
+INTERRUPTED = SIGNAL_BASE + signal.SIGINT
 """Exit code after Ctrl-C."""
 WATCH_SECS = 2.0
 """Interval of the tables of `status --watch`."""
@@ -148,7 +144,7 @@ def status(
         has_local = has_local or bool(rows)
         rows += container_statuses(place, name, has_local, not_running(Path("runs"), name) if on is None else "")
         if as_json:
-            typer.echo(json.dumps([dataclasses.asdict(row) for row in rows]))
+            typer.echo(json.dumps([asdict(row) for row in rows]))
         else:
             console.print(table_of(console, rows), soft_wrap=not console.is_terminal, highlight=False)
 
@@ -161,45 +157,6 @@ def status(
             show()
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
-
-
-@app.command()
-def logs(
-    job: Fleet,
-    task: Annotated[str | None, typer.Argument(help="ps-0, worker-1, chief, …; all by default.")] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more until the fleet ends.")] = False,
-    tail: Annotated[int | None, typer.Option(min=0, help="Only the last N lines of each log.", metavar="N")] = None,
-    since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only entries of the last TIME: 30s, 5m, 2h, or seconds.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the lines as they were logged.")] = False,
-    on: OnOrHere = None,
-    context: Context = None,
-    namespace: Namespace = None,
-) -> None:
-    """Print log lines of a fleet, or of a run on this machine: time, level, task, message."""
-    start_time = time.time() - log_lines.seconds(since) if since is not None else None
-    try:
-        name = name_of(job)
-        lines = log_lines.local_or_else(
-            lambda: fleet_logs(_with_logs(name, on, context, namespace), name, task, follow, tail),
-            lambda folder: local_logs(folder, task, follow, tail),
-            None if on is not None else name,
-        )
-        if start_time is not None:
-            lines = log_lines.since(lines, start_time)
-        for each, line in lines:
-            raw = line if task is not None else f"{each} | {line}"
-            typer.echo(raw if as_json else log_lines.readable(each, line))
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
-
-
-def _with_logs(name: str, on: str | None, context: str | None, namespace: str | None) -> ShownPlatform:
-    """The platform with the logs of a name: that of a fleet which stands on this machine, unless `on` is given."""
-    if on is None and (local := LocalFleets()).members(name):
-        return local
-    return with_standing(platform(on or COMPOSE, context, namespace), on, context, namespace)
 
 
 @app.command()

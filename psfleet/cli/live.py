@@ -14,6 +14,7 @@ from psfleet.cli.arguments import Context, Fleet, LiveOn, Namespace, Out
 from psfleet.errors import UsageError
 from psfleet.handle import Run, attach
 from psfleet.job.job import name_of
+from psfleet.plurals import counted
 from psfleet.run_folder import default_folder
 
 app = typer.Typer()
@@ -39,7 +40,8 @@ def set_weights(job: str, file: Path, place: Place) -> None:
     run = live_run(job, None, place)
     tensors = _tensors(file)
     run.weights.set(tensors)
-    typer.echo(f"{run.where}: {len(tensors)} tensors are those of {file} from step {run.step} on")
+    verb = "is that" if len(tensors) == 1 else "are those"
+    typer.echo(f"{run.where}: {counted(len(tensors), 'tensor')} {verb} of {file} from step {run.step} on")
 
 
 def live_run(job: str, out: Path | None, place: Place) -> Run:

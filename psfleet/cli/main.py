@@ -18,7 +18,7 @@ from psfleet import __version__, errors, launch
 from psfleet.addresses import Address, tf_config
 from psfleet.checkpoint import export
 from psfleet.checkpoint.location import parse
-from psfleet.cli import certificates, fleets, live, runs, standing, tasks
+from psfleet.cli import certificates, fleets, live, logs, runs, standing, tasks
 from psfleet.cli.arguments import Context, Fresh, JobFile, LiveOn, Namespace, OnFleet, Out, Overrides
 from psfleet.cli.output import guarded, progress_console
 from psfleet.control.client import PsClient
@@ -26,9 +26,10 @@ from psfleet.control.credentials import read_identity
 from psfleet.errors import BadJobError, PsfleetError, UsageError
 from psfleet.job.job import load_job
 from psfleet.job.store_url import require_package
-from psfleet.launch.standing.placing import on_fleet
+from psfleet.plurals import counted
 from psfleet.processes.validation import check_program
-from psfleet.report.progress import progress, summary
+from psfleet.report.progress import progress
+from psfleet.report.summary import summary
 from psfleet.run_folder import default_folder
 from psfleet.service.logs import log_plain
 from psfleet.service.settings import prepare_tensorflow
@@ -44,6 +45,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(fleets.app)
+app.command()(logs.logs)
 app.add_typer(runs.app)
 app.add_typer(standing.app, name="fleet")
 app.command(context_settings={"ignore_unknown_options": True})(standing.run)
@@ -77,12 +79,12 @@ def train(
 ) -> None:
     """Train a job in local processes; resume from its newest checkpoint if there is one."""
     loaded = load_job(job, overrides or ())
-    if fleet is not None:
-        loaded = on_fleet(loaded, fleet)
     folder = out if out is not None else default_folder(loaded.name)
     console = progress_console()
     with progress(console, loaded) as listener:
-        report = launch.train(loaded, out=folder, fresh=fresh, program_folder=job.parent, listener=listener)
+        report = launch.train(
+            loaded, out=folder, fresh=fresh, program_folder=job.parent, listener=listener, fleet=fleet
+        )
     summary(console, report, folder)
     raise typer.Exit(report.exit_code)
 
@@ -141,7 +143,7 @@ def export_weights(
         prepare_tensorflow()
     with without_tensorflows_own() if needs_tensorflow else nullcontext():
         number = export.export(parse(checkpoint_dir), out, best)
-    typer.echo(f"{out}: {number} tensors")
+    typer.echo(f"{out}: {counted(number, 'tensor')}")
 
 
 @app.command()

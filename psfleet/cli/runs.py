@@ -1,4 +1,4 @@
-"""The commands for runs in folders: `psfleet runs` and `compare`."""
+"""The commands for runs that have left results: `psfleet runs`, `report` and `compare`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,17 @@ from rich.console import Console
 
 from psfleet.cli.tables import NOTHING, table
 from psfleet.errors import UsageError
-from psfleet.launch.runs import RunEntry, runs_in
+from psfleet.launch import reported
+from psfleet.launch.runs import RunEntry, is_running, runs_in
 from psfleet.report.compare import ComparedRun, figures, render, settings
+from psfleet.report.records import Attempt
+from psfleet.report.summary import summary
+from psfleet.run_folder import owner
 
 COLUMNS = ("run", "job", "platform", "status", "step", "of", "metric", "started", "seconds")
 NUMBERS = {"step", "of", "seconds"}
+ATTEMPT_COLUMNS = ("attempt", "started", "status", "from", "to", "of", "seconds", "changes", "error")
+ATTEMPT_NUMBERS = {"attempt", "from", "to", "of", "seconds"}
 
 app = typer.Typer()
 
@@ -39,6 +45,36 @@ def runs(
     else:
         cells = [_cells(run) for run in found]
         console.print(table(console, COLUMNS, cells, NUMBERS), soft_wrap=not console.is_terminal, highlight=False)
+
+
+@app.command()
+def report(
+    run: Annotated[
+        str,
+        typer.Argument(
+            help="A run folder, the URL of a store, or a job file or a job's name: its newest run in runs/.",
+            show_default=False,
+        ),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON, as in `report.json`.")] = False,
+) -> None:
+    """Show how a run ended: status, steps, metrics, gradients, the checkpoint, and each of its attempts."""
+    place = reported.run_named(run, Path("runs"))
+    found = reported.read(place)
+    if as_json:
+        typer.echo(found.model_dump_json(indent=2))
+        return
+    console = Console()
+    typer.echo(f"{found.name} ({found.mode}) in {place}")
+    summary(Console(soft_wrap=True), found, place)
+    if found.attempts:
+        typer.echo()
+        cells = [_attempt(number, each) for number, each in enumerate(found.attempts, 1)]
+        console.print(
+            table(console, ATTEMPT_COLUMNS, cells, ATTEMPT_NUMBERS), soft_wrap=not console.is_terminal, highlight=False
+        )
+    if isinstance(place, Path) and (belongs_to := owner(place)) is not None and is_running(place, belongs_to):
+        typer.echo(f"\n{place}: a run trains there now; this is the report of the attempts before")
 
 
 @app.command()
@@ -81,8 +117,35 @@ def _write(path: Path, text: str) -> None:
 
 
 def _cells(run: RunEntry) -> tuple[str, ...]:
-    step, target = (NOTHING if number is None else str(number) for number in (run.step, run.target_step))
     metric = NOTHING if run.value is None else f"{run.metric} {run.value:.4g}"
-    started = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started)) if run.started else NOTHING
-    status = f"{run.status} ({run.exit_code})" if run.exit_code else run.status
-    return run.run, run.job, run.platform or NOTHING, status, step, target, metric, started, f"{run.seconds:.0f}"
+    steps = _number(run.step), _number(run.target_step)
+    status = _status(run.status, run.exit_code)
+    return (
+        run.run,
+        run.job,
+        run.platform or NOTHING,
+        status,
+        *steps,
+        metric,
+        _started(run.started),
+        f"{run.seconds:.0f}",
+    )
+
+
+def _attempt(number: int, attempt: Attempt) -> tuple[str, ...]:
+    status = _status(attempt.status, attempt.exit_code)
+    steps = _number(attempt.first_step), _number(attempt.final_step), _number(attempt.target_step)
+    changes, error = ", ".join(attempt.changes) or NOTHING, attempt.error or NOTHING
+    return str(number), _started(attempt.started), status, *steps, f"{attempt.seconds:.0f}", changes, error
+
+
+def _status(status: str, exit_code: int | None) -> str:
+    return f"{status} ({exit_code})" if exit_code else status
+
+
+def _number(number: int | None) -> str:
+    return NOTHING if number is None else str(number)
+
+
+def _started(time_: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(time_)) if time_ else NOTHING

@@ -11,7 +11,7 @@ from psfleet.cli.arguments import Context, LongNamespace, Namespace, OnMachine
 from psfleet.errors import UsageError
 from psfleet.job.fleet_file import load_fleet
 from psfleet.launch.standing.platform import standing_platform
-from psfleet.report.formats import counted
+from psfleet.plurals import counted
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The fleet's name.", show_default=False)]
 

@@ -18,6 +18,7 @@ from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
 from psfleet.control.credentials import channel
 from psfleet.errors import BadJobError, LostPeerError, PsfleetError
+from psfleet.service import channel_options
 
 if TYPE_CHECKING:
     # Not loaded without TLS.
@@ -60,12 +61,12 @@ class SecuredClient:
     Attributes:
         identity: Its credentials.
         index: Which no other client of the fleet has at the same time.
-        address: At whose tunnel the fleet reaches it.
+        address: At whose tunnel the fleet reaches it; None: both are on one machine, where no tunnel is needed.
     """
 
     identity: Identity
-    index: int
-    address: Address
+    index: int = 0
+    address: Address | None = None
 
 
 class Attendance:
@@ -80,7 +81,7 @@ class Attendance:
 
     def __init__(self, fleet: str, tasks: Sequence[FleetTask], job: str, client: SecuredClient | None = None) -> None:
         request = pb.AttendRequest(fleet=fleet, version=psfleet.__version__, job=job)
-        if client is not None:
+        if client is not None and client.address is not None:
             request.address, request.index = client.address.data, client.index
         identity = None if client is None else client.identity
         self._has_lost = threading.Event()
@@ -123,7 +124,7 @@ class _Registration:
         self.has_ended = False
         self._has_lost = has_lost
         self._registered: Future[None] = Future()
-        self._channel = channel(task.address.control, task.role, identity)
+        self._channel = channel(task.address.control, task.role, identity, channel_options.ATTENDANCE)
         self._call: Any = control_pb2_grpc.FleetControlStub(self._channel).Attend(request)
         threading.Thread(target=self._follow, name=f"attend-{task.name}", daemon=True).start()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,16 +64,26 @@ def read_identity(folder: Path | None, *roles: str) -> Identity | None:
     return identity
 
 
-def channel(target: str, role: str, identity: Identity | None) -> grpc.Channel:
+def channel(
+    target: str, role: str, identity: Identity | None, more_options: Sequence[tuple[str, int]] = ()
+) -> grpc.Channel:
     """A channel to a control port; with an identity, to a peer with a certificate of `role` by the same authority.
 
     Certificates contain roles instead of host names: the peer may have any host name or address.
+
+    Args:
+        more_options: Of gRPC, in addition to those of every channel.
     """
     if identity is None:
-        return grpc.insecure_channel(target, options=CHANNEL_OPTIONS)
+        return grpc.insecure_channel(target, options=(*CHANNEL_OPTIONS, *more_options))
     bundle = identity.current()
     credentials = grpc.ssl_channel_credentials(bundle.authority, bundle.key, bundle.certificate)
-    options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", role), ("grpc.default_authority", role))
+    options = (
+        *CHANNEL_OPTIONS,
+        *more_options,
+        ("grpc.ssl_target_name_override", role),
+        ("grpc.default_authority", role),
+    )
     return grpc.secure_channel(target, credentials, options=options)
 
 

@@ -1,4 +1,4 @@
-"""Frames: how the messages of a call travel through the stdin and stdout of a command in a container.
+"""Frames, which carry the messages of a call over the stdin and stdout of a command in a container.
 
 A frame is a mark (two bytes), a kind (one byte), the length of its content (four bytes, big endian), and the content.
 """
@@ -30,7 +30,7 @@ class Kind(IntEnum):
     END = 3
     """The caller has sent its last message."""
     STATUS = 4
-    """Last frame of the relay. JSON: `code` of gRPC by name, `details`."""
+    """Last frame of the relay. JSON: `code` of gRPC by name, `details`, and of an error `silent_secs` of the chief."""
     ALIVE = 5
     """Nothing but that the sender is there."""
 

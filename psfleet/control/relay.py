@@ -21,7 +21,8 @@ import grpc
 
 from psfleet.control.credentials import RUN_CONTROL, channel, read_identity
 from psfleet.control.frames import Frame, Frames, Kind
-from psfleet.errors import LostPeerError, PsfleetError
+from psfleet.control.liveness import ANSWER_SECS, Liveness
+from psfleet.errors import LostPeerError, NoAnswerError, PsfleetError
 
 ALIVE_SECS = 5.0
 """Interval of the frames that say that a relay, or a handle, is there."""
@@ -46,8 +47,10 @@ class Relay:
         self._source, self._target = source, target
         self._waiting: queue.Queue[bytes | None] = queue.Queue(MAX_WAITING)
         self._sending = threading.Lock()
+        self._is_cut = False
         self._is_over = threading.Event()
         self._call: Any = None
+        self._liveness: Any = None
 
     def run(self) -> None:
         """Makes the call that the first frame describes, and sends its answer.
@@ -60,17 +63,18 @@ class Relay:
         if first.kind != Kind.CALL:
             raise LostPeerError(f"the handle began with {first.kind.name}, expected {Kind.CALL.name}")
         values = first.values()
+        self._liveness = Liveness(self._to_chief, "the chief")
         # Every kind of method is called alike: on the wire, a single message is a stream of one.
         method = self._to_chief.stream_stream(f"/{RUN_CONTROL}/{values['method']}", None, None)
         self._call = method(self._messages(), timeout=values["timeout_secs"])
-        for target, arguments in ((self._read, (frames,)), (self._show_life, ())):
+        for target, arguments in ((self._read, (frames,)), (self._show_life, ()), (self._watch, ())):
             threading.Thread(target=target, args=arguments, name=f"relay-{self._source}", daemon=True).start()
         try:
             for answer in self._call:
                 self._send(Frame(Kind.MESSAGE, answer))
             self._send(Frame.of(Kind.STATUS, code=grpc.StatusCode.OK.name, details=""))
         except grpc.RpcError as error:
-            self._send(Frame.of(Kind.STATUS, code=self._call.code().name, details=str(self._call.details() or error)))
+            self._send_error(self._call.code().name, str(self._call.details() or error))
         finally:
             self._is_over.set()
 
@@ -110,14 +114,36 @@ class Relay:
             with suppress(OSError, LostPeerError):
                 self._send(Frame(Kind.ALIVE))
 
+    def _watch(self) -> None:
+        """Ends the call if the chief answers nothing any more."""
+        try:
+            while not self._is_over.wait(POLL_SECS):
+                self._liveness.check()
+        except NoAnswerError:
+            self._call.cancel()
+        finally:
+            self._liveness.close()
+
+    def _send_error(self, code: str, details: str) -> None:
+        silent_secs = self._liveness.silent_secs
+        if silent_secs >= ANSWER_SECS:
+            # This has cancelled it.
+            code = grpc.StatusCode.DEADLINE_EXCEEDED.name
+        self._send(Frame.of(Kind.STATUS, code=code, details=details, silent_secs=silent_secs))
+
     def _send(self, frame: Frame) -> None:
         with self._sending:
+            if self._is_cut:
+                raise LostPeerError("the handle has got only a part of a frame")
+            # Until all of it is written: what another thread sent after a part would be taken for the rest.
+            self._is_cut = True
             left = memoryview(frame.packed())
             while left:
                 # As much as a pipe that can be written to takes at once: a handle that is gone or frozen reads nothing.
                 if not select.select([], [self._target], [], SILENT_SECS)[1]:
                     raise LostPeerError(f"the handle has taken nothing for {SILENT_SECS:g} s")
                 left = left[os.write(self._target, left[: select.PIPE_BUF]) :]
+            self._is_cut = False
 
 
 def main(port: str, tls: str | None = None) -> int:

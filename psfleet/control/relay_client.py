@@ -122,7 +122,7 @@ class _Call:
             self._look()
         status = self._status.values()
         if status["code"] != "OK":
-            raise error_of(self._who, status["code"], status["details"])
+            raise error_of(self._who, status["code"], status["details"], status.get("silent_secs", 0.0))
 
     def _send_all(self, first: Frame, messages: Iterable[Message]) -> None:
         """Sends a call, unless it is refused before its end."""

@@ -11,6 +11,7 @@ import grpc
 
 from psfleet.control import run_control_pb2_grpc
 from psfleet.control.credentials import channel
+from psfleet.control.liveness import UNANSWERED_SECS, Liveness, no_answer
 from psfleet.errors import LostPeerError, PsfleetError, UsageError
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ REFUSALS = (
     grpc.StatusCode.UNIMPLEMENTED,
 )
 """Status codes of calls that the chief has refused: nothing has changed, and it would refuse them again."""
+SILENT = (grpc.StatusCode.UNAVAILABLE.name, grpc.StatusCode.DEADLINE_EXCEEDED.name)
+"""Status codes of calls that were not answered, among others."""
 EXCEPTION = "Exception "
 """Begins the details of a call whose method raised; the status is UNKNOWN, as that of some lost connections."""
 POLL_SECS = 0.2
@@ -38,12 +41,17 @@ class RunClient:
         target: `host:port` of the chief's control plane.
         stub: Of another service.
         identity: TLS credentials; None: the connection is plain.
+        who: What is there, for messages.
     """
 
     def __init__(
-        self, target: str, stub: Any = run_control_pb2_grpc.RunControlStub, identity: Identity | None = None
+        self,
+        target: str,
+        stub: Any = run_control_pb2_grpc.RunControlStub,
+        identity: Identity | None = None,
+        who: str = "chief (worker 0)",
     ) -> None:
-        self._target = target
+        self._who = f"the {who} at {target}"
         self._channel = channel(target, "worker", identity)
         self._stub = stub(self._channel)
 
@@ -67,20 +75,33 @@ class RunClient:
         Raises:
             UsageError: The chief refuses the call, and has changed nothing.
             PsfleetError: It has a bug.
-            LostPeerError: It does not answer, or not in time; it may have done what it was asked for.
+            LostPeerError: It is lost, or has not answered in time; it may have done what it was asked for.
+            NoAnswerError: It answers nothing, not even whether it is there.
         """
         called = getattr(self._stub, method)
-        if consume is not None:
-            return self._consumed(called(request(), timeout=timeout_secs), consume, check)
-        pending = called.future(request(), timeout=timeout_secs)
+        liveness = Liveness(self._channel, self._who)
+
+        def checked() -> None:
+            check()
+            liveness.check()
+
+        try:
+            if consume is not None:
+                return self._consumed(called(request(), timeout=timeout_secs), consume, checked)
+            return self._awaited(called.future(request(), timeout=timeout_secs), checked)
+        except grpc.RpcError as error:
+            found: Any = error
+            raise error_of(self._who, found.code().name, found.details(), liveness.silent_secs) from error
+        finally:
+            liveness.close()
+
+    def _awaited(self, pending: Any, check: Callable[[], None]) -> Any:
         try:
             while not pending.done():
                 check()
                 # `result` returns early; a callback would need a thread of its own.
                 _await(pending, POLL_SECS)
             return pending.result()
-        except grpc.RpcError as error:
-            raise self._error(error) from error
         finally:
             pending.cancel()
 
@@ -91,8 +112,6 @@ class RunClient:
                 while not wait([result], POLL_SECS).done:
                     check()
                 return result.result()
-            except grpc.RpcError as error:
-                raise self._error(error) from error
             finally:
                 answers.cancel()
 
@@ -100,17 +119,17 @@ class RunClient:
         """Closes the connection."""
         self._channel.close()
 
-    def _error(self, error: Any) -> PsfleetError:
-        return error_of(f"the worker at {self._target}", error.code().name, error.details())
 
-
-def error_of(who: str, code: str, details: str) -> PsfleetError:
+def error_of(who: str, code: str, details: str, silent_secs: float) -> PsfleetError:
     """What the status of a call means.
 
     Args:
         who: Was called.
         code: Name of a status code of gRPC.
+        silent_secs: Since the last answer to anything, see `Liveness`.
     """
+    if code in SILENT and silent_secs >= UNANSWERED_SECS:
+        return no_answer(who, silent_secs)
     if code in {refusal.name for refusal in REFUSALS}:
         return UsageError(details)
     if code == grpc.StatusCode.UNKNOWN.name and details.startswith(EXCEPTION):

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!psfleet/control/run_control.proto\x12\x0fpsfleet.control\"D\n\x07RunCall\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0c\n\x04\x63\x61ll\x18\x03 \x01(\t\x12\r\n\x05owner\x18\x04 \x01(\t\"O\n\x07RunView\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x12\n\nfinal_step\x18\x02 \x01(\x03\x12\x0e\n\x06status\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x03\"\xa6\x01\n\rTensorMessage\x12(\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x18.psfleet.control.RunCall\x12.\n\x07tensors\x18\x02 \x03(\x0b\x32\x1d.psfleet.control.TensorRecord\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0e\n\x06sha256\x18\x04 \x01(\t\x12\x0f\n\x07\x62\x61tches\x18\x05 \x01(\x03\x12\x0c\n\x04loss\x18\x06 \x01(\x01\"K\n\x0cTensorRecord\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12\x0f\n\x07trained\x18\x04 \x01(\x08\"G\n\x0cTrainRequest\x12(\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x18.psfleet.control.RunCall\x12\r\n\x05steps\x18\x02 \x01(\x03\"\x1c\n\x0cSteppedReply\x12\x0c\n\x04step\x18\x01 \x01(\x03\"\x7f\n\x0e\x45valuatedReply\x12=\n\x07metrics\x18\x01 \x03(\x0b\x32,.psfleet.control.EvaluatedReply.MetricsEntry\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"*\n\nSavedReply\x12\x0e\n\x06\x66older\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x03\x32\xc9\x04\n\nRunControl\x12:\n\x04Look\x12\x18.psfleet.control.RunCall\x1a\x18.psfleet.control.RunView\x12=\n\x04Save\x12\x18.psfleet.control.RunCall\x1a\x1b.psfleet.control.SavedReply\x12K\n\x0f\x44\x65scribeWeights\x12\x18.psfleet.control.RunCall\x1a\x1e.psfleet.control.TensorMessage\x12H\n\nGetWeights\x12\x18.psfleet.control.RunCall\x1a\x1e.psfleet.control.TensorMessage0\x01\x12K\n\nSetWeights\x12\x1e.psfleet.control.TensorMessage\x1a\x1b.psfleet.control.SavedReply(\x01\x12\x45\n\x05Train\x12\x1d.psfleet.control.TrainRequest\x1a\x1d.psfleet.control.SteppedReply\x12\x45\n\x08\x45valuate\x12\x18.psfleet.control.RunCall\x1a\x1f.psfleet.control.EvaluatedReply\x12N\n\x08Gradient\x12\x1e.psfleet.control.TensorMessage\x1a\x1e.psfleet.control.TensorMessage(\x01\x30\x01\x32\x62\n\rWorkerControl\x12Q\n\x0bOwnGradient\x12\x1e.psfleet.control.TensorMessage\x1a\x1e.psfleet.control.TensorMessage(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!psfleet/control/run_control.proto\x12\x0fpsfleet.control\"D\n\x07RunCall\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0c\n\x04\x63\x61ll\x18\x03 \x01(\t\x12\r\n\x05owner\x18\x04 \x01(\t\"O\n\x07RunView\x12\x0c\n\x04step\x18\x01 \x01(\x03\x12\x12\n\nfinal_step\x18\x02 \x01(\x03\x12\x0e\n\x06status\x18\x03 \x01(\t\x12\x12\n\ngeneration\x18\x04 \x01(\x03\"\xb7\x01\n\rTensorMessage\x12(\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x18.psfleet.control.RunCall\x12.\n\x07tensors\x18\x02 \x03(\x0b\x32\x1d.psfleet.control.TensorRecord\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\x12\x0e\n\x06sha256\x18\x04 \x01(\t\x12\x0f\n\x07\x62\x61tches\x18\x05 \x01(\x03\x12\x0c\n\x04loss\x18\x06 \x01(\x01\x12\x0f\n\x07\x63hanges\x18\x07 \x01(\x03\"K\n\x0cTensorRecord\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x03\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12\x0f\n\x07trained\x18\x04 \x01(\x08\"G\n\x0cTrainRequest\x12(\n\x06\x63\x61ller\x18\x01 \x01(\x0b\x32\x18.psfleet.control.RunCall\x12\r\n\x05steps\x18\x02 \x01(\x03\"\x1c\n\x0cSteppedReply\x12\x0c\n\x04step\x18\x01 \x01(\x03\"\x7f\n\x0e\x45valuatedReply\x12=\n\x07metrics\x18\x01 \x03(\x0b\x32,.psfleet.control.EvaluatedReply.MetricsEntry\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"*\n\nSavedReply\x12\x0e\n\x06\x66older\x18\x01 \x01(\t\x12\x0c\n\x04step\x18\x02 \x01(\x03\x32\xc9\x04\n\nRunControl\x12:\n\x04Look\x12\x18.psfleet.control.RunCall\x1a\x18.psfleet.control.RunView\x12=\n\x04Save\x12\x18.psfleet.control.RunCall\x1a\x1b.psfleet.control.SavedReply\x12K\n\x0f\x44\x65scribeWeights\x12\x18.psfleet.control.RunCall\x1a\x1e.psfleet.control.TensorMessage\x12H\n\nGetWeights\x12\x18.psfleet.control.RunCall\x1a\x1e.psfleet.control.TensorMessage0\x01\x12K\n\nSetWeights\x12\x1e.psfleet.control.TensorMessage\x1a\x1b.psfleet.control.SavedReply(\x01\x12\x45\n\x05Train\x12\x1d.psfleet.control.TrainRequest\x1a\x1d.psfleet.control.SteppedReply\x12\x45\n\x08\x45valuate\x12\x18.psfleet.control.RunCall\x1a\x1f.psfleet.control.EvaluatedReply\x12N\n\x08Gradient\x12\x1e.psfleet.control.TensorMessage\x1a\x1e.psfleet.control.TensorMessage(\x01\x30\x01\x32\x62\n\rWorkerControl\x12Q\n\x0bOwnGradient\x12\x1e.psfleet.control.TensorMessage\x1a\x1e.psfleet.control.TensorMessage(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,21 +38,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RUNVIEW']._serialized_start=124
   _globals['_RUNVIEW']._serialized_end=203
   _globals['_TENSORMESSAGE']._serialized_start=206
-  _globals['_TENSORMESSAGE']._serialized_end=372
-  _globals['_TENSORRECORD']._serialized_start=374
-  _globals['_TENSORRECORD']._serialized_end=449
-  _globals['_TRAINREQUEST']._serialized_start=451
-  _globals['_TRAINREQUEST']._serialized_end=522
-  _globals['_STEPPEDREPLY']._serialized_start=524
-  _globals['_STEPPEDREPLY']._serialized_end=552
-  _globals['_EVALUATEDREPLY']._serialized_start=554
-  _globals['_EVALUATEDREPLY']._serialized_end=681
-  _globals['_EVALUATEDREPLY_METRICSENTRY']._serialized_start=635
-  _globals['_EVALUATEDREPLY_METRICSENTRY']._serialized_end=681
-  _globals['_SAVEDREPLY']._serialized_start=683
-  _globals['_SAVEDREPLY']._serialized_end=725
-  _globals['_RUNCONTROL']._serialized_start=728
-  _globals['_RUNCONTROL']._serialized_end=1313
-  _globals['_WORKERCONTROL']._serialized_start=1315
-  _globals['_WORKERCONTROL']._serialized_end=1413
+  _globals['_TENSORMESSAGE']._serialized_end=389
+  _globals['_TENSORRECORD']._serialized_start=391
+  _globals['_TENSORRECORD']._serialized_end=466
+  _globals['_TRAINREQUEST']._serialized_start=468
+  _globals['_TRAINREQUEST']._serialized_end=539
+  _globals['_STEPPEDREPLY']._serialized_start=541
+  _globals['_STEPPEDREPLY']._serialized_end=569
+  _globals['_EVALUATEDREPLY']._serialized_start=571
+  _globals['_EVALUATEDREPLY']._serialized_end=698
+  _globals['_EVALUATEDREPLY_METRICSENTRY']._serialized_start=652
+  _globals['_EVALUATEDREPLY_METRICSENTRY']._serialized_end=698
+  _globals['_SAVEDREPLY']._serialized_start=700
+  _globals['_SAVEDREPLY']._serialized_end=742
+  _globals['_RUNCONTROL']._serialized_start=745
+  _globals['_RUNCONTROL']._serialized_end=1330
+  _globals['_WORKERCONTROL']._serialized_start=1332
+  _globals['_WORKERCONTROL']._serialized_end=1430
 # @@protoc_insertion_point(module_scope)

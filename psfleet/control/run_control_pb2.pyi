@@ -31,20 +31,22 @@ class RunView(_message.Message):
     def __init__(self, step: _Optional[int] = ..., final_step: _Optional[int] = ..., status: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class TensorMessage(_message.Message):
-    __slots__ = ("caller", "tensors", "data", "sha256", "batches", "loss")
+    __slots__ = ("caller", "tensors", "data", "sha256", "batches", "loss", "changes")
     CALLER_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
     caller: RunCall
     tensors: _containers.RepeatedCompositeFieldContainer[TensorRecord]
     data: bytes
     sha256: str
     batches: int
     loss: float
-    def __init__(self, caller: _Optional[_Union[RunCall, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[TensorRecord, _Mapping]]] = ..., data: _Optional[bytes] = ..., sha256: _Optional[str] = ..., batches: _Optional[int] = ..., loss: _Optional[float] = ...) -> None: ...
+    changes: int
+    def __init__(self, caller: _Optional[_Union[RunCall, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[TensorRecord, _Mapping]]] = ..., data: _Optional[bytes] = ..., sha256: _Optional[str] = ..., batches: _Optional[int] = ..., loss: _Optional[float] = ..., changes: _Optional[int] = ...) -> None: ...
 
 class TensorRecord(_message.Message):
     __slots__ = ("name", "shape", "dtype", "trained")

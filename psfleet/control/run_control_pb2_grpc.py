@@ -94,7 +94,7 @@ class RunControlServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DescribeWeights(self, request, context):
-        """Returns the names, shapes and types of the model's tensors; no data.
+        """Returns the names, shapes and types of the model's tensors, and how often they were replaced; no data.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -108,7 +108,8 @@ class RunControlServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetWeights(self, request_iterator, context):
-        """Replaces weights between two steps. The fleet trains on from a checkpoint that has them. Idempotent.
+        """Replaces weights between two steps. The fleet trains on from a checkpoint that has them. Idempotent; refused if
+        another call has replaced them since this one began.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

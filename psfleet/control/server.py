@@ -16,6 +16,7 @@ from psfleet.control import control_pb2_grpc, run_control_pb2_grpc
 from psfleet.control.clients import MAX_SESSIONS, ClientServicer
 from psfleet.control.credentials import CHANNEL_OPTIONS, RoleGuard, add_port
 from psfleet.errors import LostPeerError
+from psfleet.service import channel_options
 
 if TYPE_CHECKING:
     from psfleet.tls.identity import Identity
@@ -46,7 +47,8 @@ def serving(
     Raises:
         LostPeerError: The port is in use.
     """
-    options = (*CHANNEL_OPTIONS, ("grpc.so_reuseport", 0))
+    attendance = () if clients is None else channel_options.ATTENDANCE
+    options = (*CHANNEL_OPTIONS, *attendance, ("grpc.so_reuseport", 0))
     num_threads = THREADS + (MAX_SESSIONS if clients is not None else 0)
     guards = () if identity is None else (RoleGuard(),)
     server = grpc.server(futures.ThreadPoolExecutor(num_threads, "control"), interceptors=guards, options=options)

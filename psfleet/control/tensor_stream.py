@@ -24,12 +24,12 @@ def spec_of(record: pb.TensorRecord) -> TensorSpec:
 
 
 def sending(
-    caller: pb.RunCall, tensors: Mapping[str, np.ndarray], batches: int = 0, loss: float = 0.0
+    caller: pb.RunCall, tensors: Mapping[str, np.ndarray], batches: int = 0, loss: float = 0.0, changes: int = 0
 ) -> Iterator[pb.TensorMessage]:
     """The messages for tensors of any shape and dtype; see `TensorMessage` in run_control.proto."""
-    arrays = {name: np.ascontiguousarray(value).reshape(np.shape(value)) for name, value in tensors.items()}
+    arrays = {name: _sent(np.asarray(value)) for name, value in tensors.items()}
     records = [record_of(TensorSpec(name, each.shape, each.dtype.name)) for name, each in arrays.items()]
-    yield pb.TensorMessage(caller=caller, tensors=records, batches=batches, loss=loss)
+    yield pb.TensorMessage(caller=caller, tensors=records, batches=batches, loss=loss, changes=changes)
     digest = hashlib.sha256()
     for each in arrays.values():
         view = each.reshape(-1).view(np.uint8).data
@@ -38,6 +38,11 @@ def sending(
             digest.update(data)
             yield pb.TensorMessage(data=data)
     yield pb.TensorMessage(sha256=digest.hexdigest())
+
+
+def _sent(value: np.ndarray) -> np.ndarray:
+    """A tensor as it is sent: contiguous, in this machine's byte order, which the name of a type does not say."""
+    return np.ascontiguousarray(value, value.dtype.newbyteorder("=")).reshape(value.shape)
 
 
 def receiving(

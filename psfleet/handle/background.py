@@ -1,4 +1,4 @@
-"""The launcher of a run that `psfleet.start` starts: a process of its own, which survives that which started it.
+"""The launcher process of a run that `psfleet.start` starts; it outlives the process that started it.
 
 It reads the request from stdin, and writes one line to stdout once it has claimed the run folder or has failed to.
 After that nobody reads its output, which goes to `logs/launcher.log`.
@@ -6,6 +6,7 @@ After that nobody reads its output, which goes to `logs/launcher.log`.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import sys
@@ -16,7 +17,7 @@ from typing import Any
 from psfleet import errors
 from psfleet.errors import PsfleetError
 from psfleet.job.job import parse_job
-from psfleet.launch.local.launcher import train
+from psfleet.launch.local.launcher import train_resolved
 from psfleet.report.schema import Report
 from psfleet.run_folder import RunFolder
 
@@ -38,13 +39,14 @@ def main() -> int:
 
 
 def _train(request: Mapping[str, Any], answer: _Answer) -> Report:
-    return train(
+    return train_resolved(
         parse_job(request["job"]),
+        Path(request["program_folder"]),
         out=request["out"],
+        program_files={name: base64.b64decode(content) for name, content in request["program_files"].items()},
         fresh=request["fresh"],
-        program_folder=request["program_folder"],
-        paused=request["paused"],
         listener=lambda entry: answer.give(errors.DONE),
+        paused=request["paused"],
     )
 
 

@@ -1,20 +1,21 @@
-"""How a handle reaches its run: the interface, and what the channels of all platforms have in common."""
+"""Interface of the channel from a handle to its run, and what the channels of all platforms share."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psfleet
+from psfleet.control import liveness
 from psfleet.control import run_control_pb2 as pb
 from psfleet.control.run_client import LOOK_SECS
-from psfleet.errors import LostPeerError, PsfleetError, UsageError
+from psfleet.errors import LostPeerError, NoAnswerError, PsfleetError, UsageError
 from psfleet.polling import wait_until
 from psfleet.report.schema import Report
 
@@ -23,6 +24,66 @@ AGAIN_SECS = 0.2
 
 Request = Callable[[pb.RunCall], Any]
 Consume = Callable[[Iterator[Any]], Any]
+
+
+class AnotherRunError(LostPeerError):
+    """The run that a call was made to is over, and another one has its folder or its name."""
+
+
+@dataclass
+class Call:
+    """One call, however often it is made.
+
+    Attributes:
+        method: Of RunControl.
+        request: Returns the message for a caller, or an iterator of messages; called for each attempt.
+        consume: Returns the result of a stream of answers; None: there is one answer.
+        caller: Who calls; the same in each attempt.
+        timeout_secs: Deadline of an attempt; None: none.
+        start: Which start of the run it is made to, as the channel tells them apart; None: no attempt was made.
+    """
+
+    method: str
+    request: Request
+    consume: Consume | None
+    caller: pb.RunCall
+    timeout_secs: float | None = None
+    start: object = None
+
+    def bind(self, start: object) -> None:
+        """Binds the call to a start of the run: repeated, it must not reach another one.
+
+        Raises:
+            AnotherRunError: It is bound to another one.
+        """
+        if self.start not in (None, start):
+            raise AnotherRunError("another one has been started in its place")
+        self.start = start
+
+    def made(self) -> Any:
+        """The message, or the iterator of messages, of an attempt."""
+        return self.request(self.caller)
+
+
+class Silence:
+    """How long a chief has not answered the attempts of one call."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def after(self, error: LostPeerError, what: str) -> None:
+        """Takes the error of an attempt.
+
+        Raises:
+            NoAnswerError: The chief is there, and has answered nothing for `ANSWER_SECS`.
+        """
+        if not isinstance(error, NoAnswerError):
+            self._since = None
+            return
+        now = time.monotonic()
+        self._since = now - error.silent_secs if self._since is None else self._since
+        if now - self._since >= liveness.ANSWER_SECS:
+            raise NoAnswerError(f"{what} is given up, whether it was done is not known: {error}", now - self._since)
 
 
 @dataclass(frozen=True)
@@ -75,44 +136,56 @@ class RunChannel(ABC):
         """
 
     def look(self) -> pb.RunView | None:
-        """How far a live run is; None: its chief does not answer at present."""
-        with suppress(PsfleetError):
-            return self._attempt("Look", lambda caller: caller, self._caller(), LOOK_SECS, None)
-        return None
+        """How far a live run is; None: its chief is away at present.
+
+        Raises:
+            NoAnswerError: The chief is there and does not answer.
+        """
+        try:
+            found: pb.RunView = self._attempt(Call("Look", lambda caller: caller, None, self._caller(), LOOK_SECS))
+            return found
+        except NoAnswerError:
+            raise
+        except PsfleetError:
+            return None
 
     def call(self, method: str, request: Request, consume: Consume | None = None) -> Any:
         """Calls the chief, again whenever it is lost, until it answers or the run ends.
 
         Args:
-            method: Of RunControl.
-            request: Returns the message for a caller, or an iterator of messages; called for each attempt.
-            consume: Returns the result of a stream of answers; None: there is one answer.
+            method, request, consume: See `Call`.
 
         Raises:
             UsageError: The run is not live, or the chief refuses the call; nothing has changed.
+            NoAnswerError: The chief has answered nothing for `ANSWER_SECS`; it may do the call yet.
             LostPeerError: The run has ended during the call.
         """
         self._require_live()
-        caller = self._caller()
+        call, silence = Call(method, request, consume, self._caller()), Silence()
 
         def attempt() -> list[Any]:
             try:
-                return [self._attempt(method, request, caller, None, consume)]
+                return [self._attempt(call)]
+            except AnotherRunError as error:
+                raise LostPeerError(
+                    f"{self.where}: the run has ended before `{method.lower()}` was done, and {error}"
+                ) from error
             except LostPeerError as error:
                 if self.has_ended():
                     raise LostPeerError(f"{self.where}: {self._ended()}, before `{method.lower()}` was done") from error
+                silence.after(error, f"{self.where}: `{method.lower()}`")
                 return []
 
         return wait_until(attempt, float("inf"), method, poll_secs=AGAIN_SECS)[0]
 
     @abstractmethod
-    def _attempt(
-        self, method: str, request: Request, caller: pb.RunCall, timeout_secs: float | None, consume: Consume | None
-    ) -> Any:
-        """Calls the chief once; completes `caller` by the run.
+    def _attempt(self, call: Call) -> Any:
+        """Calls the chief once; completes the caller by the run, and binds the call to it.
 
         Raises:
             UsageError: The chief refuses the call.
+            AnotherRunError: The call is bound to another run.
+            NoAnswerError: The chief does not answer.
             LostPeerError: It is lost, or not there yet.
         """
 

@@ -8,10 +8,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from psfleet.control import run_control_pb2 as pb
 from psfleet.control.relay_client import MODULE, RelayClient
-from psfleet.errors import DONE, STOPPED, LostPeerError, UsageError
-from psfleet.handle.channel import AGAIN_SECS, Consume, End, Request, RunChannel
+from psfleet.errors import DONE, STOPPED, LostPeerError, NoAnswerError, UsageError
+from psfleet.handle.channel import AGAIN_SECS, Call, End, RunChannel
 from psfleet.job.job import Job
 from psfleet.launch.platform import Member, Platform, chief_of, may_restart
 from psfleet.launch.results import fetch
@@ -30,6 +29,8 @@ TAIL_LINES = 500
 """End of the chief's log in which its newest step is looked for."""
 STEP_EVENTS = ("fleet", "held", "progress", "verified")
 """Kinds of the chief's log entries that have the step that the fleet is at."""
+PAUSED = "paused"
+"""State of a container that `docker pause` has frozen."""
 COPY_SECS = 600.0
 """How long another command may copy the results into the run's folder."""
 
@@ -144,20 +145,19 @@ class ContainerChannel(RunChannel):
             raise UsageError(f"{self.where}: no attempt of the run has left a report")
         return report
 
-    def _attempt(
-        self, method: str, request: Request, caller: pb.RunCall, timeout_secs: float | None, consume: Consume | None
-    ) -> Any:
+    def _attempt(self, call: Call) -> Any:
         """See `RunChannel`."""
         chief = self._running()
+        call.bind(chief.created)
         job = self._job(chief)
         # As the environment of its containers says.
-        caller.run = self._name
+        call.caller.run = chief.run or self._name
         tls = [container.TLS] if job.tls else []
         words = ["python", "-m", MODULE, str(container.CONTROL_PORT), *tls]
         client = RelayClient(
-            lambda: self._platform.running(chief, words), f"the chief in {self._platform.noun} {chief.name}"
+            lambda: self._platform.running(chief, words), f"the chief (worker 0) in {self._platform.noun} {chief.name}"
         )
-        return client.call(method, lambda: request(caller), self._check, timeout_secs, consume)
+        return client.call(call.method, call.made, self._check, call.timeout_secs, call.consume)
 
     def _watch(self, chief: Member) -> None:
         job = self._job(chief)
@@ -172,8 +172,12 @@ class ContainerChannel(RunChannel):
         return chief_of(self._platform.members(self._name))
 
     def _running(self) -> Member:
-        """The chief; raises `LostPeerError` if it does not run."""
+        """The chief; raises `LostPeerError` if it does not run, and `NoAnswerError` if it is frozen."""
         chief = self._chief()
+        if chief is not None and chief.state == PAUSED:
+            raise NoAnswerError(
+                f"the chief (worker 0) does not answer: {self._platform.noun} {chief.name} is paused", 0.0
+            )
         if chief is None or chief.state != "running":
             raise LostPeerError(f"{self.where}: the chief is {'missing' if chief is None else chief.state}")
         return chief

@@ -8,10 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from psfleet.control import run_control_pb2 as pb
+from psfleet.control.credentials import read_identity
 from psfleet.control.run_client import RunClient
 from psfleet.errors import LostPeerError, UsageError
-from psfleet.handle.channel import Consume, End, Request, RunChannel
+from psfleet.handle.channel import Call, End, RunChannel
 from psfleet.launch.local.control_file import ControlFile
 from psfleet.launch.runs import log_entries, newest_entry
 from psfleet.report.attempts import earlier_report
@@ -63,17 +63,17 @@ class LocalChannel(RunChannel):
         report, found = earlier_report(self.folder), ControlFile.read(self.folder)
         return None if report is not None and found is not None and report.run != found.run else report
 
-    def _attempt(
-        self, method: str, request: Request, caller: pb.RunCall, timeout_secs: float | None, consume: Consume | None
-    ) -> Any:
+    def _attempt(self, call: Call) -> Any:
         """See `RunChannel`."""
         found = ControlFile.read(self.folder)
         if found is None:
             raise LostPeerError(f"the run in {self.folder} starts")
-        caller.run = found.run
-        client = RunClient(found.chief)
+        call.bind(found.run)
+        call.caller.run = found.run
+        identity = read_identity(Path(found.tls) if found.tls else None, "client")
+        client = RunClient(found.chief, identity=identity)
         try:
-            return client.call(method, lambda: request(caller), lambda: self._check(found), timeout_secs, consume)
+            return client.call(call.method, call.made, lambda: self._check(found), call.timeout_secs, call.consume)
         finally:
             client.close()
 

@@ -1,4 +1,4 @@
-"""The handle: how far a run is, and what it is asked to do."""
+"""The handle on a run: its state, and calls to its chief."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import numpy as np
 
 from psfleet.control import run_control_pb2 as pb
 from psfleet.control.tensor_stream import receiving, sending
+from psfleet.errors import NoAnswerError
+from psfleet.handle.arguments import arrays, whole
 from psfleet.handle.channel import RunChannel
 from psfleet.handle.weights import Weights
 from psfleet.polling import wait_until
@@ -57,7 +59,10 @@ class Run:
         if not self._channel.is_live():
             end = self._channel.end()
             return 0 if end is None else end.step
-        view = self._channel.look()
+        try:
+            view = self._channel.look()
+        except NoAnswerError:
+            view = None
         return view.step if view is not None and view.generation else self._channel.logged_step() or 0
 
     @property
@@ -66,10 +71,14 @@ class Run:
 
         Returns:
             `starting`, `training`, `held at step N`, `recovering` (from the loss of a ps) or `ending` of a run that is
-            live; then the status of its report, `done`, `stopped` or `failed`, or `no report`.
+            live, or `no answer from the chief`, which is frozen or cut off; then the status of its report, `done`,
+            `stopped` or `failed`, or `no report`.
         """
         if self._channel.is_live():
-            view = self._channel.look()
+            try:
+                view = self._channel.look()
+            except NoAnswerError:
+                return "no answer from the chief"
             if view is not None:
                 return str(view.status)
             return "recovering" if self._channel.logged_step() else "starting"
@@ -121,9 +130,12 @@ class Run:
             The step at which the run is held then. Its errors are those of `save`, and `UsageError` for a run that is
             not held.
         """
-        return self._later(
-            lambda: int(self._channel.call("Train", lambda caller: pb.TrainRequest(caller=caller, steps=steps)).step)
-        )
+
+        def train() -> int:
+            number = whole(steps, "train", "steps")
+            return int(self._channel.call("Train", lambda caller: pb.TrainRequest(caller=caller, steps=number)).step)
+
+        return self._later(train)
 
     def evaluate(self) -> Future[dict[str, float]]:
         """The metrics of the weights of a run that is held, on the program's evaluation data, by name.
@@ -153,15 +165,16 @@ class Run:
                 not those of the model; see `Weights.set`.
             LostPeerError: The run has ended before.
         """
-        given = self.weights.named(weights) if isinstance(weights, np.ndarray) else weights or {}
-        arrays = {name: np.asarray(value) for name, value in given.items()}
+        number = whole(batches, "gradient", "batches")
+        given = {} if weights is None else weights
+        named = self.weights.named(given) if isinstance(given, np.ndarray) else arrays(given)
 
         def received(answers: Iterator[pb.TensorMessage]) -> tuple[float, dict[str, np.ndarray]]:
             # Of the run's own chief, which has checked what it sends.
             head, gradient = receiving(answers, lambda specs: None)
             return head.loss, gradient
 
-        found = self._channel.call("Gradient", lambda caller: sending(caller, arrays, batches=batches), received)
+        found = self._channel.call("Gradient", lambda caller: sending(caller, named, batches=number), received)
         return cast("tuple[float, dict[str, np.ndarray]]", found)
 
     def _later(self, call: Callable[[], T]) -> Future[T]:

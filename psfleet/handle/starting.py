@@ -1,13 +1,14 @@
-"""Starts a run, in a process of its own or in containers, and finds a run again."""
+"""Starts runs, as processes or in containers, and attaches to runs."""
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from psfleet.errors import BadJobError, NoCheckpointError, ProgramError, Psfleet
 from psfleet.handle.container_channel import ContainerChannel
 from psfleet.handle.local_channel import LocalChannel
 from psfleet.handle.run import Run
+from psfleet.job import function_program
 from psfleet.job.job import Job, load_job, name_of, parse_job
-from psfleet.launch.platform import KUBERNETES, Platform, Request, chief_of, platform
+from psfleet.launch.choice import platform
+from psfleet.launch.platform import KUBERNETES, Platform, Request, chief_of
 from psfleet.launch.shown import require
 from psfleet.launch.up import start as start_fleet
 from psfleet.run_folder import HOSTS, LOCAL, Owner, check_owner, claimed, default_folder, owner
@@ -30,6 +33,7 @@ _ERRORS = {kind.exit_code: kind for kind in (UsageError, BadJobError, NoCheckpoi
 def start(
     job: Job | Path | str | Mapping[str, Any],
     *,
+    program: Callable[..., Any] | None = None,
     out: Path | str | None = None,
     fresh: bool = False,
     overrides: Sequence[str] = (),
@@ -45,6 +49,8 @@ def start(
 
     Args:
         job: A job, its content as a mapping, or the path of a job file.
+        program: The function that returns the training program, instead of `job.program`: of a module, or defined in a
+            notebook or script, with all that it uses there. With `on`, it is one of a module.
         out: The run's folder; `runs/<name>` by default. If it has checkpoints, training resumes from the newest.
         fresh: Whether the results of an earlier run are deleted first: in `out`, and on the platform.
         overrides: `key=value` texts that change the job, as `--set` of `psfleet train`.
@@ -64,6 +70,10 @@ def start(
         BadJobError: The job is not valid, or ends before the newest checkpoint in `out`.
         LostPeerError: The platform does not answer.
     """
+    files: Mapping[str, bytes] = {}
+    if program is not None:
+        name, program_folder, files = _function(program, program_folder, on)
+        overrides = [*overrides, f"program={name}"]
     loaded, folder = _loaded(job, overrides, program_folder)
     path = Path(out) if out is not None else default_folder(loaded.name, on or LOCAL)
     if on is not None:
@@ -72,15 +82,7 @@ def start(
         _start_fleet(place, Request(loaded, folder / "job.yaml", fresh, paused), path, on)
         return Run(ContainerChannel(place, on, loaded.name, path.resolve()))
     _require_no_cluster(context, namespace)
-    settings.require_tensorflow()
-    request = {
-        "job": loaded.model_dump(mode="json"),
-        "out": str(path.resolve()),
-        "fresh": fresh,
-        "program_folder": str(folder.resolve()),
-        "paused": paused,
-    }
-    _launch(request)
+    _start_processes(loaded, folder, path, {"fresh": fresh, "paused": paused}, files)
     return Run(LocalChannel(path.resolve()))
 
 
@@ -127,6 +129,25 @@ def attach(
     return Run(ContainerChannel(place, on, name, folder))
 
 
+def _function(
+    program: Callable[..., Any], program_folder: Path | str | None, on: str | None
+) -> tuple[str, Path | str | None, Mapping[str, bytes]]:
+    """How a run imports a function: the job's `program`, the folder to search first, and the files to store.
+
+    Raises:
+        UsageError: It has to be stored by value, and the images of a platform may have other versions of packages.
+    """
+    name, own_folder = function_program.reference(program)
+    if own_folder is not None:
+        return name, own_folder, {}
+    if on is not None:
+        raise UsageError(
+            f"program {getattr(program, '__name__', program)!r} is defined in a script or notebook, which containers "
+            f"on {on} cannot import; expected a function of a module beside the job's other files"
+        )
+    return name, program_folder, function_program.contents(program)
+
+
 def _loaded(
     job: Job | Path | str | Mapping[str, Any], overrides: Sequence[str], program_folder: Path | str | None
 ) -> tuple[Job, Path]:
@@ -154,6 +175,21 @@ def _start_fleet(place: Platform, request: Request, path: Path, on: str) -> None
     # Only now, because a fresh run deletes the results in it.
     with claimed(path, job, fresh=request.fresh, platform=on, keeps=not request.fresh):
         return
+
+
+def _start_processes(
+    job: Job, folder: Path, path: Path, options: Mapping[str, bool], program_files: Mapping[str, bytes]
+) -> None:
+    """Starts a run of local processes in a launcher of its own."""
+    settings.require_tensorflow()
+    request = {
+        "job": job.model_dump(mode="json"),
+        "out": str(path.resolve()),
+        "program_folder": str(folder.resolve()),
+        "program_files": {name: base64.b64encode(content).decode() for name, content in program_files.items()},
+        **options,
+    }
+    _launch(request)
 
 
 def _require_no_cluster(context: str | None, namespace: str | None) -> None:

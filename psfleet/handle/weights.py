@@ -8,8 +8,11 @@ from typing import cast
 
 import numpy as np
 
+from psfleet.control import run_control_pb2 as pb
 from psfleet.control.tensor_stream import receiving, sending, spec_of
 from psfleet.errors import UsageError
+from psfleet.handle.arguments import arrays
+from psfleet.handle.arguments import vector as as_vector
 from psfleet.handle.channel import RunChannel
 from psfleet.layout import TensorSpec
 from psfleet.tensor_checks import check_finite, check_specs
@@ -49,22 +52,24 @@ class Weights:
     def set(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Replaces tensors between two steps, on all ps or on none; the others and the optimizer's state stay.
 
-        Training pauses at a step, and goes on from a checkpoint of that step that has the new tensors: neither a
-        rollback nor a resume undoes the change. It takes seconds, because a new generation of the fleet starts.
+        Training pauses at a step, and resumes from a checkpoint of that step that has the new tensors: neither a
+        rollback nor a resume undoes the change. It takes seconds, because a new generation of the fleet starts. A call
+        whose answer was lost is repeated, and replaces nothing if another call has replaced weights since it began.
 
         Args:
             tensors: Some or all of those of `get`, of the same shapes and types. Integers and floating point numbers of
                 another width are not converted.
 
         Raises:
-            UsageError: There is no tensor, a name, a shape or a type is not that of the model, or a number is not
-                finite; or as `Run.save`. Nothing has changed.
+            UsageError: There is no tensor, a name, a shape or a type is not that of the model, a number is not finite,
+                or another call has replaced weights since this one began; or as `Run.save`. Nothing has changed.
             LostPeerError: The run has ended meanwhile; the message says whether the change was made.
         """
-        arrays = {name: np.asarray(value) for name, value in tensors.items()}
-        check_specs(self._specs, {name: _spec(name, each) for name, each in arrays.items()})
-        check_finite(arrays, self._specs)
-        self._channel.call("SetWeights", lambda caller: sending(caller, arrays))
+        given = arrays(tensors)
+        changes = self._describe().changes
+        check_specs(self._specs, {name: _spec(name, each) for name, each in given.items()})
+        check_finite(given, self._specs)
+        self._channel.call("SetWeights", lambda caller: sending(caller, given, changes=changes))
 
     def get_flat(self) -> np.ndarray:
         """The trained tensors as one vector: float32 `[number of trained weights]`."""
@@ -97,8 +102,11 @@ class Weights:
     @cached_property
     def _described(self) -> list[tuple[TensorSpec, bool]]:
         """All tensors, with whether each is trained; they are the same throughout a run."""
-        records = self._channel.call("DescribeWeights", lambda caller: caller).tensors
-        return [(spec_of(record), record.trained) for record in records]
+        return [(spec_of(record), record.trained) for record in self._describe().tensors]
+
+    def _describe(self) -> pb.TensorMessage:
+        """The tensors, and how often they were replaced up to now."""
+        return cast("pb.TensorMessage", self._channel.call("DescribeWeights", lambda caller: caller))
 
 
 def flat(specs: Sequence[TensorSpec], tensors: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -113,7 +121,7 @@ def from_flat(specs: Sequence[TensorSpec], vector: np.ndarray) -> dict[str, np.n
     Raises:
         UsageError: It has another length.
     """
-    values, size = np.asarray(vector, np.float32), sum(spec.size for spec in specs)
+    values, size = as_vector(vector), sum(spec.size for spec in specs)
     if values.shape != (size,):
         raise UsageError(f"the vector has shape {list(values.shape)}, expected {[size]}: all trained tensors")
     ends = np.cumsum([spec.size for spec in specs])[:-1]

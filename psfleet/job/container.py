@@ -38,6 +38,16 @@ class Limits(Section):
     )
 
 
+class WorkerLimits(Limits):
+    """Resource limits of one worker's container, and whether it gets GPUs."""
+
+    gpus: bool = Field(
+        False,
+        description="Whether the container gets all GPUs of the engine's host (docker compose); `device.visible_gpus` "
+        "selects those of each worker. In a cluster, `kubernetes.worker.resources` requests GPUs.",
+    )
+
+
 class Container(Section):
     """Containers of the fleet; ignored by `psfleet train`."""
 
@@ -58,7 +68,7 @@ class Container(Section):
         "name of a PersistentVolumeClaim (Kubernetes), TARGET is an absolute path in the container.",
     )
     ps: Limits = Field(default_factory=Limits, description="Limits of each ps.")
-    worker: Limits = Field(default_factory=Limits, description="Limits of each worker and spare.")
+    worker: WorkerLimits = Field(default_factory=WorkerLimits, description="Limits of each worker and spare.")
     storage: Memory = Field("10Gi", description="Size of the volume for checkpoints and results (Kubernetes).")
     storage_class: str | None = Field(
         None, description="StorageClass of that volume; null: the cluster's default (Kubernetes)."

@@ -9,7 +9,7 @@ from typing import Any
 
 from psfleet.errors import BadJobError
 from psfleet.job.job import Job, parse_job
-from psfleet.job.problems import UNIONS
+from psfleet.job.problems import UNIONS, UNIONS_BY_NAME
 
 
 def changes(before: Mapping[str, Any] | None, job: Job) -> list[str]:
@@ -59,10 +59,13 @@ def flattened(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def _without_other_kinds(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+def _without_other_kinds(old: Mapping[str, Any], new: Mapping[str, Any], section: str = "") -> dict[str, Any]:
     """An earlier job in which a section that is gone is one value.
 
     One of another kind, for example with another optimizer, has only the fields that both kinds have.
+
+    Args:
+        section: The key of `old` in the section above; empty: the whole job.
     """
     found: dict[str, Any] = {}
     for key, value in old.items():
@@ -72,9 +75,10 @@ def _without_other_kinds(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict
         elif not isinstance(now, Mapping) or not now:
             found[key] = f"{{{', '.join(f'{field}: {each}' for field, each in flattened(value).items())}}}"
         else:
-            is_other = key in UNIONS and any(value.get(tag) != now.get(tag) for tag in ("name", "kind"))
+            is_union = key in UNIONS or section in UNIONS_BY_NAME
+            is_other = is_union and any(value.get(tag) != now.get(tag) for tag in ("name", "kind"))
             kept = {field: each for field, each in value.items() if field in now or not is_other}
-            found[key] = _without_other_kinds(kept, now)
+            found[key] = _without_other_kinds(kept, now, key)
     return found
 
 
@@ -89,7 +93,8 @@ def _comparable(before: Mapping[str, Any], job: Job) -> tuple[Mapping[str, Any],
     """An earlier job and a job; both without a learning rate if that is left to the program's optimizer."""
     old, new = _completed(before), job.model_dump(mode="json")
     rule = old.get("optimizer")
-    if job.optimizer.learning_rate is None and isinstance(rule, Mapping) and rule.get("name") == job.optimizer.name:
+    own = job.optimizer
+    if own is not None and own.learning_rate is None and isinstance(rule, Mapping) and rule.get("name") == own.name:
         old = {**old, "optimizer": {**rule, "learning_rate": None}}
     return old, new
 

@@ -1,4 +1,4 @@
-"""What the processes and clients of a standing fleet know of it: its identity, its addresses and its timeouts."""
+"""Access to a standing fleet, for its processes and clients: its identity, addresses and timeouts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class FleetAccess(Section):
         workers: The same of each plain worker.
         device: Threads and accelerators of each process and client.
         deadlines: Timeouts.
-        tls: Whether its traffic is encrypted; such a fleet serves no runs.
+        tls: Whether its traffic is encrypted, and both ends are authenticated.
     """
 
     name: str

@@ -11,11 +11,12 @@ from typing import Self
 from pydantic import Field, ValidationError, model_validator
 
 from psfleet.errors import BadJobError
-from psfleet.job.container import Container, Limits
+from psfleet.job.container import Container, Limits, WorkerLimits
 from psfleet.job.fields import NonNegativeInt, Positive, PositiveInt, Section
-from psfleet.job.job import MAX_NAME, NAME_PATTERN, read_mapping
+from psfleet.job.job import MAX_NAME, NAME_PATTERN
 from psfleet.job.kubernetes import Pods, PodsByRole, require_own_folders
 from psfleet.job.problems import problem
+from psfleet.job.reading import read_mapping
 from psfleet.job.sections import Device
 
 
@@ -41,7 +42,9 @@ class FleetContainer(Section):
         "of clients.",
     )
     ps: Limits = Field(default_factory=Limits, description="Limits of each ps.")
-    worker: Limits = Field(default_factory=Limits, description="Limits of each plain worker, and of each client.")
+    worker: WorkerLimits = Field(
+        default_factory=WorkerLimits, description="Limits of each plain worker, and of each client."
+    )
 
 
 class FleetPods(PodsByRole):
@@ -81,8 +84,8 @@ class FleetFile(Section):
     kubernetes: FleetPods = Field(default_factory=FleetPods, description="What a cluster requires of the pods.")
     tls: bool = Field(
         False,
-        description="Whether traffic between containers is encrypted, and both ends are authenticated. Such a fleet "
-        "serves clients only, no runs.",
+        description="Whether traffic between containers is encrypted, and both ends are authenticated, those of runs "
+        "and clients included; between processes of one machine that of the control plane.",
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,8 +20,8 @@ from psfleet.errors import UsageError
 
 MODULE = "stored_program"
 CALLABLE = "build"
-FILES = (f"{MODULE}.py", f"{MODULE}.pkl")
-"""What `store` writes."""
+FILES = (f"{MODULE}.pkl", f"{MODULE}.py")
+"""The files of a function that is stored by value."""
 
 _SOURCE = '''"""The training program that `psfleet.train(program=...)` was called with; written by psfleet."""
 
@@ -42,7 +42,8 @@ def reference(function: Callable[..., Any]) -> tuple[str, Path | None]:
     """How the processes of a run find a function.
 
     Returns:
-        `program` of the job, `module:callable`, and the folder to search first; None: where `store` writes it.
+        `program` of the job, `module:callable`, and the folder to search first; None: it has to be stored, see
+        `contents`.
 
     Raises:
         UsageError: It is not a function.
@@ -72,13 +73,13 @@ def _import_folder(module: ModuleType | None) -> Path | None:
     return path.parents[len(parts) - 1] if path.parts[-len(parts) :] == tuple(parts) else None
 
 
-def store(function: Callable[..., Any], folder: Path) -> Path:
-    """Writes a function, and all that it uses of the notebook or script that defines it, into a folder; returns it.
+def contents(function: Callable[..., Any]) -> dict[str, bytes]:
+    """The files by which other processes import a function, with all that it uses of the notebook or script around it.
 
     Modules are stored by name: those that the caller can import, the program can, too.
 
     Raises:
-        UsageError: It uses an object that cannot be stored, or the folder cannot be written.
+        UsageError: It uses an object that cannot be stored.
     """
     try:
         content = _by_value(function)
@@ -89,11 +90,19 @@ def store(function: Callable[..., Any], folder: Path) -> Path:
         ) from error
     folders = [os.path.abspath(entry) for entry in sys.path]
     source = _SOURCE.format(sha256=hashlib.sha256(content).hexdigest(), folders=folders, callable=CALLABLE)
-    module, stored = (folder / name for name in FILES)
+    return dict(zip(FILES, (content, source.encode()), strict=True))
+
+
+def write(files: Mapping[str, bytes], folder: Path) -> Path:
+    """Writes the files of a function into a folder, and returns the folder.
+
+    Raises:
+        UsageError: The folder cannot be written.
+    """
     try:
         folder.mkdir(exist_ok=True)
-        stored.write_bytes(content)
-        module.write_text(source, encoding="utf-8")
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
     except OSError as error:
         raise UsageError(f"{folder}: {error.strerror or error}, expected a folder that can be written") from error
     return folder

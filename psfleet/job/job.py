@@ -12,19 +12,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from psfleet.errors import BadJobError, UsageError
 from psfleet.job.callback import CallbackEntry
 from psfleet.job.container import Container
 from psfleet.job.fields import Options, Section
 from psfleet.job.kubernetes import Kubernetes, require_own_folders
-from psfleet.job.monitored import require_schedule
-from psfleet.job.optimizer import Optimizer
+from psfleet.job.losses import LossName, require_optimizers
+from psfleet.job.monitored import Monitored
+from psfleet.job.optimizer import AnyOptimizer, Optimizer, Schedule
 from psfleet.job.problems import problem
+from psfleet.job.reading import override, path_loader, read_mapping
 from psfleet.job.sections import Checkpoint, Deadlines, Device, Evaluate, Fleet, Summaries, Train
-from psfleet.job.update import Update, require_update
+from psfleet.job.update import Update, require_in_graph, require_rounds, require_update
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
 """Names of jobs: they are part of host names, and of names in Docker and Kubernetes."""
@@ -47,7 +48,15 @@ class Job(Section):
     options: Options = Field(default_factory=dict, description="Keyword arguments of the callable.")
     fleet: Fleet = Field(default_factory=Fleet, description="Number of processes of each role.")
     update: Update = Field(default_factory=Update, description="How gradients are combined into updates.")
-    optimizer: Optimizer = Field(description="Update rule and learning rate.")
+    optimizers: dict[LossName, Optimizer] | None = Field(
+        None,
+        min_length=1,
+        description="For a program with several losses, instead of `optimizer`: the optimizer of each, by its name, "
+        "with the fields of `optimizer`; see [above](#several-losses).",
+    )
+    optimizer: AnyOptimizer | None = Field(
+        None, discriminator="name", description="Update rule and learning rate; required without `optimizers`."
+    )
     train: Train = Field(description="Number of steps, and batches.")
     evaluate: Evaluate = Field(default_factory=Evaluate, description="When the chief evaluates the model.")
     checkpoint: Checkpoint = Field(
@@ -73,6 +82,22 @@ class Job(Section):
         return self.update.quorum or self.fleet.workers
 
     @property
+    def rules(self) -> Mapping[str, AnyOptimizer]:
+        """The optimizers by the names of their losses; the only one of a program with one loss by an empty name."""
+        return self.optimizers or {"": self.rule}
+
+    @property
+    def rule(self) -> AnyOptimizer:
+        """The only optimizer; a job with `optimizers` has none."""
+        assert self.optimizer is not None, "a job without optimizer has optimizers"
+        return self.optimizer
+
+    @property
+    def schedule(self) -> Schedule | None:
+        """The schedule of the only optimizer; None with `optimizers`."""
+        return None if self.optimizer is None else self.optimizer.schedule
+
+    @property
     def push_examples(self) -> int:
         """Number of examples in what a worker pushes at once."""
         return self.train.gradient_examples * self.update.round_steps
@@ -89,12 +114,44 @@ class Job(Section):
         """The largest number of workers and spares of a running fleet."""
         return self.fleet.replicas if self.update.is_in_graph else self.fleet.worker_limit
 
+    @property
+    def monitored(self) -> dict[str, Monitored]:
+        """The sections that watch a metric of the evaluations, by their names in the job file."""
+        sections = {
+            "evaluate.stop": self.evaluate.stop,
+            "checkpoint.best": self.checkpoint.best,
+            "optimizer.schedule": self.schedule,
+        }
+        return {name: section for name, section in sections.items() if isinstance(section, Monitored)}
+
+    @field_validator("optimizer")
+    @classmethod
+    def _is_there(cls, value: AnyOptimizer | None, info: ValidationInfo) -> AnyOptimizer | None:
+        # With invalid `optimizers`, which are not in the data, the error is theirs.
+        if value is None and info.data.get("optimizers", "invalid") is None:
+            raise ValueError("missing, expected a value")
+        return value
+
     @model_validator(mode="after")
     def _consistent(self) -> Job:
-        require_update(self)
-        require_schedule(self)
+        require_optimizers(self.optimizer, self.optimizers, self.train.alternate, self.update.mode)
+        require_update(self.update, self.fleet.replicas)
+        if self.update.is_in_graph:
+            require_in_graph(self.update, self.quorum, self.fleet.replicas, self.tls)
+        every_steps = self.evaluate.every_steps
+        due = {
+            "train.steps": self.train.steps,
+            "checkpoint.every_steps": self.checkpoint.every_steps,
+            "evaluate.every_steps": every_steps,
+        }
+        require_rounds(self.update, due, None if self.schedule is None else self.schedule.kind)
+        if every_steps is None and self.monitored:
+            raise ValueError(
+                f"evaluate.every_steps is null, expected a number of steps with {' and '.join(self.monitored)}"
+            )
         require_own_folders(self.kubernetes, self.container.mounts)
-        if self.optimizer.name == "lamb" and self.fleet.ps > 1 and self.update.mode != "averaging":
+        has_lamb = any(rule.name == "lamb" for rule in self.rules.values())
+        if has_lamb and self.fleet.ps > 1 and self.update.mode != "averaging":
             raise ValueError(
                 f"fleet.ps is {self.fleet.ps}, expected 1 with optimizer lamb: it needs the norm of each tensor, and "
                 "a tensor may lie on several ps"
@@ -113,7 +170,7 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
         UsageError: The file cannot be read, or an override is not `key=value`.
         BadJobError: The content is not a valid job; names each invalid field.
     """
-    content = read_mapping(path, "job file", _loader(path.resolve().parent))
+    content = read_mapping(path, "job file", path_loader(path.resolve().parent))
     return parse_job(content, str(path), overrides)
 
 
@@ -131,44 +188,6 @@ def name_of(text: str) -> str:
     raise UsageError(f"{text!r}: expected a job file that exists, or the name of a job")
 
 
-def read_mapping(path: Path, kind: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> dict[str, Any]:
-    """Reads a YAML file whose content is a mapping.
-
-    Args:
-        path: The file.
-        kind: What the file is, for messages.
-        loader: Knows the tags of the file.
-
-    Raises:
-        UsageError: The file cannot be read.
-        BadJobError: The content is no mapping.
-    """
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), loader)
-    except OSError as error:
-        raise UsageError(f"{kind} {path}: {error.strerror or error}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise BadJobError(f"{kind} {path} is not YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise BadJobError(f"{kind} {path} holds {type(content).__name__}, expected a mapping of fields")
-    return content
-
-
-def _loader(folder: Path) -> type[yaml.SafeLoader]:
-    """A YAML loader that knows the tag `!path`: a path relative to a folder."""
-
-    class Loader(yaml.SafeLoader):
-        pass
-
-    def path(loader: yaml.SafeLoader, node: yaml.Node) -> str:
-        if not isinstance(node, yaml.ScalarNode):
-            raise yaml.constructor.ConstructorError(None, None, "!path needs a text", node.start_mark)
-        return str(folder / loader.construct_scalar(node))
-
-    Loader.add_constructor("!path", path)
-    return Loader
-
-
 def parse_job(content: Mapping[str, Any], source: str = "job", overrides: Sequence[str] = ()) -> Job:
     """Validates a mapping as a job.
 
@@ -181,8 +200,8 @@ def parse_job(content: Mapping[str, Any], source: str = "job", overrides: Sequen
         BadJobError: The content is not a valid job; names each invalid field, its value and what was expected.
     """
     fields = copy.deepcopy(dict(content)) if overrides else dict(content)
-    for override in overrides:
-        _override(fields, override)
+    for text in overrides:
+        override(fields, text)
     try:
         return Job.model_validate(fields)
     except ValidationError as error:
@@ -206,23 +225,3 @@ def job_from_json(text: str, source: str = "job") -> Job:
     if not isinstance(content, dict):
         raise BadJobError(f"{source}: expected a resolved job as JSON")
     return parse_job(content, source)
-
-
-def _override(content: dict[str, Any], override: str) -> None:
-    """Sets one field of a job file's content."""
-    key, separator, text = override.partition("=")
-    if not separator or not key:
-        raise UsageError(f"--set {override!r}: expected key=value")
-    *sections, last = key.split(".")
-    mapping = content
-    for section in sections:
-        inner = mapping.get(section)
-        if inner is None:
-            inner = mapping[section] = {}
-        if not isinstance(inner, dict):
-            raise UsageError(f"--set {override!r}: {section} is not a section")
-        mapping = inner
-    try:
-        mapping[last] = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UsageError(f"--set {override!r}: the value is not YAML") from error

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from posixpath import normpath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from psfleet.job.fields import NonNegativeInt, Options, Section
 
@@ -31,11 +31,36 @@ Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])
 Quantity = Annotated[str, StringConstraints(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$")]
 
 
+def _checked_labels(labels: dict[str, str]) -> dict[str, str]:
+    _require(LABEL_VALUE, labels.values(), "values of labels: at most 63 letters, digits, dots, dashes, underscores")
+    return _checked_keys(labels)
+
+
+def _checked_keys(labels: dict[str, str]) -> dict[str, str]:
+    """Checks the names of labels or annotations."""
+    for key in labels:
+        if not LABEL_KEY.fullmatch(key):
+            raise ValueError(f"{key!r} is in it, expected names of labels such as example.com/team")
+        if key.startswith(OWN_LABELS):
+            raise ValueError(f"{key!r} is in it, expected no label with the prefix {' or '.join(OWN_LABELS)}")
+    return labels
+
+
+def _require(pattern: re.Pattern[str], texts: Iterable[str], expected: str) -> None:
+    for text in texts:
+        if not pattern.fullmatch(text):
+            raise ValueError(f"{text!r} is in it, expected {expected}")
+
+
+Labels = Annotated[dict[str, str], AfterValidator(_checked_labels)]
+Annotations = Annotated[dict[str, str], AfterValidator(_checked_keys)]
+
+
 class Pods(Section):
     """Settings of the pods of one role."""
 
-    labels: dict[str, str] = Field(default_factory=dict, description="Labels of the pods.")
-    annotations: dict[str, str] = Field(default_factory=dict, description="Annotations of the pods.")
+    labels: Labels = Field(default_factory=dict, description="Labels of the pods.")
+    annotations: Annotations = Field(default_factory=dict, description="Annotations of the pods.")
     env: dict[str, str] = Field(
         default_factory=dict, description="Environment variables; job file and report show them."
     )
@@ -63,16 +88,6 @@ class Pods(Section):
     service_account: Name | None = Field(
         None, description="Name of an existing ServiceAccount; null: psfleet creates one. No token is mounted."
     )
-
-    @field_validator("labels")
-    @classmethod
-    def _check_labels(cls, labels: dict[str, str]) -> dict[str, str]:
-        return _checked_labels(labels)
-
-    @field_validator("annotations")
-    @classmethod
-    def _check_annotations(cls, annotations: dict[str, str]) -> dict[str, str]:
-        return _checked_keys(annotations)
 
     @field_validator("env")
     @classmethod
@@ -153,20 +168,10 @@ class PodsByRole(Pods):
 class Kubernetes(PodsByRole):
     """Fleets on Kubernetes. Settings of pods apply to both roles; `ps` and `worker` add to them. Ignored elsewhere."""
 
-    job_labels: dict[str, str] = Field(
+    job_labels: Labels = Field(
         default_factory=dict, description="Labels of all Jobs, for example `kueue.x-k8s.io/queue-name`."
     )
-    job_annotations: dict[str, str] = Field(default_factory=dict, description="Annotations of all Jobs.")
-
-    @field_validator("job_labels")
-    @classmethod
-    def _check_job_labels(cls, labels: dict[str, str]) -> dict[str, str]:
-        return _checked_labels(labels)
-
-    @field_validator("job_annotations")
-    @classmethod
-    def _check_job_annotations(cls, annotations: dict[str, str]) -> dict[str, str]:
-        return _checked_keys(annotations)
+    job_annotations: Annotations = Field(default_factory=dict, description="Annotations of all Jobs.")
 
 
 def _merged(shared: Any, own: Any) -> Any:
@@ -202,30 +207,9 @@ def _folder(pair: str) -> str:
     return "/" + normpath(pair.partition(":")[2]).lstrip("/")
 
 
-def _checked_labels(labels: dict[str, str]) -> dict[str, str]:
-    _require(LABEL_VALUE, labels.values(), "values of labels: at most 63 letters, digits, dots, dashes, underscores")
-    return _checked_keys(labels)
-
-
-def _checked_keys(labels: dict[str, str]) -> dict[str, str]:
-    """Checks the names of labels or annotations."""
-    for key in labels:
-        if not LABEL_KEY.fullmatch(key):
-            raise ValueError(f"{key!r} is in it, expected names of labels such as example.com/team")
-        if key.startswith(OWN_LABELS):
-            raise ValueError(f"{key!r} is in it, expected no label with the prefix {' or '.join(OWN_LABELS)}")
-    return labels
-
-
 def _check_names(env: Iterable[str]) -> None:
     for name in env:
         if not ENV_NAME.fullmatch(name) or name.startswith(OWN_ENV):
             raise ValueError(
                 f"{name!r} is in it, expected names of variables, none with the prefix {' or '.join(OWN_ENV)}"
             )
-
-
-def _require(pattern: re.Pattern[str], texts: Iterable[str], expected: str) -> None:
-    for text in texts:
-        if not pattern.fullmatch(text):
-            raise ValueError(f"{text!r} is in it, expected {expected}")

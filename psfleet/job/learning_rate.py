@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from psfleet.job.job import Job
 from psfleet.job.optimizer import Constant, Cosine, Exponential, OptimizerBase, Piecewise, Plateau
 
+LEARNING_RATE = "learning_rate"
 _FACTORS: dict[type, Callable[..., float]] = {
     Constant: lambda schedule, step: 1.0,
     Plateau: lambda schedule, step: 1.0,
@@ -33,6 +35,14 @@ def scheduled_rate(optimizer: OptimizerBase, step: int, reductions: Sequence[int
         return None
     warmup = min(1.0, (step + 1) / schedule.warmup_steps) if schedule.warmup_steps else 1.0
     return reduced_rate(optimizer, sum(each <= step for each in reductions)) * factor(schedule, step) * warmup
+
+
+def rates_of(job: Job, step: int, reductions: Sequence[int] = ()) -> dict[str, float | None]:
+    """As `scheduled_rate`: the learning rate, or those of several losses, by the name in summaries."""
+    return {
+        f"{LEARNING_RATE}/{name}".rstrip("/"): scheduled_rate(rule, step, reductions)
+        for name, rule in job.rules.items()
+    }
 
 
 def reduced_rate(optimizer: OptimizerBase, number: int) -> float:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
-from psfleet.errors import BadJobError
 from psfleet.job.fields import NonNegative, PositiveInt, Section
-
-if TYPE_CHECKING:
-    from psfleet.job.job import Job
 
 
 class Monitored(Section):
@@ -70,75 +65,6 @@ class Stop(Monitored):
         return gain > 0 and gain >= self.min_delta
 
 
-def monitored(job: Job) -> dict[str, Monitored]:
-    """The sections of a job that watch a metric, by their names in the job file."""
-    schedule = job.optimizer.schedule
-    sections: Mapping[str, Monitored | None] = {
-        "evaluate.stop": job.evaluate.stop,
-        "checkpoint.best": job.checkpoint.best,
-        "optimizer.schedule": schedule if isinstance(schedule, Monitored) else None,
-    }
-    return {name: section for name, section in sections.items() if section is not None}
-
-
-def evaluations_decide(job: Job) -> bool:
-    """Whether the recorded evaluations decide how training continues: when it ends, or at which learning rate."""
-    return bool(monitored(job).keys() - {"checkpoint.best"})
-
-
 def is_loss(metric: str) -> bool:
     """Whether a metric is a loss by its name, such as that of one output of a model."""
     return metric == "loss" or metric.endswith("_loss")
-
-
-def main_metric(job: Job | None, names: Collection[str]) -> str:
-    """The metric that stands for a run where only one is shown; empty if there is none.
-
-    The one that the job watches for its best checkpoint, or for its end; or else accuracy, the first one that is no
-    loss, or the loss.
-
-    Args:
-        job: None: it is not known.
-        names: Of the metrics of an evaluation.
-    """
-    watched = {} if job is None else monitored(job)
-    wanted = [watched[section].metric for section in ("checkpoint.best", "evaluate.stop") if section in watched]
-    others = [name for name in names if not is_loss(name)]
-    return next((name for name in [*wanted, "accuracy", *others, "loss", *names] if name in names), "")
-
-
-def require_schedule(job: Job) -> None:
-    """Refuses a job that watches a metric and evaluates only at the end.
-
-    Raises:
-        ValueError: `evaluate.every_steps` is missing.
-    """
-    if job.evaluate.every_steps is None and (names := monitored(job)):
-        raise ValueError(f"evaluate.every_steps is null, expected a number of steps with {' and '.join(names)}")
-
-
-def require_evaluation(job: Job, is_evaluated: bool) -> None:
-    """Refuses a job that watches a metric of a program without evaluation data.
-
-    Raises:
-        BadJobError: `is_evaluated` is false.
-    """
-    if not is_evaluated and (names := monitored(job)):
-        raise BadJobError(
-            f"{' and '.join(names)} need evaluations, but program {job.program!r} has no evaluation data; expected "
-            "a program with `evaluate`"
-        )
-
-
-def require_metrics(job: Job, names: Collection[str]) -> None:
-    """Refuses a job that watches a metric that the evaluations do not have.
-
-    Raises:
-        BadJobError: Names the metrics there are.
-    """
-    for section, watched in monitored(job).items():
-        if watched.metric not in names:
-            raise BadJobError(
-                f"{section}.metric is {watched.metric!r}, expected one of the program's metrics: "
-                f"{', '.join(sorted(names)) or 'there are none'}"
-            )

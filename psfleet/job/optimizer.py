@@ -220,6 +220,5 @@ class OfProgram(OptimizerBase):
     )
 
 
-Optimizer = Annotated[
-    Sgd | Momentum | Adam | AdamW | Adagrad | RmsProp | Ftrl | Lion | Lamb | OfProgram, Field(discriminator="name")
-]
+AnyOptimizer = Sgd | Momentum | Adam | AdamW | Adagrad | RmsProp | Ftrl | Lion | Lamb | OfProgram
+Optimizer = Annotated[AnyOptimizer, Field(discriminator="name")]

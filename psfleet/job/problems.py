@@ -10,6 +10,8 @@ from psfleet.job.fields import Section
 
 UNIONS = ("optimizer", "schedule")
 """Fields whose section depends on its `name` or `kind`, which pydantic inserts after the field in the path."""
+UNIONS_BY_NAME = ("optimizers",)
+"""Mappings of names to such sections: the member is inserted after the name."""
 OTHER_WORDS = {"lr": "learning_rate", "epochs": "steps", "rho": "decay"}
 """Fields by a common name that is not similar."""
 
@@ -53,7 +55,7 @@ def _suggestion(location: Sequence[str | int], model: type[Section]) -> str:
     similar = [OTHER_WORDS[key]] if OTHER_WORDS.get(key) in siblings else difflib.get_close_matches(key, siblings, n=1)
     if similar:
         return f"; did you mean {similar[0]}?"
-    if len(path) > 1 and path[-2] in UNIONS:
+    if len(path) > 1 and _is_union(path[:-1]):
         tags = [
             tag for section in _sections_at(path[:-1], model) if key in section.model_fields for tag in _tags(section)
         ]
@@ -98,10 +100,15 @@ def _keys(location: Sequence[str | int]) -> list[str]:
     """The path of an invalid field in the file, without the union members that pydantic inserts after their field."""
     keys: list[str] = []
     is_union = False
-    for part in location:
+    for at, part in enumerate(location):
         if is_union:
             is_union = False
             continue
         keys.append(str(part))
-        is_union = part in UNIONS
+        is_union = _is_union(location[: at + 1])
     return keys
+
+
+def _is_union(path: Sequence[str | int]) -> bool:
+    """Whether the section at a path depends on its `name` or `kind`."""
+    return path[-1] in UNIONS or (len(path) > 1 and path[-2] in UNIONS_BY_NAME)

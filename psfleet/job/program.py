@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from psfleet.errors import BadJobError, ProgramError
 from psfleet.job.job import Job
-from psfleet.job.monitored import require_evaluation
+from psfleet.job.losses import check_losses, prefix, require_losses
 from psfleet.job.user_code import failure, user_code
+from psfleet.job.watched_metrics import require_evaluation
 
 if TYPE_CHECKING:
     import keras
     import tensorflow as tf
+
+    LossFunction = Callable[[Any], tf.Tensor]
 
 _OWN_PACKAGES = frozenset({"psfleet", "worker_service", "ps_service"})
 """Packages that are never removed from sys.modules."""
@@ -71,25 +74,48 @@ class KerasProgram:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphProgram:
-    """A TensorFlow 1 style function that builds a loss, and its data.
+    """A TensorFlow 1 style function that builds a loss, or several, and its data.
 
     Attributes:
         loss: Maps a batch to a scalar floating-point tensor, using variables of `tf.compat.v1.get_variable`. The batch
             has the structure of the data set's examples, each component of shape `[batch, ...]`. It is called several
-            times, each time in a new graph, and must not keep state between calls.
+            times, each time in a new graph, and must not keep state between calls. None: the program has `losses`.
+        losses: Several losses by name instead of `loss`: each a function like it, and the scope of the variables that
+            its steps move, such as `generator/`. All are called in their order in one graph. The job file has
+            `optimizers` and `train.alternate` for them.
         train: As in `KerasProgram`, with examples of any structure.
         evaluate: Returns a finite `tf.data.Dataset` of unbatched examples; None: no evaluation.
         optimizer: As in `KerasProgram`.
     """
 
-    loss: Callable[[Any], tf.Tensor]
+    loss: LossFunction | None = None
+    losses: Mapping[str, tuple[LossFunction, str]] | None = None
     train: Callable[[int, int], tf.data.Dataset]
     evaluate: Callable[[], tf.data.Dataset] | None = None
     optimizer: keras.optimizers.Optimizer | None = None
 
     def __post_init__(self) -> None:
-        """Raises ProgramError if a field that must be callable is not."""
-        _check_callables(self, ("loss", "train", "evaluate"))
+        """Raises ProgramError if a field that must be callable is not, or losses are not valid."""
+        if self.losses is None:
+            _check_callables(self, ("loss",))
+        elif self.loss is not None:
+            raise ProgramError("GraphProgram has loss and losses, expected one of the two")
+        else:
+            check_losses(self.losses)
+        _check_callables(self, ("train", "evaluate"))
+
+    @property
+    def named_losses(self) -> dict[str, LossFunction]:
+        """The loss functions by name; the only one by an empty name."""
+        if self.losses is not None:
+            return {name: function for name, (function, _) in self.losses.items()}
+        assert self.loss is not None
+        return {"": self.loss}
+
+    @property
+    def scopes(self) -> dict[str, str]:
+        """What the names of the variables of each of several losses begin with; empty for a single loss."""
+        return {name: prefix(scope) for name, (_, scope) in (self.losses or {}).items()}
 
 
 def load_program(job: Job, folder: Path) -> KerasProgram | GraphProgram:
@@ -102,7 +128,7 @@ def load_program(job: Job, folder: Path) -> KerasProgram | GraphProgram:
         ProgramError: The module or callable does not exist, does not accept the options, raised an exception, or
             returned another type.
         BadJobError: The job watches a metric, and the program has no evaluation data; or the job's optimizer is that of
-            the program, which has none.
+            the program, which has none; or its optimizers are not those of the program's losses.
     """
     module_name, _, name = job.program.partition(":")
     _search_first(str(folder.resolve()), module_name)
@@ -127,8 +153,9 @@ def load_program(job: Job, folder: Path) -> KerasProgram | GraphProgram:
     if not isinstance(program, KerasProgram | GraphProgram):
         got = type(program).__name__
         raise ProgramError(f"{prefix}: {name}() returned {got}, expected KerasProgram or GraphProgram")
+    require_losses(job.optimizers or (), job.program, program.scopes if isinstance(program, GraphProgram) else ())
     require_evaluation(job, program.evaluate is not None)
-    if job.optimizer.name == "program" and program.optimizer is None:
+    if job.optimizer is not None and job.optimizer.name == "program" and program.optimizer is None:
         raise BadJobError(
             f"optimizer.name is program, but program {job.program!r} has no optimizer; expected a "
             f"{type(program).__name__} with `optimizer`, or the name of another optimizer"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from psfleet.job import store_url
 from psfleet.job.fields import NonNegativeInt, Positive, PositiveInt, Real, Section, split_address
@@ -72,6 +72,12 @@ class Train(Section):
         1,
         description="Number of batches in one gradient: a worker pushes the mean of their gradients, which is that of "
         "one batch of `batch_size` * `accumulate` examples, with the memory of one of `batch_size`.",
+    )
+    alternate: list[str] | None = Field(
+        None,
+        min_length=1,
+        description="For a program with several losses, where it is required: the losses of consecutive steps, from "
+        "step 1 and again from the beginning; each loss at least once, and any of them repeatedly.",
     )
     shuffle: NonNegativeInt = Field(0, description="Size of the shuffle buffer in examples; 0: no shuffling.")
     seed: int = Field(0, ge=0, lt=2**32, description="Random seed of initial weights, shuffling and dropout.")
@@ -142,6 +148,25 @@ class Summaries(Section):
     )
 
 
+class VisibleGpus(Section):
+    """Which GPUs the processes of a role use. A ps sees none."""
+
+    worker: list[list[NonNegativeInt]] = Field(
+        default_factory=list,
+        description="GPUs of each worker by its index, for example `[[0, 1], [2, 3]]`: numbers in the order in which "
+        "its machine or container shows them. A worker behind the end of the list sees none. Empty: each worker sees "
+        "all.",
+    )
+
+    @field_validator("worker")
+    @classmethod
+    def _check_worker(cls, worker: list[list[int]]) -> list[list[int]]:
+        for index, gpus in enumerate(worker):
+            if len(set(gpus)) < len(gpus):
+                raise ValueError(f"worker {index} has {gpus}, expected each GPU once")
+        return worker
+
+
 class Device(Section):
     """Threads and accelerators of each process."""
 
@@ -154,6 +179,9 @@ class Device(Section):
     inter_op_threads: NonNegativeInt | None = Field(
         None, description="Operations that run in parallel; 0 and null: as for `intra_op_threads`."
     )
+    visible_gpus: VisibleGpus = Field(
+        default_factory=VisibleGpus, description="Which GPUs each process uses; a ps never sees one."
+    )
     gpu_memory_fraction: Annotated[Real, Field(gt=0, le=1)] | None = Field(
         None, description="Fraction of a GPU's memory that a worker allocates; null: all of it."
     )
@@ -163,7 +191,10 @@ class Device(Section):
     soft_placement: bool = Field(
         True, description="Whether an operation without a kernel for its device is placed on the CPU."
     )
-    log_placement: bool = Field(False, description="Whether the device of each operation is logged.")
+    log_placement: bool = Field(
+        False,
+        description="Whether the device of each operation is logged; `psfleet logs JOB --placement` prints a table.",
+    )
 
 
 class Deadlines(Section):

@@ -1,4 +1,4 @@
-"""The URL of an object store: which ones there are, and the package that each needs."""
+"""URLs of object stores: the supported schemes, and the package that each needs."""
 
 from __future__ import annotations
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
 from psfleet.job.fields import NonNegativeInt, PositiveInt, Section
-
-if TYPE_CHECKING:
-    from psfleet.job.job import Job
 
 
 class Stale(Section):
@@ -110,20 +108,21 @@ class Update(Section):
         return -(-step // self.round_steps) * self.round_steps
 
 
-def require_update(job: Job) -> None:
+def require_update(update: Update, replicas: int) -> None:
     """Refuses options of `update` that its mode does not have.
+
+    Args:
+        replicas: Number of workers and spares.
 
     Raises:
         ValueError: Names the field, its value and what was expected.
     """
-    update = job.update
     if update.quorum is not None:
         if not update.has_quorum:
             raise ValueError(f"update.quorum is {update.quorum}, expected null in mode {update.mode}")
-        if update.quorum > job.fleet.replicas:
+        if update.quorum > replicas:
             raise ValueError(
-                f"update.quorum is {update.quorum}, expected at most "
-                f"fleet.workers + fleet.spares = {job.fleet.replicas}"
+                f"update.quorum is {update.quorum}, expected at most fleet.workers + fleet.spares = {replicas}"
             )
     if update.has_quorum:
         if update.warmup_steps:
@@ -134,48 +133,56 @@ def require_update(job: Job) -> None:
         expected = "a number of steps" if update.mode == "ssp" else "null"
         shown = "null" if update.bound is None else update.bound
         raise ValueError(f"update.bound is {shown}, expected {expected} in mode {update.mode}")
-    _require_local_steps(job)
-    if update.is_in_graph:
-        _require_in_graph(job)
 
 
-def _require_in_graph(job: Job) -> None:
-    """Refuses what one graph over all workers cannot do."""
-    update = job.update
+def require_in_graph(update: Update, quorum: int, replicas: int, tls: bool) -> None:
+    """Refuses what one graph over all workers cannot do.
+
+    Args:
+        quorum: Number of gradients that are averaged in one sync step.
+        replicas: Number of workers and spares.
+        tls: Whether the job requires it.
+
+    Raises:
+        ValueError: Names the field, its value and what was expected.
+    """
     if update.mode not in ("sync", "async"):
         raise ValueError(
             f"update.replication is in_graph, expected between_graph in mode {update.mode}: its workers make steps on "
             "their own"
         )
-    if update.mode == "sync" and job.quorum < job.fleet.replicas:
+    if update.mode == "sync" and quorum < replicas:
         raise ValueError(
-            f"update.replication is in_graph with {job.fleet.replicas} workers and spares and quorum "
-            f"{job.quorum}, expected no spares and update.quorum null in mode sync: one graph waits for all replicas"
+            f"update.replication is in_graph with {replicas} workers and spares and quorum {quorum}, expected no "
+            "spares and update.quorum null in mode sync: one graph waits for all replicas"
         )
-    if job.tls:
+    if tls:
         raise ValueError(
             "update.replication is in_graph, expected between_graph with tls: there are no tunnels between workers"
         )
 
 
-def _require_local_steps(job: Job) -> None:
-    """Refuses `local_steps` that do not belong to the mode, and what does not go with them."""
-    update, steps = job.update, job.update.local_steps
+def require_rounds(update: Update, due: Mapping[str, int | None], schedule: str | None) -> None:
+    """Refuses `local_steps` that do not belong to the mode, and what does not go with them.
+
+    Args:
+        due: By field of the job file, the step, or interval in steps, at which a round must end; None: there is none.
+        schedule: Kind of the learning rate's schedule; None: there are several optimizers.
+
+    Raises:
+        ValueError: Names the field, its value and what was expected.
+    """
+    steps = update.local_steps
     if update.mode != "averaging":
         if steps is not None:
             raise ValueError(f"update.local_steps is {steps}, expected null in mode {update.mode}")
         return
     if steps is None:
         raise ValueError("update.local_steps is null, expected a number of steps in mode averaging")
-    due = {
-        "train.steps": job.train.steps,
-        "checkpoint.every_steps": job.checkpoint.every_steps,
-        "evaluate.every_steps": job.evaluate.every_steps,
-    }
     for name, value in due.items():
         if value is not None and value % steps:
             raise ValueError(f"{name} is {value}, expected a multiple of update.local_steps = {steps}")
-    if job.optimizer.schedule.kind == "plateau":
+    if schedule == "plateau":
         raise ValueError(
             "optimizer.schedule.kind is plateau, expected another schedule in mode averaging: workers apply the "
             "optimizer, and a plateau schedule reduces the learning rate of the ps only"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from psfleet.control.relay_client import Command
-from psfleet.errors import BAD_JOB, DONE, PERMANENT_CODES, SIGNAL_BASE, STOPPED, UsageError
+from psfleet.errors import BAD_JOB, DONE, PERMANENT_CODES, SIGNAL_BASE, STOPPED
 from psfleet.job.job import Job
 
 COMPOSE, KUBERNETES = "compose", "kubernetes"
@@ -62,6 +62,7 @@ class Member:
         note: What happened to it before, in one line.
         host: Host name of a worker in the chief's table of the fleet, which has the index that the worker leased.
         url: At which its pages are reached from this machine; empty: it has none.
+        run: Id by which the processes of the run know it; empty: the job's name.
     """
 
     fleet: str
@@ -83,6 +84,7 @@ class Member:
     note: str = ""
     host: str = ""
     url: str = ""
+    run: str = ""
 
     @property
     def has_failed(self) -> bool:
@@ -192,30 +194,6 @@ class Platform(WatchedPlatform, Protocol):
 
     def remove(self, name: str, results: bool) -> bool:
         """Removes a fleet, and with `results` its checkpoints and reports; whether there was anything to remove."""
-
-
-def platform(name: str, context: str | None = None, namespace: str | None = None) -> Platform:
-    """The platform of a name; its module is imported on demand.
-
-    Args:
-        context: Of the kubeconfig file, on Kubernetes; None: the current one.
-        namespace: On Kubernetes; None: that of the context.
-
-    Raises:
-        UsageError: There is none of this name, or a context or namespace is given elsewhere than on Kubernetes.
-    """
-    if name == COMPOSE:
-        for option, value in (("--context", context), ("--namespace", namespace)):
-            if value is not None:
-                raise UsageError(f"{option} {value}: expected only with --on {KUBERNETES}")
-        from psfleet.launch.compose.platform import Compose
-
-        return Compose()
-    if name == KUBERNETES:
-        from psfleet.launch.kubernetes.platform import Kubernetes
-
-        return Kubernetes(context, namespace)
-    raise UsageError(f"platform {name!r}: expected one of {COMPOSE}, {KUBERNETES}")
 
 
 def chief_of(members: Sequence[Member]) -> Member | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from psfleet.errors import BadJobError, UsageError
 from psfleet.job.job import Job, parse_job
-from psfleet.job.monitored import main_metric
+from psfleet.job.watched_metrics import main_metric
 from psfleet.report.attempts import earlier_report
 from psfleet.report.shown_job import job_of_run
 from psfleet.run_folder import LOCAL, OWNER_FILE, Owner, RunFolder, is_locked, owner

@@ -1,4 +1,4 @@
-"""What every platform can show, of runs and of standing fleets alike: members, and their logs."""
+"""Interface of what all platforms show, of runs and of standing fleets: members, and their logs."""
 
 from __future__ import annotations
 

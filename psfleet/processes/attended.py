@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from functools import partial
 
 from psfleet.errors import SIGNAL_BASE
 from psfleet.service import settings
@@ -18,8 +20,8 @@ GRACE_SECS = 5.0
 """Until a script that does not end at SIGTERM is killed."""
 
 
-def run(command: list[str], stdin: int) -> int:
-    """Runs a command, passes SIGINT and SIGTERM on to it, and ends it when a descriptor reaches its end.
+def run(command: list[str], await_end: Callable[[], None]) -> int:
+    """Runs a command, passes SIGINT and SIGTERM on to it, and ends it when `await_end` returns.
 
     Returns:
         Its exit code, 128 + n for signal n.
@@ -29,15 +31,13 @@ def run(command: list[str], stdin: int) -> int:
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda received, _: child.send_signal(received))
-    threading.Thread(target=_end_with, args=(child, stdin), name="attendance", daemon=True).start()
+    threading.Thread(target=_end_with, args=(child, await_end), name="attendance", daemon=True).start()
     code = child.wait()
     return SIGNAL_BASE - code if code < 0 else code
 
 
-def _end_with(child: subprocess.Popen[bytes], stdin: int) -> None:
-    """Ends the child once there is nothing to read any more."""
-    while os.read(stdin, 4096):
-        continue
+def _end_with(child: subprocess.Popen[bytes], await_end: Callable[[], None]) -> None:
+    await_end()
     child.terminate()
     try:
         child.wait(GRACE_SECS)
@@ -45,5 +45,11 @@ def _end_with(child: subprocess.Popen[bytes], stdin: int) -> None:
         child.kill()
 
 
+def await_eof(descriptor: int) -> None:
+    """Waits until there is nothing to read any more."""
+    while os.read(descriptor, 4096):
+        continue
+
+
 if __name__ == "__main__":
-    sys.exit(run([sys.executable, *sys.argv[1:]], sys.stdin.fileno()))
+    sys.exit(run([sys.executable, *sys.argv[1:]], partial(await_eof, sys.stdin.fileno())))

@@ -39,6 +39,7 @@ import numpy as np
 
 from psfleet.service import settings
 from psfleet.service.children import PR_SET_NAME
+from psfleet.service.library_variables import read_at_start
 from psfleet.service.process import STOP_SIGNALS, die_with
 
 Request = Mapping[str, Any]
@@ -116,7 +117,7 @@ def _fork(connection: Connection, children: dict[int, int], request: dict[str, A
     """Forks a process for a request, or refuses it; returns whether this is the forked process."""
     environment = request["environment"]
     settings.prepare_tensorflow(environment)
-    differing = sorted({name for name, _ in settings.read_at_start(environment) ^ settings.read_at_start()})
+    differing = sorted({name for name, _ in read_at_start(environment) ^ read_at_start()})
     if differing:
         _reply(connection, request, refused=f"{', '.join(differing)} differ from this server's")
         return False

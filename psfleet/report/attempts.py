@@ -174,6 +174,9 @@ def _knows(earlier: Report, new: Report, name: str) -> bool:
         return new.gradients.pushed > 0
     field = Report.model_fields[name]
     is_measured = bool(getattr(new, name) != field.get_default(call_default_factory=True, validated_data={}))
+    if name == "training_metrics":
+        # An attempt in async or ssp mode has none: those of an earlier one are of other steps.
+        return is_measured or new.loss is not None
     if name in OF_MODEL:
         return is_measured and (new.exit_code == DONE or _has_trained(earlier, new))
     return is_measured and (name not in OF_TRAINING or _has_trained(earlier, new))

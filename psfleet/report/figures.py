@@ -42,7 +42,7 @@ def figures(
         training: By ascending step.
     """
     return [
-        _loss_figure(curve),
+        *_loss_figures(curve),
         *_metric_figures(evaluations, training, report.best),
         *_optional("learning-rate", "Learning rate", [(point.step, point.learning_rate) for point in curve]),
         *_optional("gradient-norm", "Gradient norm", [(point.step, point.gradient_norm) for point in curve]),
@@ -88,10 +88,17 @@ def _optional(name: str, title: str, recorded: Sequence[tuple[int, float | None]
         yield Figure(name, title, title.lower(), chart, _describe("values", "", samples))
 
 
-def _loss_figure(curve: Sequence[Point]) -> Figure:
-    samples = [(float(point.step), point.loss) for point in curve]
-    chart = charts.line_chart(samples)
-    return Figure("loss", "Loss", "training loss", chart, _describe("losses", "", samples))
+def _loss_figures(curve: Sequence[Point]) -> Iterator[Figure]:
+    """The chart of the loss, or one for each of several losses."""
+    names = sorted({name for point in curve for name in point.losses})
+    for index, name in enumerate(names):
+        samples = [(float(point.step), point.losses[name]) for point in curve if name in point.losses]
+        chart = charts.line_chart(samples)
+        yield Figure(f"loss-{index}", f"Loss: {name}", f"{name} loss", chart, _describe("losses", "", samples))
+    if not names:
+        samples = [(float(point.step), point.loss) for point in curve]
+        chart = charts.line_chart(samples)
+        yield Figure("loss", "Loss", "training loss", chart, _describe("losses", "", samples))
 
 
 def _step_figure(report: Report, curve: Sequence[Point]) -> Figure:

@@ -12,11 +12,6 @@ def count_text(value: int | None) -> str:
     return "–" if value is None else f"{value:,}"
 
 
-def counted(number: int, noun: str) -> str:
-    """A number of things: 1 worker, 2 workers."""
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
 def number_text(value: float | None) -> str:
     """A number with about four significant digits."""
     if value is None:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from psfleet.errors import BadJobError
+
 FILE_NAME = "hold.json"
 AT_START = -1
 """The step that the run starts from, which its chief finds."""
@@ -49,9 +51,19 @@ class HoldRecord:
 
     @classmethod
     def read(cls, folder: Path) -> HoldRecord | None:
-        """That of a run folder; None: the run is not held."""
+        """That of a run folder; None: the run is not held.
+
+        Raises:
+            BadJobError: The file is no such record: whether the run is held is not known.
+        """
+        path = folder / FILE_NAME
         try:
-            content = json.loads((folder / FILE_NAME).read_bytes())
-            return cls(int(content["step"]), str(content["call"]), dict(content.get("earlier", {})))
+            content = json.loads(path.read_bytes())
+            earlier = {str(call): int(step) for call, step in content.get("earlier", {}).items()}
+            return cls(int(content["step"]), str(content["call"]), earlier)
         except FileNotFoundError:
             return None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadJobError(
+                f"{path} is no record of a hold ({error!r}), expected one, or no file for a run that is not held"
+            ) from error

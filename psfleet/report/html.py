@@ -16,6 +16,8 @@ from psfleet.report import charts
 from psfleet.report.attempts import earlier_report, merged, set_aside, standing
 from psfleet.report.figures import figures
 from psfleet.report.formats import count_text, duration_text, moment, number_text
+from psfleet.report.pictures import Picture
+from psfleet.report.pictures import pictures as found_pictures
 from psfleet.report.schema import Evaluation, EvaluationLog, History, Point, Report
 from psfleet.report.shown_job import job_of_run, shown
 from psfleet.report.training_metrics import TrainingMetrics, TrainingMetricsLog
@@ -41,6 +43,7 @@ def render(
     evaluations: Sequence[Evaluation] = (),
     training: Sequence[TrainingMetrics] = (),
     job: Mapping[str, Any] | None = None,
+    pictures: Mapping[str, Sequence[Picture]] | None = None,
 ) -> str:
     """Renders the page of a run.
 
@@ -50,12 +53,14 @@ def render(
         evaluations: By ascending step, from `EvaluationLog.curve`; may be empty.
         training: By ascending step, from `TrainingMetricsLog.curve`; may be empty.
         job: The resolved job, from `job_of_run`; None: not known.
+        pictures: By tag, from `psfleet.report.pictures`; None: there are none.
     """
     return template("report.html.j2").render(
         report=report,
         headline=_headline(report),
         numbers=_key_numbers(report),
         figures=figures(report, curve, evaluations, training),
+        pictures=pictures or {},
         job=None if job is None else shown(job),
         workers=_worker_bars(report),
         ps=_ps_bars(report),
@@ -96,6 +101,7 @@ def page(report: Report, folder: Path) -> str:
         EvaluationLog(folder / EvaluationLog.FILE_NAME).curve(),
         TrainingMetricsLog(folder / TrainingMetricsLog.FILE_NAME).curve(),
         job_of_run(folder),
+        found_pictures(folder),
     )
 
 
@@ -129,7 +135,7 @@ def _key_numbers(report: Report) -> list[tuple[str, str]]:
         *((f"evaluation: {name}", number_text(value)) for name, value in report.eval.items()),
         *((f"training: {name}", number_text(value)) for name, value in report.training_metrics.items()),
         *([] if best is None else [(f"best {best.metric}", f"{number_text(best.value)} at step {best.step:,}")]),
-        ("last training loss", number_text(report.loss)),
+        *_last_losses(report),
         ("time", duration_text(report.seconds)),
         ("training time", duration_text(report.training_seconds)),
         ("examples per second", number_text(report.examples_per_sec)),
@@ -142,6 +148,12 @@ def _key_numbers(report: Report) -> list[tuple[str, str]]:
         ("generation", count_text(report.generation)),
         ("restarts", count_text(report.restarts)),
     ]
+
+
+def _last_losses(report: Report) -> list[tuple[str, str]]:
+    if report.losses:
+        return [(f"last training loss: {name}", number_text(value)) for name, value in report.losses.items()]
+    return [("last training loss", number_text(report.loss))]
 
 
 def _worker_bars(report: Report) -> list[Bar]:

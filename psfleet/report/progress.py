@@ -1,4 +1,4 @@
-"""Shows a run's progress in the console: a bar on a terminal, lines elsewhere, and a summary at the end."""
+"""Shows a run's progress in the console: a bar on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -6,26 +6,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from psfleet.checkpoint.manifest import read_manifest
-from psfleet.checkpoint.tensors import read_tensors
-from psfleet.errors import NoCheckpointError
 from psfleet.job.job import Job
-from psfleet.report.formats import counted
+from psfleet.plurals import counted
 from psfleet.report.schema import Report
+from psfleet.report.summary import relative
 from psfleet.service.logs import is_event
 
-FEW_WEIGHTS = 8
-"""The summary lists all parameters of a model that has at most this many."""
-SHOWN_ATTEMPTS = 5
-"""The summary lists so many of the newest attempts."""
-LABEL_CHARS = 16
-"""Width of the summary's first column, unless a metric or weight has a longer name."""
 LINE_SECS = 5.0
 """Minimum time between two progress lines where the console is no terminal."""
 QUIET_EVENTS = frozenset({"progress", "fleet", "checkpoint", "failed", "verified"})
@@ -48,7 +39,7 @@ def starting_entry(job: Job) -> dict[str, str]:
 def finished_entry(report: Report) -> dict[str, str]:
     """The log entry that the launcher passes to its listener instead, for a run that has nothing left to do."""
     saved = report.checkpoint.path if report.checkpoint is not None else "nothing"
-    text = f"step {report.final_step} is saved in {_relative(saved)}, which was verified again"
+    text = f"step {report.final_step} is saved in {relative(saved)}, which was verified again"
     return {
         "event": "finished",
         "message": f"{report.name}: done already, {text}; nothing was started (--fresh starts the run anew)",
@@ -105,7 +96,7 @@ def progress(console: Console, job: Job) -> Iterator[Listener]:
         def show(entry: Mapping[str, Any]) -> None:
             if _is_progress(entry):
                 rate = f"{entry['examples_per_sec']:,.0f}"
-                loss = f"{float(entry['loss']):.4g}"
+                loss = _losses(entry)
                 total, step = job.train.steps, entry["step"]
                 bar.update(task, description=job.name, total=total, completed=step, loss=loss, rate=rate)
             elif _is_printed(entry):
@@ -114,79 +105,11 @@ def progress(console: Console, job: Job) -> Iterator[Listener]:
         yield show
 
 
-def summary(console: Console, report: Report, out: Path) -> None:
-    """Prints how a run ended and where its results are."""
-    counts, best = report.gradients, report.best
-    since = f" since step {counts.since_step}" if counts.since_step else ""
-    rows = {
-        "status": report.status + (f" (exit code {report.exit_code})" if report.exit_code else ""),
-        "error": report.error,
-        "attempts": _attempts(report),
-        "steps": f"{report.final_step} of {report.target_step}",
-        "stopped early": report.stopped_early,
-        "time": f"{report.seconds:.1f} s ({report.training_seconds:.1f} s of training)",
-        "rate": f"{report.examples_per_sec:,.0f} examples/s",
-        **{f"test {name}": f"{value:.4g}" for name, value in report.eval.items()},
-        **{name: f"{value:.4g}" for name, value in _few_weights(report).items()},
-        "gradients": f"{counts.pushed} pushed, {counts.used} used, {counts.dropped} dropped{since}",
-        "restarts": str(report.restarts) if report.restarts else None,
-        "checkpoint": _relative(report.checkpoint.path) if report.checkpoint else None,
-        "best": f"{best.metric} {best.value:.4g}, {_relative(best.path)}" if best else None,
-        "report": str(out / "report.html"),
-    }
-    shown = {f"{name}:": value for name, value in rows.items() if value is not None}
-    width = max(LABEL_CHARS, *map(len, shown))
-    for name, value in shown.items():
-        console.print(f"{name:<{width}} {value}", markup=False, highlight=False)
-
-
 def _is_terminal(stream: IO[str] | None) -> bool:
     try:
         return stream is not None and stream.isatty()
     except ValueError:
         return False
-
-
-def _attempts(report: Report) -> str | None:
-    """Number and outcomes of the newest attempts; None if there was only one."""
-    if len(report.attempts) < 2:
-        return None
-    ends = (
-        each.status
-        + (f" at step {each.final_step}" if each.final_step is not None else "")
-        + (f" (exit code {each.exit_code})" if each.exit_code else "")
-        for each in report.attempts[-SHOWN_ATTEMPTS:]
-    )
-    skipped = "…, " if len(report.attempts) > SHOWN_ATTEMPTS else ""
-    return f"{len(report.attempts)}: {skipped}{', '.join(ends)}"
-
-
-def _relative(path: str) -> str:
-    """A path relative to the current folder if it is below it."""
-    here = Path.cwd()
-    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
-
-
-def _few_weights(report: Report) -> dict[str, float]:
-    """The parameters of a model that has at most FEW_WEIGHTS, by name.
-
-    Empty for a larger model, and if the checkpoint cannot be read: the report has its own verdict on that.
-    """
-    if report.checkpoint is None:
-        return {}
-    try:
-        checkpoint = read_manifest(Path(report.checkpoint.path))
-        specs = checkpoint.layout.parameters.specs
-        if sum(spec.size for spec in specs) > FEW_WEIGHTS:
-            return {}
-        tensors = read_tensors(checkpoint)
-    except (NoCheckpointError, OSError):
-        return {}
-    return {
-        spec.name + (f"[{at}]" if spec.shape else ""): float(value)
-        for spec in specs
-        for at, value in enumerate(tensors[spec.name].reshape(-1))
-    }
 
 
 def _lines(console: Console, job: Job) -> Listener:
@@ -202,7 +125,7 @@ def _lines(console: Console, job: Job) -> Listener:
                 return
             last = now
             text = (
-                f"step {entry['step']} of {job.train.steps}  loss {float(entry['loss']):.4g}  "
+                f"step {entry['step']} of {job.train.steps}  loss {_losses(entry)}  "
                 f"{entry['examples_per_sec']:,.0f} examples/s"
             )
             # The first step takes much longer than all others.
@@ -219,6 +142,14 @@ def _lines(console: Console, job: Job) -> Listener:
 def _is_progress(entry: Mapping[str, Any]) -> bool:
     """Whether an entry is of the chief's training; a program's own `event: progress` has other fields."""
     return is_event(entry, "progress", "step", "loss", "step_secs", "examples_per_sec")
+
+
+def _losses(entry: Mapping[str, Any]) -> str:
+    """The loss of a progress entry; of several losses the newest of each, by name."""
+    named = entry.get("losses")
+    if isinstance(named, Mapping) and named:
+        return ", ".join(f"{name} {float(value):.4g}" for name, value in named.items())
+    return f"{float(entry['loss']):.4g}"
 
 
 def _is_printed(entry: Mapping[str, Any]) -> bool:

@@ -14,6 +14,7 @@ from typing import ClassVar
 from pydantic import Field, PrivateAttr, ValidationError
 
 from psfleet.checkpoint.location import parse
+from psfleet.checkpoint.store_client import StoreError
 from psfleet.errors import UsageError
 from psfleet.report.json_lines import JsonLines, StepLines, mismatch
 from psfleet.report.measurements import Gradients, Placement, StepSecs
@@ -55,7 +56,10 @@ class Point(StepRecord):
 
     loss: float = Field(
         description="The chief's training loss at this step, in the unit of the program's loss; in averaging mode the "
-        "mean over the round that it ends."
+        "mean over the round that it ends; of several losses that of the step."
+    )
+    losses: dict[str, float] = Field(
+        default_factory=dict, description="Of several losses the chief's newest training loss of each, by name."
     )
     step_secs: float = Field(description="Mean step time since the previous point, in seconds.")
     examples_per_sec: float = Field(description="Examples of used gradients per second since the previous point.")
@@ -132,6 +136,9 @@ class Report(Record):
     loss: float | None = Field(
         None, description="Last training loss, in the unit of the program's loss; null: no step was reported."
     )
+    losses: dict[str, float] = Field(
+        default_factory=dict, description="Of several losses the last training loss of each, by name."
+    )
     eval: dict[str, float] = Field(
         default_factory=dict,
         description="Metrics of the last evaluation by name, in the units of the program's metrics.",
@@ -196,6 +203,7 @@ class Report(Record):
 
         Raises:
             UsageError: It is missing or cannot be read.
+            StoreError: The store does not answer.
             BadJobError: It is not a report of this version.
         """
         place = parse(str(folder))
@@ -204,6 +212,8 @@ class Report(Record):
             report = cls.model_validate_json(path.read_bytes())
             return report.located(place) if isinstance(place, Path) else report
         except OSError as error:
+            if isinstance(error, StoreError) and not error.is_denied:
+                raise
             raise UsageError(f"report {path}: {error.strerror or error}") from error
         except ValidationError as error:
             raise mismatch(str(path), error) from error

@@ -94,13 +94,26 @@ def _defaults(job: Mapping[str, Any]) -> dict[str, Any]:
         required = {
             "name": job["name"],
             "program": job["program"],
-            "optimizer": {key: job["optimizer"][key] for key in ("name", "learning_rate")},
+            **_required_rules(job),
             "train": {key: job["train"][key] for key in ("steps", "batch_size")},
         }
+        if job.get("optimizers"):
+            required["train"]["alternate"] = job["train"]["alternate"]
         complete = flattened(parse_job(required).model_dump(mode="json"))
     except (BadJobError, KeyError, TypeError):
         return {}
     return {field: value for field, value in complete.items() if field not in flattened(required)}
+
+
+def _required_rules(job: Mapping[str, Any]) -> dict[str, Any]:
+    """The required fields of the optimizer, or of the optimizers of several losses."""
+
+    def required(rule: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: rule[key] for key in ("name", "learning_rate")}
+
+    if optimizers := job.get("optimizers"):
+        return {"optimizers": {name: required(rule) for name, rule in optimizers.items()}}
+    return {"optimizer": required(job["optimizer"])}
 
 
 def _value(field: str, value: Any) -> Value:

@@ -13,16 +13,33 @@ By default gRPC waits 20 s for a connection, which is what `min_reconnect_backof
 after 30 s at the earliest.
 """
 
+KEEPALIVE = (
+    ("grpc.keepalive_time_ms", 10000),
+    ("grpc.keepalive_timeout_ms", 5000),
+    ("grpc.http2.ping_timeout_ms", 5000),
+)
+"""Options by which a peer that is frozen, or whose machine is lost, is detected within 15 s.
+
+gRPC waits for the answer to a ping for `ping_timeout_ms`, a minute by default, whatever the keepalive timeout is.
+"""
+
+ATTENDANCE = (
+    *KEEPALIVE,
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5000),
+)
+"""Options of both ends of a client's registration, over which nothing but pings is sent for hours.
+
+By default gRPC ends a connection on which pings come more often than every 5 minutes.
+"""
+
 TENSORFLOW = ",".join(
     (
-        "grpc.keepalive_time_ms=10000",
-        "grpc.keepalive_timeout_ms=5000",
-        "grpc.http2.ping_timeout_ms=5000",
         "grpc.http2.bdp_probe=0",
         "grpc.http2.lookahead_bytes=8388608",
         "grpc.http2.max_frame_size=1048576",
         "grpc.enable_http_proxy=0",
-        *(f"{name}={value}" for name, value in RECONNECT),
+        *(f"{name}={value}" for name, value in (*KEEPALIVE, *RECONNECT)),
     )
 )
 """Options of the channels between TensorFlow's servers.

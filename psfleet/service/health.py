@@ -15,6 +15,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 ADDRESS = "PSFLEET_ADDRESS"
 TLS = "PSFLEET_TLS"
+FAILURE = "PSFLEET_FAILURE"
+"""Names the file in which a process writes why it has failed for good (see `psfleet.service.lasting_failure`)."""
 DATA_PORT = "2222"
 """As in `psfleet.addresses`, which a test verifies."""
 CREDENTIALS = ("ca.crt", "tls.key", "tls.crt")
@@ -49,6 +51,18 @@ def problem(port: int, tls: Path | None = None) -> str:
     return f"port {port} reports {health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status)}"
 
 
+def failure(file: str) -> str:
+    """Why the service has failed for good; empty if it has not.
+
+    Args:
+        file: In which it says so; empty: there is none.
+    """
+    try:
+        return Path(file).read_text(encoding="utf-8").strip() if file else ""
+    except FileNotFoundError:
+        return ""
+
+
 def _channel(target: str, tls: Path | None) -> grpc.Channel:
     options: tuple[tuple[str, str | int], ...] = (("grpc.enable_http_proxy", 0),)
     if tls is None:
@@ -58,6 +72,8 @@ def _channel(target: str, tls: Path | None) -> grpc.Channel:
 
 
 if __name__ == "__main__":
-    found = problem(control_port(os.environ.get(ADDRESS, "")), Path(os.environ[TLS]) if os.environ.get(TLS) else None)
+    found = failure(os.environ.get(FAILURE, "")) or problem(
+        control_port(os.environ.get(ADDRESS, "")), Path(os.environ[TLS]) if os.environ.get(TLS) else None
+    )
     if found:
         sys.exit(found)

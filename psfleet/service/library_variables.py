@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+
 from psfleet.service.channel_options import TENSORFLOW
 
 MEMORY = {
@@ -18,3 +21,12 @@ FOR_TENSORFLOW = {
     "KERAS_BACKEND": "tensorflow",
 }
 """Read by TensorFlow: its log is quiet, channels between its servers detect an unresponsive peer, and Keras uses it."""
+
+_READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "TF_", "KERAS_", "CUDA_", "NVIDIA_", "XLA_", "OMP_", "OPENBLAS_", "GRPC_")
+_READ_LATER = "TF_CONFIG"
+
+
+def read_at_start(environ: Mapping[str, str] | None = None) -> set[tuple[str, str]]:
+    """(name, value) of what the interpreter, glibc and TensorFlow read once, when loaded; they read TF_CONFIG later."""
+    env = os.environ if environ is None else environ
+    return {item for item in env.items() if item[0].startswith(_READ_AT_START) and item[0] != _READ_LATER}

@@ -22,9 +22,10 @@ from psfleet.errors import BadJobError, LostPeerError, PsfleetError, StoppedErro
 from psfleet.job.program_files import digest, job_files
 from psfleet.service.children import end_group_with_this_process
 from psfleet.service.exit_records import ExitRecord
+from psfleet.service.lasting_failure import wait_if_permanent
 from psfleet.service.logs import log_service
 from psfleet.service.probes import ProbeRecord
-from psfleet.service.settings import Settings, logs_text, read
+from psfleet.service.settings import Settings, failure_file, logs_text, read
 from psfleet.service.signals import SignalListener
 
 logger = logging.getLogger("psfleet")
@@ -96,7 +97,8 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
     """Runs a service process, from its settings to its exit code; never returns.
 
     The last log line of a failed process has `event: failed`, the exit code, and the traceback of the training program.
-    The process ends with `os._exit`, because the shutdown of TensorFlow can block after a fatal error.
+    The process, unless it waits (see `lasting_failure`), ends with `os._exit`, because the shutdown of TensorFlow can
+    block after a fatal error.
 
     Args:
         role: ps or worker.
@@ -132,6 +134,7 @@ def run_service(role: str, load: Callable[[], Service]) -> None:
         record.end(code, message)
         _write_termination_message(message)
         try:
+            wait_if_permanent(failure_file(), code, message, stop.event)
             logging.shutdown()
             sys.stdout.flush()
             sys.stderr.flush()

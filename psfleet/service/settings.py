@@ -1,9 +1,9 @@
-"""Settings of a service process; the only module that reads environment variables."""
+"""Settings of a service process; the only module that reads psfleet's environment variables."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,6 +34,8 @@ CAUSE = "PSFLEET_CAUSE"
 METRICS_PORT = "PSFLEET_METRICS_PORT"
 TLS = "PSFLEET_TLS"
 RECORDS = "PSFLEET_RECORDS"
+FAILURE = "PSFLEET_FAILURE"
+"""See `failure_file`."""
 ON_SIGTERM = "PSFLEET_ON_SIGTERM"
 HOLD = "PSFLEET_HOLD"
 START = "PSFLEET_START"
@@ -52,8 +54,6 @@ LEAVE = "leave"
 """Value of ON_SIGTERM: see `Settings.leaves_on_sigterm`."""
 AT_START = "start"
 """Value of HOLD: see `Settings.is_held`."""
-
-_READ_AT_START = ("PYTHON", "LD_", "MALLOC_", "TF_", "KERAS_", "CUDA_", "NVIDIA_", "XLA_", "OMP_", "OPENBLAS_", "GRPC_")
 
 
 @dataclass(frozen=True)
@@ -175,9 +175,24 @@ def logs_text(environ: Mapping[str, str] | None = None) -> bool:
     return (os.environ if environ is None else environ).get(LOG) == TEXT
 
 
+def failure_file(environ: Mapping[str, str] | None = None) -> Path | None:
+    """Where this process writes why it has failed for good, and then waits; None: it ends.
+
+    For engines that would start it again for ever. Known before other settings are, which may be why it fails.
+    """
+    text = (os.environ if environ is None else environ).get(FAILURE)
+    return Path(text) if text else None
+
+
 def num_threads(environ: Mapping[str, str] | None = None) -> int:
     """Threads of TensorFlow where the job leaves the number open; 0: not set."""
     return values.integer(THREADS, (os.environ if environ is None else environ).get(THREADS) or "0")
+
+
+def variables(names: Iterable[str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Those of these variables that have a value, in the order of `names`."""
+    env = os.environ if environ is None else environ
+    return {name: env[name] for name in names if env.get(name)}
 
 
 def for_child(variables: Mapping[str, str]) -> dict[str, str]:
@@ -193,12 +208,6 @@ def require_tensorflow() -> None:
     """
     if find_spec("tensorflow") is None:
         raise UsageError("TensorFlow is not installed, expected an extra: pip install 'psfleet[cpu]' or 'psfleet[gpu]'")
-
-
-def read_at_start(environ: Mapping[str, str] | None = None) -> set[tuple[str, str]]:
-    """(name, value) of what the interpreter, glibc and TensorFlow read once, when loaded; they read TF_CONFIG later."""
-    env = os.environ if environ is None else environ
-    return {item for item in env.items() if item[0].startswith(_READ_AT_START) and item[0] != TF_CONFIG}
 
 
 def replace_environment(environment: Mapping[str, str]) -> None:

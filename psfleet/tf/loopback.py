@@ -37,8 +37,8 @@ _one_at_a_time = threading.Lock()
 
 
 @contextmanager
-def on_loopback(port: int) -> Iterator[None]:
-    """Context manager in whose block TensorFlow binds this port on 127.0.0.1 only.
+def on_loopback(port: int, host: str) -> Iterator[None]:
+    """Context manager in whose block TensorFlow binds this port on one address only, an IPv4 one of loopback.
 
     Has no effect if the slots are not found (not Linux, or another processor): check the port afterwards
     (`psfleet.tls.listeners`).
@@ -47,7 +47,7 @@ def on_loopback(port: int) -> Iterator[None]:
     bind = _Bind(("bind", libc))
 
     def bind_on_loopback(descriptor: int, address: int, length: int) -> int:
-        replaced = loopback_address(ctypes.string_at(address, length), port)
+        replaced = loopback_address(ctypes.string_at(address, length), port, host)
         return bind(descriptor, ctypes.cast(ctypes.c_char_p(replaced), ctypes.c_void_p), length)
 
     with _one_at_a_time:
@@ -66,15 +66,15 @@ def find_slots() -> None:
         pass
 
 
-def loopback_address(address: bytes, port: int) -> bytes:
-    """Replaces the host of a `sockaddr` with this port by loopback; for IPv6 by ::ffff:127.0.0.1, for IPv4 peers."""
+def loopback_address(address: bytes, port: int, host: str) -> bytes:
+    """Replaces the host of a `sockaddr` with this port by an IPv4 one; for IPv6 by ::ffff:HOST, for IPv4 peers."""
     family, named = struct.unpack_from("=H", address)[0], struct.unpack_from("!H", address, 2)[0]
     if named != port:
         return address
     if family == socket.AF_INET:
-        return address[:4] + socket.inet_aton("127.0.0.1") + address[8:]
+        return address[:4] + socket.inet_aton(host) + address[8:]
     if family == socket.AF_INET6:
-        return address[:8] + socket.inet_pton(socket.AF_INET6, "::ffff:127.0.0.1") + address[24:]
+        return address[:8] + socket.inet_pton(socket.AF_INET6, f"::ffff:{host}") + address[24:]
     return address
 
 

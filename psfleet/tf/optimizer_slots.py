@@ -1,4 +1,4 @@
-"""What an optimizer keeps beside the parameters; a ps and the workers exchange it in averaging mode."""
+"""Slots and scalars of an optimizer, which a ps and the workers exchange in averaging mode."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def exchanged_slots(job: Job, update: TracedUpdate | None) -> OptimizerSlots:
         return OptimizerSlots()
     with tf.Graph().as_default() as graph, tf.device("/cpu:0"):
         variable = v1.get_variable("element", [1], use_resource=True)
-        optimizer = optimizers.build(job.optimizer, tf.constant(1.0), update=update)
+        optimizer = optimizers.build(job.rule, tf.constant(1.0), update=update)
         optimizer.apply_gradients([(tf.zeros([1]), variable)])
         slots = {name: optimizer.get_slot(variable, name) for name in sorted(optimizer.get_slot_names())}
         scalars = scalar_variables(optimizer, {name: [slot] for name, slot in slots.items()})

@@ -29,7 +29,7 @@ def boot(address: Address, device: Device | None) -> str:
     ClusterSpec that contains the server's own job name.
 
     Args:
-        address: The server listens on its port: on loopback only if the host is loopback, else on all interfaces.
+        address: The server listens on its port: on its host only if that is one of loopback, else on all interfaces.
         device: Threads and accelerators; None: TensorFlow's defaults, with as many threads as the container has cores.
 
     Returns:
@@ -38,15 +38,16 @@ def boot(address: Address, device: Device | None) -> str:
     Raises:
         LostPeerError: The port is in use.
     """
+    loopback = address.loopback_host
     cluster = tf.train.ClusterSpec({"boot": [address.data]})
     try:
-        with on_loopback(address.port) if address.is_loopback else nullcontext():
+        with on_loopback(address.port, loopback) if loopback else nullcontext():
             server = v1.train.Server(cluster, job_name="boot", task_index=0, config=session_config(device))
     except tf.errors.OpError as error:
         raise LostPeerError(
             f"TensorFlow port {address.port} of {address.host} is in use, expected a free one"
         ) from error
-    if address.is_loopback and not process_listens_on_loopback_alone(address.port):
+    if loopback and not process_listens_on_loopback_alone(address.port):
         logger.warning(
             "TensorFlow's port %d is open on all interfaces, expected loopback: hosts that reach it can run code",
             address.port,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from psfleet.job.job import Job
 from psfleet.layout import Layout
+from psfleet.layout.buckets import buckets
 from psfleet.tf.optimizer_slots import OptimizerSlots
 from psfleet.tf.shared_variable import SharedVariable
 
@@ -54,14 +55,16 @@ class ShardVariables:
 
     Attributes:
         shard: Its index.
-        buckets: One float32 variable `[bucket_size]` each.
+        buckets: One float32 variable each.
+        bucket_sizes: Elements in each bucket.
+        bucket_losses: The index of each bucket's loss.
         previous: `exchanged` before the last update, if the constructor's `keeps_previous` is true; else empty.
         previous_state: `state` before the last update, in a list, under the same condition and if the shard has state.
         previous_words: `scalars` before the last update (`to_words`), in a list, under the same condition and if there
             are any.
-        slots: Averaging mode: the optimizer's slots by name, one float32 `[bucket_size]` for each bucket; else empty.
+        slots: Averaging mode: the optimizer's slots by name, one float32 variable for each bucket; else empty.
         scalars: Averaging mode: the optimizer's scalars by name; else empty.
-        exchanged: All float32 `[bucket_size]` of a push: `buckets`, and after them those of `slots`.
+        exchanged: All float32 vectors of a push: `buckets`, and after them those of `slots`.
         global_step: int64 scalar, the number of updates applied; in averaging mode of the local steps in them.
         started_step: int64 scalar, the global step after the newest update that has started to change parameters; equal
             to `global_step` while none is in progress. Only kept in sync mode.
@@ -102,7 +105,9 @@ class ShardVariables:
         self.container = container
         self.shard = shard
         self._scope = f"shard_{shard}"
-        self.bucket_sizes = [layout.parameters.bucket_size] * layout.parameters.buckets_per_shard
+        of_shard = buckets(layout.parameters, shard)
+        self.bucket_sizes = [bucket.size for bucket in of_shard]
+        self.bucket_losses = [bucket.loss for bucket in of_shard]
         self.state_ranges = layout.state_ranges(shard)
         state_sizes = [layout.state.shard_size] if self.state_ranges else []
         self._all: list[SharedVariable] = []
@@ -141,19 +146,18 @@ class ShardVariables:
 
     def _make_exchanged(self, slots: OptimizerSlots, keeps_previous: bool) -> None:
         """Buckets, slots and scalars, and what they were before the last update."""
-        number = len(self.bucket_sizes)
-        self.buckets = self._vectors("bucket", number)
-        self.slots = {name: self._vectors(f"slot_{name}", number) for name in slots.slots}
+        sizes = self.bucket_sizes
+        self.buckets = self._vectors("bucket", sizes)
+        self.slots = {name: self._vectors(f"slot_{name}", sizes) for name in slots.slots}
         pairs = zip(slots.scalars, slots.dtypes, strict=True)
         self.scalars = {name: self._variable(f"scalar_{name}", [], dtype) for name, dtype in pairs}
         self.exchanged = [*self.buckets, *itertools.chain(*self.slots.values())]
-        self.previous = self._vectors("previous", len(self.exchanged)) if keeps_previous else []
+        self.previous = self._vectors("previous", sizes * (1 + len(self.slots))) if keeps_previous else []
         num_words = [len(self.scalars)] if keeps_previous and self.scalars else []
         self.previous_words = [self._variable("previous_words", [each], tf.int64) for each in num_words]
 
-    def _vectors(self, name: str, number: int) -> list[SharedVariable]:
-        size = self.bucket_sizes[0]
-        return [self._variable(f"{name}_{index}", [size], tf.float32) for index in range(number)]
+    def _vectors(self, name: str, sizes: Sequence[int]) -> list[SharedVariable]:
+        return [self._variable(f"{name}_{index}", [size], tf.float32) for index, size in enumerate(sizes)]
 
     def zeros(self, restored: Collection[tf.Variable] = ()) -> tf.Operation:
         """Makes every variable zero that is not `restored`. Only the ps runs it: nothing else initializes them."""

@@ -118,5 +118,10 @@ def scalar_node(name: str) -> str:
 
 
 def optimizer_name(job: Job, update: TracedUpdate | None) -> str:
-    """The name of a job's optimizer in checkpoints: state of one name is of use for no other."""
-    return job.optimizer.name if update is None else f"{job.optimizer.name}.{update.optimizer}"
+    """The name of a job's optimizer in checkpoints: state of one name is of use for no other.
+
+    That of several losses has the optimizer of each: `critic adam, actor sgd`.
+    """
+    if job.optimizers is not None:
+        return ", ".join(f"{name} {rule.name}" for name, rule in sorted(job.optimizers.items()))
+    return job.rule.name if update is None else f"{job.rule.name}.{update.optimizer}"

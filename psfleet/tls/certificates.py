@@ -23,6 +23,8 @@ from psfleet.tls.identity import AUTHORITY, CERTIFICATE, CLIENT, KEY, PS, SERVIC
 
 AUTHORITY_KEY = "ca.key"
 ROLES = (PS, WORKER, CLIENT)
+USES = (ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH)
+"""Of every certificate: a client of a standing fleet takes connections, too."""
 DAYS = 30
 """Default validity of a role's certificate; short, to limit the use of a stolen one."""
 AUTHORITY_DAYS = 365
@@ -54,7 +56,10 @@ def make(folder: Path, days: int = DAYS) -> datetime:
             shutil.rmtree(made)
             raise
     except OSError as error:
-        raise UsageError(f"certificates in {folder}: {error.strerror or error}, expected an empty folder") from error
+        raise UsageError(
+            f"certificates in {folder}: {error.strerror or error}, expected an empty folder, or --renew for "
+            "certificates that are there"
+        ) from error
     return ends
 
 
@@ -109,6 +114,8 @@ def replace_authority(folder: Path, days: int = DAYS) -> datetime:
 def ensure(folder: Path, days: int = DAYS, lasting: timedelta = timedelta()) -> datetime:
     """Creates a run's certificates if they are missing, and renews them in the last third of their validity.
 
+    It also renews those of an older psfleet, whose clients could not accept connections of a standing fleet.
+
     Args:
         days: Validity of new ones.
         lasting: They are renewed, too, if they end sooner.
@@ -127,7 +134,16 @@ def ensure(folder: Path, days: int = DAYS, lasting: timedelta = timedelta()) -> 
         raise UsageError(f"certificates in {folder}: {error}, expected those of `psfleet certs`") from error
     late = min(leaf.not_valid_after_utc - (leaf.not_valid_after_utc - leaf.not_valid_before_utc) / 3 for leaf in leaves)
     now, ends = datetime.now(UTC), min(leaf.not_valid_after_utc for leaf in leaves)
-    return renew(folder, days) if now > late or now + lasting > ends else ends
+    is_due = now > late or now + lasting > ends or not all(map(_has_all_uses, leaves))
+    return renew(folder, days) if is_due else ends
+
+
+def _has_all_uses(leaf: x509.Certificate) -> bool:
+    try:
+        uses = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        return False
+    return all(use in uses for use in USES)
 
 
 def _new_authority(folder: Path, days: int) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
@@ -149,15 +165,14 @@ def _issue(folder: Path, authority: x509.Certificate, key: ec.EllipticCurvePriva
     end = min(datetime.now(UTC) + timedelta(days=days), authority.not_valid_after_utc)
     for role in ROLES:
         own = ec.generate_private_key(ec.SECP256R1())
-        # A client of a standing fleet takes connections, too; it is no service, and cannot pass for one.
-        uses = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+        # A client is no service, and cannot pass for one.
         names = [role] if role == CLIENT else [role, SERVICE]
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"psfleet {role}")])
         leaf = (
             _builder(subject, authority.subject, own.public_key(), end)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(USES), critical=False)
             .add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
             .sign(key, hashes.SHA256())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from psfleet.addresses import Address, local_address
+from psfleet.addresses import Address, local_address, run_address
 from psfleet.errors import BadJobError
 from psfleet.service.settings import Settings
 from psfleet.tls.listeners import is_on_loopback_alone, listeners
@@ -41,17 +41,21 @@ class DataPlane(Protocol):
             BadJobError: With TLS, other machines could reach it.
         """
 
-    def meet(self, worker: int, address: str) -> None:
+    def meet(self, run: str, worker: int, address: str) -> None:
         """Makes a worker reachable for this ps's TensorFlow; called with each heartbeat of the worker.
 
         Args:
-            worker: Index of the worker.
+            run: Of the worker.
+            worker: Its index.
             address: `host:port` of its TensorFlow server, as other machines reach it.
 
         Raises:
             BadJobError: The address is invalid.
             LostPeerError: The tunnel does not start.
         """
+
+    def forget(self, run: str) -> None:
+        """Releases what `meet` has opened for the workers of a run, which is over on this ps."""
 
 
 @dataclass
@@ -64,19 +68,31 @@ class Direct:
     def check(self) -> None:
         """See DataPlane; any address is allowed."""
 
-    def meet(self, worker: int, address: str) -> None:
+    def meet(self, run: str, worker: int, address: str) -> None:
         """See DataPlane; TensorFlow learns the address from the worker's session."""
+
+    def forget(self, run: str) -> None:
+        """See DataPlane; nothing was opened."""
+
+
+@dataclass
+class OnLoopback(Direct):
+    """With TLS, for processes of one machine: all addresses are of its loopback, so there is nothing to tunnel."""
+
+    def check(self) -> None:
+        """See DataPlane."""
+        check_loopback(self.own.port)
 
 
 class Tunnelled:
-    """With TLS: TensorFlow uses only loopback, where each task has a fixed port, the same in all containers.
+    """With TLS: TensorFlow uses only loopback, where each task has a fixed address, the same in all containers.
 
     In the task's own container TensorFlow listens on it, in the others a tunnel to that task. On a host without
     containers, a ps and a worker share loopback: each reaches the other's TensorFlow without a tunnel.
     """
 
     def __init__(self, settings: Settings, role: str, index: int, tunnels: Tunnels) -> None:
-        self.own = local_address(role, index)
+        self.own = local_address(role, index) if role == "ps" else run_address(settings.run, index)
         self.ps = tuple(local_address("ps", shard) for shard in range(len(settings.ps)))
         self._tunnels = tunnels
         self._host = settings.address.host
@@ -90,9 +106,12 @@ class Tunnelled:
         """See DataPlane."""
         check_loopback(self.own.port)
 
-    def meet(self, worker: int, address: str) -> None:
+    def meet(self, run: str, worker: int, address: str) -> None:
         """See DataPlane."""
-        self._dial(local_address("worker", worker), Address.parse(address), "worker")
+        self._dial(run_address(run, worker), Address.parse(address), "worker")
+
+    def forget(self, run: str) -> None:
+        """See DataPlane; this ps ends with its run, and its tunnels with it."""
 
     def _dial(self, local: Address, address: Address, peer: str) -> None:
         """Opens the tunnel to a peer, unless it is on this host."""
@@ -100,7 +119,7 @@ class Tunnelled:
             self._open(local.data, address.tunnel, peer, dials=True)
 
     def _open(self, accept: str, connect: str, peer: str, *, dials: bool) -> None:
-        from psfleet.tls.tunnel import Route
+        from psfleet.tls.route import Route
 
         self._tunnels.open(Route(accept, connect, peer, dials))
 
@@ -127,6 +146,9 @@ def data_plane(settings: Settings, role: str, index: int, identity: Identity | N
     """
     if identity is None:
         yield Direct(settings.address, settings.ps)
+        return
+    if all(address.is_loopback for address in (settings.address, *settings.ps)):
+        yield OnLoopback(settings.address, settings.ps)
         return
     if not settings.run:
         raise BadJobError("tls: a ps with PSFLEET_TLS serves one run, expected PSFLEET_RUN")

@@ -1,27 +1,30 @@
-"""Tunnels between the processes of a standing fleet and its clients: each reaches all others on loopback ports."""
+"""Tunnels between the processes of a standing fleet, its clients and the workers of its runs: all use loopback."""
 
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from psfleet.addresses import Address, local_address
-from psfleet.errors import BadJobError, PsfleetError
+from psfleet.addresses import Address, local_address, run_address
+from psfleet.errors import PsfleetError
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.service.settings import Settings
-from psfleet.tls.data_plane import ANY_HOST, DataPlane, check_loopback, data_plane
+from psfleet.tls.data_plane import ANY_HOST, DataPlane, OnLoopback, check_loopback, data_plane
 
 if TYPE_CHECKING:
     # Not loaded without TLS.
     from psfleet.tls.identity import Identity
     from psfleet.tls.tunnel import Tunnels
 
-CLIENT = "client"
-PEERS = {"ps": ("ps", "worker", CLIENT), "worker": ("ps", "worker", CLIENT), CLIENT: ("ps", "worker")}
-"""By role, the roles whose TensorFlow connects to a process of it: a client's graph sends tensors between them all."""
+PS, WORKER, CLIENT = "ps", "worker", "client"
+PEERS = {PS: (PS, WORKER, CLIENT), WORKER: (PS, WORKER, CLIENT), CLIENT: (PS, WORKER)}
+"""By role, the roles whose TensorFlow connects to a process of it: a client's graph sends tensors between them all.
+
+Workers of runs have the plane `Tunnelled`: only ps connect to them."""
 
 
 class FleetTunnels:
@@ -34,23 +37,31 @@ class FleetTunnels:
         self.own = local_address(role, settings.index)
         self.ps = tuple(local_address("ps", index) for index in range(len(access.ps)))
         self._tunnels = tunnels
+        self._lock = threading.Lock()
+        # By run, where its workers are reached.
+        self._met: dict[str, set[str]] = defaultdict(set)
         self._open(Address(ANY_HOST, settings.address.port).tunnel, self.own.data, PEERS[role], dials=False)
-        for peer, addresses in (("ps", access.ps), ("worker", access.workers)):
+        for peer, addresses in ((PS, access.ps), (WORKER, access.workers)):
             for index, address in enumerate(addresses):
                 if (peer, index) != (role, settings.index):
-                    self._dial(peer, index, address)
+                    self._dial(peer, local_address(peer, index), address)
 
     def check(self) -> None:
         """See DataPlane."""
         check_loopback(self.own.port)
 
-    def meet(self, worker: int, address: str) -> None:
-        """See DataPlane.
+    def meet(self, run: str, worker: int, address: str) -> None:
+        """See DataPlane."""
+        local = run_address(run, worker)
+        self._dial(WORKER, local, address)
+        with self._lock:
+            self._met[run].add(local.data)
 
-        Raises:
-            BadJobError: Always: workers of several runs would have one port.
-        """
-        raise BadJobError(f"worker {worker} at {address}: expected a fleet without tls, one with it serves no runs")
+    def forget(self, run: str) -> None:
+        """See DataPlane."""
+        with self._lock:
+            for accept in self._met.pop(run, ()):
+                self._tunnels.close(accept)
 
     def meet_client(self, index: int, address: str) -> None:
         """Makes a client reachable for this process's TensorFlow.
@@ -62,13 +73,13 @@ class FleetTunnels:
             BadJobError: The address or the index is invalid.
             LostPeerError: The tunnel does not start.
         """
-        self._dial(CLIENT, index, address)
+        self._dial(CLIENT, local_address(CLIENT, index), address)
 
-    def _dial(self, role: str, index: int, address: str) -> None:
-        self._open(local_address(role, index).data, Address.parse(address).tunnel, (role,), dials=True)
+    def _dial(self, role: str, local: Address, address: str) -> None:
+        self._open(local.data, Address.parse(address).tunnel, (role,), dials=True)
 
     def _open(self, accept: str, connect: str, peers: tuple[str, ...], *, dials: bool) -> None:
-        from psfleet.tls.tunnel import Route
+        from psfleet.tls.route import Route
 
         first, *others = peers
         self._tunnels.open(Route(accept, connect, first, dials, tuple(others)))
@@ -85,6 +96,9 @@ def plane_of(settings: Settings, role: str, identity: Identity | None) -> Iterat
     if identity is None or settings.fleet is None:
         with data_plane(settings, role, settings.index, identity) as plane:
             yield plane
+        return
+    if settings.address.is_loopback:
+        yield OnLoopback(settings.address, settings.ps)
         return
     from psfleet.tls.tunnel import Tunnels
 

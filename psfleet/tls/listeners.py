@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import stat
 from contextlib import suppress
@@ -11,8 +12,8 @@ from pathlib import Path
 
 LISTEN = "0A"
 """State of a listening socket in /proc/net/tcp (include/net/tcp_states.h)."""
-LOOPBACK_HOSTS = frozenset({"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"})
-"""127.0.0.1, ::ffff:127.0.0.1 and ::1 as /proc/net/tcp writes them on little-endian machines."""
+LOOPBACK_HOST = re.compile(r"(0{16}FFFF0000)?[0-9A-F]{6}7F|0{24}01000000")
+"""127.0.0.0/8, the same as ::ffff:127.x.y.z, and ::1 as /proc/net/tcp writes them on little-endian machines."""
 
 
 def listeners(port: int) -> set[str]:
@@ -34,7 +35,7 @@ def listeners(port: int) -> set[str]:
 def is_on_loopback_alone(port: int) -> bool:
     """Whether a port listens, and only on loopback."""
     hosts = listeners(port)
-    return bool(hosts) and not hosts - LOOPBACK_HOSTS
+    return bool(hosts) and all(map(LOOPBACK_HOST.fullmatch, hosts))
 
 
 def process_listens_on_loopback_alone(port: int) -> bool:

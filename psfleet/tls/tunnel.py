@@ -11,14 +11,14 @@ import tempfile
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Self
 
 from psfleet.errors import BadJobError, DeadlineError, LostPeerError
 from psfleet.polling import wait_until
-from psfleet.tls.identity import AUTHORITY, CERTIFICATE, KEY, Identity
+from psfleet.tls.identity import Identity
 from psfleet.tls.listeners import listeners
+from psfleet.tls.route import Route, configuration
 
 PROGRAM = "stunnel4"
 START_SECS = 10.0
@@ -33,30 +33,6 @@ RELEVANT = re.compile(r"certificate|CERT|LOG[012]\[|[Bb]ind|alert")
 LINE_START = re.compile(r"^[\d.]+ [\d:]+ LOG\d\[[^]]*\]: ")
 
 logger = logging.getLogger("psfleet.tunnel")
-
-
-@dataclass(frozen=True)
-class Route:
-    """Configuration of one stunnel process.
-
-    Attributes:
-        accept: `host:port` on which it listens.
-        connect: `host:port` to which it connects; a name is resolved for each connection.
-        peer: The role that the peer's certificate must name.
-        dials: Whether it is the TLS client, which connects to a peer, rather than the server.
-        other_peers: Further roles, one of which the certificate may name instead.
-    """
-
-    accept: str
-    connect: str
-    peer: str
-    dials: bool
-    other_peers: tuple[str, ...] = ()
-
-    @property
-    def port(self) -> int:
-        """The port on which it listens."""
-        return int(self.accept.rpartition(":")[2])
 
 
 class Tunnels:
@@ -74,7 +50,8 @@ class Tunnels:
         self._program = _program(PROGRAM)
         self._setpriv = _program("setpriv")
         self._folder = Path(tempfile.mkdtemp(prefix="psfleet-tunnel-"))
-        self._tunnels: dict[int, _Tunnel] = {}
+        # By the address on which each listens.
+        self._tunnels: dict[str, _Tunnel] = {}
         self._lock = threading.RLock()
         self._closing = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="tunnels", daemon=True)
@@ -92,7 +69,7 @@ class Tunnels:
             shutil.rmtree(self._folder)
 
     def open(self, route: Route) -> None:
-        """Starts a tunnel, and stops another one on the same port.
+        """Starts a tunnel, and stops another one at the same address.
 
         Raises:
             BadJobError: The address of the route is invalid.
@@ -104,20 +81,27 @@ class Tunnels:
         with self._lock:
             if self._closing.is_set():
                 return
-            tunnel = self._tunnels.get(route.port)
+            tunnel = self._tunnels.get(route.accept)
             if tunnel is not None and tunnel.route == route:
                 return
             if tunnel is not None:
-                logger.info("port %d connects to %s, was %s", route.port, route.connect, tunnel.route.connect)
+                logger.info("%s connects to %s, was %s", route.accept, route.connect, tunnel.route.connect)
                 tunnel.kill()
-            configuration = self._folder / f"{route.port}.conf"
-            configuration.write_text(_configuration(route, self._identity.folder))
-            command = [self._setpriv, "--pdeathsig", "KILL", self._program, str(configuration)]
-            self._tunnels.pop(route.port, None)
+            file = self._folder / f"{route.accept.replace(':', '_')}.conf"
+            file.write_text(configuration(route, self._identity.folder))
+            command = [self._setpriv, "--pdeathsig", "KILL", self._program, str(file)]
+            self._tunnels.pop(route.accept, None)
             tunnel = _Tunnel(route, command)
             tunnel.start()
             tunnel.wait()
-            self._tunnels[route.port] = tunnel
+            self._tunnels[route.accept] = tunnel
+
+    def close(self, accept: str) -> None:
+        """Stops the tunnel that listens at an address, if there is one."""
+        with self._lock:
+            tunnel = self._tunnels.pop(accept, None)
+            if tunnel is not None:
+                tunnel.kill()
 
     def _watch(self) -> None:
         bundle = self._identity.current()
@@ -216,34 +200,3 @@ def _program(name: str) -> str:
             f"tls: true requires {name}, which is not installed (Debian packages stunnel4 and util-linux)"
         )
     return path
-
-
-def _configuration(route: Route, folder: Path) -> str:
-    """The content of the configuration file, see stunnel(8)."""
-    host, _, port = route.connect.rpartition(":")
-    lines = [
-        "foreground = yes",
-        "pid =",
-        "syslog = no",
-        "debug = warning",
-        # Small messages are sent at once; the keepalive of the gRPC channel detects a vanished host.
-        "socket = l:TCP_NODELAY=1",
-        "socket = r:TCP_NODELAY=1",
-        "[psfleet]",
-        f"client = {'yes' if route.dials else 'no'}",
-        f"accept = {route.accept}",
-        f"connect = {host.strip('[]')}:{port}",
-        # The name is resolved for each connection: a restarted peer may have another address.
-        "delay = yes",
-        "TIMEOUTconnect = 5",
-        "TIMEOUTclose = 0",
-        f"cert = {folder / CERTIFICATE}",
-        f"key = {folder / KEY}",
-        f"CAfile = {folder / AUTHORITY}",
-        "verifyChain = yes",
-        *(f"checkHost = {peer}" for peer in (route.peer, *route.other_peers)),
-        "sslVersionMin = TLSv1.3",
-        # The fastest on processors with AES instructions.
-        "ciphersuites = TLS_AES_128_GCM_SHA256",
-    ]
-    return "\n".join(lines) + "\n"

@@ -1,143 +1,41 @@
-"""A fleet that stands on a real Docker engine: clients in containers, and the loss of a ps."""
+"""A fleet that stands on a real Docker engine: clients in containers, runs, strangers, and the loss of a ps."""
 
 from __future__ import annotations
 
 import json
 import re
 import signal
-import subprocess
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from support import port_probe
-from support.compose_fleet import COMMAND_SECS, START_SECS, ids, inspected, psfleet
-from support.images import docker
+from support.compose_fleet import COMMAND_SECS, inspected
+from support.compose_lab import SECS, Lab, commanded, standing_lab
+from support.images import WORKER_IMAGE, docker
 
-from psfleet.manifests.compose.render import project
+from psfleet.manifests.compose.render import network_of, project
 from psfleet.polling import wait_until
 from psfleet.report.schema import Report
+from psfleet.tls import certificates
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "client"
+STRANGER = Path(__file__).parents[1] / "support" / "compose_stranger.py"
 NOTICE_SECS = 15.0
 """Issue 13: until clients get an error after a ps was killed."""
-SECS = 60.0
 
 pytestmark = pytest.mark.timeout(600)
-SCRIPT = """\
-import sys, time
-import tensorflow as tf
-import psfleet
-import psfleet.errors
-
-fleet = psfleet.connect()
-with tf.Graph().as_default() as graph:
-    with tf.device(fleet.device("ps", 0)):
-        x = tf.compat.v1.get_variable("x", initializer=tf.ones([3]))
-    with tf.device(fleet.device("worker", 0)):
-        y = 2 * x
-    with tf.device(fleet.device("ps", 1)):
-        z = y + 1
-with fleet.session(graph) as session:
-    session.run(x.initializer)
-    print(f"sum is {session.run(z).sum():g}", flush=True)
-    if sys.argv[1] == "wait":
-        while True:
-            try:
-                session.run(z)
-            except psfleet.errors.LostPeerError:
-                print("lost", flush=True)
-                raise
-            time.sleep(0.1)
-print("to stderr", file=sys.stderr)
-sys.exit(int(sys.argv[1]))
-"""
-"""A value goes from ps 0 to a worker, from there to ps 1, and back to the client."""
-
-
-@dataclass(frozen=True)
-class Lab:
-    """A fleet that stands, and a folder with `client.py`."""
-
-    name: str
-    folder: Path
-    tls: bool
-
-    @property
-    def client(self) -> Path:
-        """`SCRIPT`."""
-        return self.folder / "client.py"
-
-    def run(self, script: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Runs a client to its end."""
-        return subprocess.run(
-            self.command(script, *arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=COMMAND_SECS,
-        )  # fmt: skip
-
-    def command(self, script: Path, *arguments: str) -> list[str]:
-        """Runs a client."""
-        return psfleet("run", str(script), *arguments, "--fleet", self.name, "--on", "compose")
-
-    def started(self, script: Path, *arguments: str) -> subprocess.Popen[str]:
-        """Starts a client."""
-        return subprocess.Popen(
-            self.command(script, *arguments), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True,
-        )  # fmt: skip
-
-    def waiting(self) -> subprocess.Popen[str]:
-        """A client that has a session and keeps it."""
-        client = self.started(self.client, "wait")
-        assert client.stdout is not None
-        assert client.stdout.readline() == "sum is 9\n", client.communicate(timeout=SECS)
-        return client
-
-    def clients(self) -> list[str]:
-        """Ids of the containers of clients."""
-        label = f"label=com.docker.compose.project={project(self.name)}"
-        return docker(
-            "ps", "--all", "--quiet", "--filter", label, "--filter", "label=psfleet.role=client"
-        ).stdout.split()
-
-    def status(self) -> dict[str, dict[str, object]]:
-        """Rows of `psfleet status` by role and index."""
-        rows = json.loads(commanded("status", self.name, "--on", "compose", "--json").stdout)
-        return {f"{row['role']}-{row['index']}": row for row in rows}
-
-
-def commanded(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        psfleet(*arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=START_SECS
-    )
-    assert done.returncode == code, f"psfleet {' '.join(arguments)}: exit code {done.returncode}\n{done.stderr}"
-    return done
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "tls"])
 def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """Two ps and a worker; nothing of them is left behind the module."""
-    name, folder = f"test-{uuid.uuid4().hex[:8]}", tmp_path_factory.mktemp("lab")
-    folder.chmod(0o755)
-    found = Lab(name, folder, request.param)
-    found.client.write_text(SCRIPT)
-    file = folder / "fleet.yaml"
-    file.write_text(f"name: {name}\nfleet: {{ps: 2, workers: 1}}\ntls: {str(request.param).lower()}\n")
-    try:
-        up = commanded("fleet", "up", str(file), "--on", "compose")
-        assert up.stdout == f"{name}: up, 2 ps and 1 worker\n"
-        assert commanded("fleet", "up", str(file), "--on", "compose").stdout == up.stdout
+    """Two ps and a worker."""
+    with standing_lab(tmp_path_factory.mktemp("lab"), request.param) as found:
+        assert found.up() == f"{found.name}: up, 2 ps and 1 worker\n", "again"
         yield found
-        assert commanded("fleet", "down", name, "--on", "compose").stdout == f"{name}: down\n"
-    finally:
-        left = ids("ps", "--all", project=project(name)), ids("network", "ls", project=project(name))
-        if any(left):
-            docker("rm", "--force", "--volumes", *left[0], check=False)
-            docker("network", "rm", *left[1], check=False)
-    assert not any(left), "of a fleet that is down"
 
 
 def test_the_examples_print_what_they_say(lab: Lab) -> None:
@@ -192,16 +90,15 @@ def test_a_client_ends_with_its_command(lab: Lab, number: signal.Signals) -> Non
 
 def test_a_ps_that_was_killed_comes_back(lab: Lab) -> None:
     client = lab.waiting()
-    docker("exec", f"{project(lab.name)}-ps-1-1", "sh", "-c", "kill -9 $(cat /proc/1/task/1/children)", check=False)
+    lab.kill("ps-1")
     began = time.monotonic()
     assert client.stdout is not None
     assert client.stdout.readline() == "lost\n"
     assert time.monotonic() - began < NOTICE_SECS
     _, errors = client.communicate(timeout=SECS)
-    assert client.returncode == 1
+    assert client.returncode == 1, errors
     assert re.search(rf"LostPeerError: ps 1 of fleet {lab.name} has gone away", errors), errors
-    file = lab.folder / "fleet.yaml"
-    commanded("fleet", "up", str(file), "--on", "compose")
+    lab.up()
     assert lab.run(lab.client, "0").returncode == 0
     found = lab.status()
     assert {key: (row["state"], row["restarts"]) for key, row in found.items()} == {
@@ -211,24 +108,54 @@ def test_a_ps_that_was_killed_comes_back(lab: Lab) -> None:
     }
 
 
-def test_a_run_trains_on_the_ps_of_the_fleet(lab: Lab, tmp_path: Path) -> None:
-    name = f"test-{uuid.uuid4().hex[:8]}"
-    words = ["up", str(EXAMPLES.parent / "linear" / "job.yaml"), "--set", f"name={name}", "--set", "train.steps=200"]
-    up = [*words, "--out", str(tmp_path / "out"), "--fleet", lab.name]
-    if lab.tls:
-        assert f"--fleet {lab.name}: the fleet has tls: true" in commanded(*up, code=64).stderr
-        return
+def test_runs_at_the_same_time_train_on_the_ps_of_the_fleet(lab: Lab, tmp_path: Path) -> None:
+    """Both have a worker 0 and a worker 1, whom each ps must reach at addresses of their own."""
+    names = [f"test-{uuid.uuid4().hex[:8]}" for _ in range(2)]
+
+    def up(name: str) -> Report:
+        words = ["up", str(EXAMPLES.parent / "linear" / "job.yaml"), "--fleet", lab.name, "--out", str(tmp_path / name)]
+        commanded(*words, *[f"--set={each}" for each in (f"name={name}", "train.steps=200", "fleet.workers=2")])
+        return Report.read(tmp_path / name)
+
     try:
-        commanded(*up)
-        report = Report.read(tmp_path / "out")
-        assert (report.status, report.final_step) == ("done", 200)
+        with ThreadPoolExecutor() as threads:
+            reports = list(threads.map(up, names))
+        assert [(report.status, report.final_step) for report in reports] == [("done", 200)] * 2
         logged = commanded("logs", lab.name, "ps-1", "--json").stdout
-        assert f'"run": "{name}"' in logged, "its ps has trained"
+        assert all(f'"run": "{name}"' in logged for name in names), "its ps has trained"
     finally:
-        commanded("down", name, "--results")
+        for name in names:
+            commanded("down", name, "--results")
     assert {row["restarts"] for row in lab.status().values() if row["index"] == 0} == {0}
 
 
 def test_a_run_of_the_same_name_leaves_the_fleet_as_it_is(lab: Lab) -> None:
     assert "is a fleet that stands" in commanded("down", lab.name, "--results", code=64).stderr
     assert lab.run(lab.client, "0").returncode == 0
+
+
+def test_strangers_on_the_network_of_a_fleet_with_tls_get_nowhere(lab: Lab, tmp_path: Path) -> None:
+    """Not even with a certificate of another fleet; without TLS they do get in."""
+    certificates.make(tmp_path / "others")
+    hosts = ["ps-0", "ps-1", "worker-0"]
+    options = ["--rm", "--entrypoint", "python", "--network", network_of(lab.name)]
+    mounts = [
+        "--volume",
+        f"{STRANGER}:/test/stranger.py:ro",
+        "--volume",
+        f"{tmp_path / 'others' / 'client'}:/others:ro",
+    ]
+    words = [*options, *mounts, WORKER_IMAGE, "/test/stranger.py", "/others", "run", *hosts]
+    found = json.loads(docker("run", *words).stdout.splitlines()[-1])
+    if not lab.tls:
+        assert found["tensorflow_ports"] == [f"{host}:2222" for host in hosts]
+        assert (found["control"], found["session"]) == (True, True)
+        return
+    assert found == {
+        "tensorflow_ports": [],
+        "control": False,
+        "control_with_other_certificate": False,
+        "tunnels": [],
+        "tunnels_with_other_certificate": [],
+        "session": False,
+    }

@@ -16,7 +16,7 @@ from support.s3_server import DENIED, GONE, S3Server, no_fault, s3_server, use
 
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.checkpoint.store import newest, newest_committed
-from psfleet.errors import BAD_JOB
+from psfleet.errors import BAD_JOB, USAGE
 from psfleet.report.schema import Report
 
 STEPS = 1000
@@ -26,6 +26,8 @@ EVERY_STEPS = 5
 SECRET = "secret-of-the-tester"
 STORE = "s3://fleet/run"
 FAILED = "checkpoint_failed"
+NOWHERE = "http://192.0.2.1"
+"""An address for documentation (RFC 5737)."""
 SECTIONS: dict[str, Any] = {
     "tls": True,
     "train": {"steps": STEPS},
@@ -95,6 +97,38 @@ def test_refused_credentials_end_the_run_in_one_line(s3: S3Server, tmp_path: Pat
         assert SECRET not in screen
 
 
+def test_a_store_at_localhost_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://localhost:9000")
+    with fleet(tmp_path / "job", **SECTIONS) as seen:
+        said = seen.run("up", str(seen.job), code=USAGE)
+        assert "AWS_ENDPOINT_URL has http://localhost:9000, which in a container is the container itself" in said
+        assert len(said.splitlines()) == 1, said
+        assert seen.left() == {}
+
+
+def test_a_web_identity_and_a_proxy_of_the_environment_lead_to_the_store(
+    s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server answers as the proxy of an address that leads nowhere, and exchanges the token for credentials."""
+    token = tmp_path / "token"
+    token.write_text("token-of-the-tester")
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::123456789012:role/trainer")
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(token))
+    monkeypatch.setenv("AWS_ENDPOINT_URL", NOWHERE)
+    monkeypatch.setenv("HTTP_PROXY", s3.url)
+    with fleet(tmp_path / "job", **{**SECTIONS, "train": {"steps": EVERY_STEPS}}) as seen:
+        seen.up()
+        assert seen.end(START_SECS) == 0, seen.screen.read_text()
+        report = seen.report()
+        assert report.checkpoint is not None
+        assert report.checkpoint.path.startswith(f"{STORE}/checkpoints/{EVERY_STEPS:08d}-g")
+        assert s3.requests.count(("POST", "/?")) >= 3, "each of two ps and the chief has got credentials"
+
+
 def _train_and_kill(s3: S3Server, seen: Fleet) -> Killed:
     """Trains to a checkpoint, through a time without a bucket to another one, and kills every container."""
     seen.up()
@@ -136,9 +170,10 @@ def _failures(seen: Fleet) -> list[dict[str, Any]]:
 
 
 def _assert_readable(seen: Fleet, report: Report) -> None:
-    """`psfleet weights` and `Report.read` of the store's URL give the run's weights and report on another machine."""
+    """The store's URL is enough for `psfleet weights` and `report`, and for `Report.read`, on another machine."""
     stored = Report.read(STORE)
     assert (stored.status, stored.final_step, stored.name) == ("done", STEPS, report.name)
+    assert f"steps:           {STEPS} of {STEPS}" in seen.run("report", STORE)
     out = seen.folder / "weights.safetensors"
     seen.run("weights", STORE, "--out", str(out))
     assert set(safetensors.numpy.load_file(out)) == {"w1", "b1", "w2", "b2"}

@@ -47,7 +47,7 @@ def folder_with(folder: Path, program: str, job: str = JOB) -> Path:
 @pytest.mark.parametrize(
     ("body", "code", "expected"),
     [
-        (PRELUDE, 0, "job.yaml: valid, GraphProgram tiny: 2 parameters in 1 tensors"),
+        (PRELUDE, 0, "job.yaml: valid, GraphProgram tiny: 2 parameters in 1 tensor"),
         ("build = 3", FAILED, "psfleet: program 'program:build': "),
     ],
     ids=["valid", "wrong type"],

@@ -1,4 +1,4 @@
-"""The examples whose scripts drive a run, as their pages show them."""
+"""Examples: scripts that drive a run print what their pages show, and the GAN's report has pictures."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+import psfleet
+from psfleet.report.pictures import pictures
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SECS = 150
@@ -30,3 +33,14 @@ def test_a_script_that_drives_a_run_prints_what_its_page_shows(script: str, tmp_
 def shape(text: str) -> str:
     """A text without numbers and folders, and with each run of spaces as one."""
     return re.sub(r"[\d.]+", "0", re.sub(r"/\S+/runs/", "/runs/", re.sub(r" +", " ", text))).strip()
+
+
+@pytest.mark.extended
+@pytest.mark.usefixtures("launches_forked")
+def test_the_report_of_the_gan_shows_what_its_generator_makes(tmp_path: Path) -> None:
+    overrides = ["train.steps=40", "summaries.every_steps=20"]
+    report = psfleet.train(EXAMPLES / "gan" / "job.yaml", out=tmp_path, overrides=overrides)
+    assert report.status == "done", report.error
+    assert report.eval.keys() == {"discriminator_loss", "generator_loss"}
+    assert [picture.step for picture in pictures(tmp_path)["generated"]] == [20, 40]
+    assert (tmp_path / "report.html").read_text().count("<img ") == 2

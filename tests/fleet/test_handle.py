@@ -3,50 +3,27 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.local_fleet import PROGRAM, START_SECS, processes
+from support.handled_run import handled
+from support.local_fleet import START_SECS, processes
 
 import psfleet
 from psfleet.checkpoint.manifest import read_manifest
-from psfleet.errors import DeadlineError, UsageError
 from psfleet.polling import wait_until
 from psfleet.report.schema import Report
-
-JOB = {
-    "name": "handled",
-    "program": f"{PROGRAM.stem}:build",
-    "options": {"step_secs": 0.0},
-    "fleet": {"ps": 2, "workers": 2},
-    "optimizer": {"name": "adam", "learning_rate": 0.01},
-    "train": {"steps": 1000, "batch_size": 1, "seed": 7},
-    "device": {"intra_op_threads": 1},
-}
 
 
 @pytest.fixture
 def run(tmp_path: Path, launches_forked: None) -> Iterator[psfleet.Run]:
     """A run that is held at step 0, and ends with the test."""
     del launches_forked
-    shutil.copy(PROGRAM, tmp_path)
-    job = JOB | {"options": {"gates": str(tmp_path / "gates"), "step_secs": 0.0}}
-    run = psfleet.start(job, out=tmp_path / "out", program_folder=tmp_path, paused=True)
-    try:
+    with handled(tmp_path, paused=True, fleet={"ps": 2}, train={"steps": 1000}) as run:
         yield run
-    finally:
-        with suppress(UsageError):
-            run.stop()
-        with suppress(DeadlineError):
-            run.wait(START_SECS)
-        for pid in processes(run.folder):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
 
 def kill(run: psfleet.Run, name: str) -> None:

@@ -10,13 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from support.control_calls import JOB
 from support.local_fleet import PROGRAM
-from support.numpy_optimizers import rule
-from support.programs import exact_graph_program
-from support.replay import perceptron_gradient, replay
+from support.replay import assert_perceptron
 from support.service_process import START_SECS, Service, running
 
 from psfleet.addresses import Address
@@ -32,7 +29,6 @@ BATCH_SIZE = 4
 EVERY_STEPS = 10
 STEP_SECS = 0.15
 """Leaves 2 s between the commit of a checkpoint and the end of the run."""
-MAX_DIFFERENCE = 1e-5
 OPTIMIZER: dict[str, Any] = {"name": "momentum", "learning_rate": 0.05}
 
 
@@ -132,16 +128,4 @@ def assert_exact(out: Path, steps: int) -> None:
     newest = store.newest(out / "checkpoints")
     assert newest is not None
     assert newest.step == steps
-    found = read_tensors(newest)
-    expected = replay(
-        exact_graph_program.initial_weights() | exact_graph_program.initial_state(),
-        perceptron_gradient,
-        exact_graph_program.data(),
-        workers=WORKERS,
-        batch_size=BATCH_SIZE,
-        steps=steps,
-        rule=lambda: rule(OPTIMIZER),
-        rate=lambda step: float(OPTIMIZER["learning_rate"]),
-    )
-    differences = {name: float(np.abs(found[name] - value).max()) for name, value in expected.items()}
-    assert max(differences.values()) <= MAX_DIFFERENCE, differences
+    assert_perceptron(read_tensors(newest), OPTIMIZER, workers=WORKERS, batch_size=BATCH_SIZE, steps=steps)

@@ -14,7 +14,7 @@ from support.local_fleet import processes, training
 from psfleet.addresses import Address
 from psfleet.processes.ports import free_addresses
 from psfleet.tf.server import boot
-from psfleet.tls.listeners import LISTEN, LOOPBACK_HOSTS, is_on_loopback_alone
+from psfleet.tls.listeners import LISTEN, LOOPBACK_HOST, is_on_loopback_alone
 
 DIE_SECS = 15.0
 """Until the children of a killed launcher are gone."""
@@ -42,14 +42,16 @@ def test_every_port_of_a_local_fleet_is_on_loopback_and_nothing_outlives_a_kille
         assert len(services) == 2
         for pid in services:
             assert len(by_process[pid]) >= 2, "TensorFlow's port and the control plane's"
-        assert {host for ports in by_process.values() for host in ports.values()} <= LOOPBACK_HOSTS
+        assert all(LOOPBACK_HOST.fullmatch(host) for ports in by_process.values() for host in ports.values())
         fleet.launcher.send_signal(signal.SIGKILL)
         fleet.wait_for(lambda: not processes(fleet.out), DIE_SECS, "the processes of a dead launcher to end")
 
 
-@pytest.mark.parametrize(("host", "closed"), [("127.0.0.1", True), ("localhost", True), ("0.0.0.0", False)])
+@pytest.mark.parametrize(
+    ("host", "closed"), [("127.0.0.1", True), ("localhost", True), ("127.9.8.7", True), ("0.0.0.0", False)]
+)
 def test_a_server_listens_where_its_address_says(host: str, closed: bool) -> None:
-    """The last one shows that the first two are not so by themselves."""
+    """The last one shows that the others are not so by themselves."""
     [free] = free_addresses(1)
     target = boot(Address(host, free.port), None)
     assert is_on_loopback_alone(free.port) == closed

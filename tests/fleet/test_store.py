@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import safetensors.numpy
 from support.commands import psfleet
 from support.local_fleet import START_SECS, training
-from support.numpy_optimizers import rule
-from support.programs import exact_graph_program
-from support.replay import perceptron_gradient, replay
+from support.replay import assert_perceptron
 from support.s3_server import BROKEN, S3Server, s3_server, use
 
 from psfleet.checkpoint.object_store import StoreFolder
@@ -25,10 +23,27 @@ from psfleet.errors import BAD_JOB, DONE
 
 WORKERS = 2
 BATCH_SIZE = 4
-MAX_DIFFERENCE = 1e-5
 OPTIMIZER: dict[str, Any] = {"name": "momentum", "learning_rate": 0.05}
 SECRET = "secret-of-the-tester"
 STORE, FROZEN_STORE = "s3://fleet/leased", "s3://fleet/frozen"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """With a bucket `fleet`; commands find it by their environment."""
+    with s3_server() as server:
+        use(server, monkeypatch)
+        server.make_bucket("fleet")
+        yield server
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> tuple[Path, Path]:
+    """The folders of two machines that share only the store."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    return first, second
 
 
 class HeldPart:
@@ -61,73 +76,59 @@ def sections(num_ps: int, steps: int, store: str = "s3://fleet/run") -> dict[str
 
 @pytest.mark.extended
 def test_a_ps_killed_in_its_write_and_a_resume_on_another_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: S3Server, machines: tuple[Path, Path]
 ) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    first.mkdir()
-    second.mkdir()
-    with s3_server() as server:
-        use(server, monkeypatch)
-        server.make_bucket("fleet")
-        held = server.fault = HeldPart("00000010-g1/ps-1-of-2")
-        with training(first, **sections(num_ps=2, steps=20)) as fleet:
-            fleet.wait_for(held.is_held.is_set, START_SECS, "the part of step 10")
-            fleet.kill("ps", 1)
-            held.is_released.set()
-            fleet.gates.hurry()
-            assert fleet.end() == 0, fleet.tails()
-            report = fleet.report()
-            assert report.checkpoint is not None
-            assert report.checkpoint.path == "s3://fleet/run/checkpoints/00000020-g2"
-            assert [(event.role, event.kind) for event in report.events] == [("ps", "restarted")]
-            assert report.events[0].steps_lost >= 5, "the checkpoint of step 10 was not complete"
-            assert not (fleet.out / "checkpoints").exists()
-            assert_exact(fleet.out, first, 20)
-            assert_not_stored(SECRET, fleet.out)
-        with training(second, **sections(num_ps=1, steps=25)) as fleet:
-            fleet.gates.hurry()
-            assert fleet.end() == 0, fleet.tails()
-            report = fleet.report()
-            assert [(each.first_step, each.final_step) for each in report.attempts] == [(0, 20), (20, 25)]
-            assert_exact("s3://fleet/run", second, 25)
-        left = StoreFolder("s3://fleet/run/checkpoints").iterdir()
-        assert {folder.name for folder in left} == {"00000020-g2", "00000025-g3"}
+    first, second = machines
+    held = server.fault = HeldPart("00000010-g1/ps-1-of-2")
+    with training(first, **sections(num_ps=2, steps=20)) as fleet:
+        fleet.wait_for(held.is_held.is_set, START_SECS, "the part of step 10")
+        fleet.kill("ps", 1)
+        held.is_released.set()
+        fleet.gates.hurry()
+        assert fleet.end() == 0, fleet.tails()
+        report = fleet.report()
+        assert report.checkpoint is not None
+        assert report.checkpoint.path == "s3://fleet/run/checkpoints/00000020-g2"
+        assert [(event.role, event.kind) for event in report.events] == [("ps", "restarted")]
+        assert report.events[0].steps_lost >= 5, "the checkpoint of step 10 was not complete"
+        assert not (fleet.out / "checkpoints").exists()
+        assert_exact(fleet.out, first, 20)
+        assert_not_stored(SECRET, fleet.out)
+    with training(second, **sections(num_ps=1, steps=25)) as fleet:
+        fleet.gates.hurry()
+        assert fleet.end() == 0, fleet.tails()
+        report = fleet.report()
+        assert [(each.first_step, each.final_step) for each in report.attempts] == [(0, 20), (20, 25)]
+        assert_exact("s3://fleet/run", second, 25)
+    left = StoreFolder("s3://fleet/run/checkpoints").iterdir()
+    assert {folder.name for folder in left} == {"00000020-g2", "00000025-g3"}
 
 
 @pytest.mark.extended
 def test_a_second_fleet_on_the_store_is_refused_and_the_first_one_trains_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: S3Server, machines: tuple[Path, Path]
 ) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    first.mkdir()
-    second.mkdir()
-    with s3_server() as server:
-        use(server, monkeypatch)
-        server.make_bucket("fleet")
-        with training(first, **sections(num_ps=1, steps=60, store=STORE)) as fleet:
-            fleet.wait_for(lambda: written(server, "00000005-g1"), START_SECS, "a checkpoint")
-            fleet.gates.hold(0)
-            with training(second, **sections(num_ps=1, steps=60, store=STORE)) as other:
-                assert other.end(START_SECS + LEASE_SECS) == BAD_JOB, other.tails()
-                error = other.report().error
-                assert error is not None
-                assert f"another fleet trains on {STORE}" in error
-            fleet.gates.release(0)
-            fleet.gates.hurry()
-            assert fleet.end() == 0, fleet.tails()
-            assert_exact(STORE, first, 60)
+    first, second = machines
+    with training(first, **sections(num_ps=1, steps=60, store=STORE)) as fleet:
+        fleet.wait_for(lambda: written(server, "00000005-g1"), START_SECS, "a checkpoint")
+        fleet.gates.hold(0)
+        with training(second, **sections(num_ps=1, steps=60, store=STORE)) as other:
+            assert other.end(START_SECS + LEASE_SECS) == BAD_JOB, other.tails()
+            error = other.report().error
+            assert error is not None
+            assert f"another fleet trains on {STORE}" in error
+        fleet.gates.release(0)
+        fleet.gates.hurry()
+        assert fleet.end() == 0, fleet.tails()
+        assert_exact(STORE, first, 60)
 
 
 @pytest.mark.extended
 def test_a_fleet_that_was_frozen_ends_once_another_one_has_its_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: S3Server, machines: tuple[Path, Path]
 ) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    first.mkdir()
-    second.mkdir()
-    with s3_server() as server, ExitStack() as stack:
-        use(server, monkeypatch)
-        server.make_bucket("fleet")
+    first, second = machines
+    with ExitStack() as stack:
         job = sections(num_ps=1, steps=60, store=FROZEN_STORE)
         with training(first, **job) as frozen:
             frozen.wait_for(lambda: written(server, "00000005-g1"), START_SECS, "a checkpoint")
@@ -161,18 +162,7 @@ def assert_exact(source: Path | str, folder: Path, steps: int) -> None:
     done = psfleet(folder, "weights", str(source), "--out", str(out), timeout_secs=START_SECS)
     assert done.returncode == 0, done.stderr
     found = safetensors.numpy.load_file(out)
-    expected = replay(
-        exact_graph_program.initial_weights() | exact_graph_program.initial_state(),
-        perceptron_gradient,
-        exact_graph_program.data(),
-        workers=WORKERS,
-        batch_size=BATCH_SIZE,
-        steps=steps,
-        rule=lambda: rule(OPTIMIZER),
-        rate=lambda step: float(OPTIMIZER["learning_rate"]),
-    )
-    differences = {name: float(np.abs(found[name] - value).max()) for name, value in expected.items()}
-    assert max(differences.values()) <= MAX_DIFFERENCE, differences
+    assert_perceptron(found, OPTIMIZER, workers=WORKERS, batch_size=BATCH_SIZE, steps=steps)
 
 
 def assert_not_stored(secret: str, folder: Path) -> None:

@@ -7,12 +7,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from support.local_fleet import START_SECS, Fleet, training
-from support.numpy_optimizers import rule
-from support.programs import exact_graph_program
-from support.replay import perceptron_gradient, replay_rounds
+from support.local_fleet import Fleet, training
+from support.replay import assert_perceptron
 
 from psfleet.checkpoint.tensors import read_tensors
 from psfleet.report.schema import Report
@@ -21,7 +18,6 @@ WORKERS, BATCH_SIZE = 2, 4
 ROUNDS, LOCAL_STEPS = 12, 10
 STOP_SECS = 10.0
 """From a signal to the end: a round takes half a second."""
-MAX_DIFFERENCE = 1e-5
 ADAM: dict[str, Any] = {"name": "adam", "learning_rate": 0.01}
 
 
@@ -29,12 +25,6 @@ def signalled(fleet: Fleet, role: str, index: int, number: signal.Signals) -> No
     pid = fleet.pid(role, index)
     assert pid is not None, fleet.tails()
     os.kill(pid, number)
-
-
-def come_back(fleet: Fleet) -> None:
-    """Waits until the fleet trains again."""
-    now = len(fleet.entries("progress"))
-    fleet.wait_for(lambda: len(fleet.entries("progress")) > now, START_SECS, "progress after a fault")
 
 
 def check_counts(report: Report, workers: int = WORKERS) -> None:
@@ -81,19 +71,8 @@ def test_averaging_that_is_stopped_in_the_middle_of_a_round_ends_with_it_and_res
         found = read_tensors(fleet.checkpoint())
     check_counts(report)
     assert report.gradients.used == WORKERS * (ROUNDS - stopped.step // LOCAL_STEPS)
-    expected = replay_rounds(
-        exact_graph_program.initial_weights() | exact_graph_program.initial_state(),
-        perceptron_gradient,
-        exact_graph_program.data(),
-        workers=WORKERS,
-        batch_size=BATCH_SIZE,
-        rounds=ROUNDS,
-        local_steps=LOCAL_STEPS,
-        rule=lambda: rule(ADAM),
-        rate=lambda _: 0.01,
-    )
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, rtol=0, atol=MAX_DIFFERENCE, err_msg=name)
+    rounds = {"steps": ROUNDS * LOCAL_STEPS, "local_steps": LOCAL_STEPS}
+    assert_perceptron(found, ADAM, workers=WORKERS, batch_size=BATCH_SIZE, **rounds)
 
 
 @pytest.mark.extended
@@ -111,7 +90,7 @@ def test_ssp_through_the_loss_of_each_role_counts_each_gradient_once_and_resumes
         fleet.wait_for_step(10)
         for role, index in (("worker", 1), ("worker", 0), ("ps", 0), ("ps", 1)):
             fleet.kill(role, index)
-            come_back(fleet)
+            fleet.wait_for_progress()
             fleet.wait_for_step(fleet.step() + 30)
         generation = fleet.shards()[0].generation
         assert generation == 3, "one more for each loss of a ps"

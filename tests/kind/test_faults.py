@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 from support.kind_fleet import COMMAND_SECS, RECOVERY_SECS, START_SECS, Object, Space, Watcher, index_of, is_alive
 
+from psfleet.errors import LOST_PEERS
 from psfleet.manifests.kubernetes.names import COMPONENT
 from psfleet.polling import wait_until
 from psfleet.report.schema import Report
@@ -118,6 +119,24 @@ def test_a_worker_without_memory_is_replaced_and_status_says_why(fleet: Space) -
     wait_until(status, RECOVERY_SECS, "the reason in status", done=lambda text: reason in text, poll_secs=1)
     fleet.pod("worker", 1)
     assert lives(fleet) > before
+
+
+def test_a_frozen_worker_is_ended_by_its_probe_and_counts_as_a_restart(fleet: Space) -> None:
+    failed = fleet.job(f"{NAME}-worker")["status"].get("failed", 0)
+    victim = fleet.pod("worker", 1)["metadata"]["name"]
+    of_victim = f"--field-selector=reason=Killing,involvedObject.name={victim}"
+    with Watcher(fleet) as watcher:
+        fleet.kubectl("exec", victim, "--", "sh", "-c", "kill -STOP -1")
+        what = "the kubelet to end the container for its probes"
+        wait_until(lambda: fleet.get("events", of_victim)["items"], RECOVERY_SECS, what, poll_secs=1)
+        fleet.kubectl("exec", victim, "--", "sh", "-c", "kill -CONT -1")
+        wait_until(
+            lambda: fleet.pod("worker", 1)["metadata"]["name"], RECOVERY_SECS, "a new pod of worker 1",
+            done=lambda name: name != victim, poll_secs=1,
+        )  # fmt: skip
+        lives(fleet)
+    assert watcher.exit_codes()[victim] == LOST_PEERS
+    assert fleet.job(f"{NAME}-worker")["status"]["failed"] == failed + 1, "an eviction is not counted"
 
 
 def test_a_deleted_ps_comes_back_with_another_address_and_costs_steps_since_the_checkpoint(fleet: Space) -> None:

@@ -51,7 +51,8 @@ def test_the_manifests_of_the_tree_train_the_example(space: Space) -> None:
 @pytest.mark.timeout(RUN_SECS)
 def test_up_shows_progress_can_be_left_and_ends_with_the_report(space: Space) -> None:
     job = space.job_file(
-        "walk", {"step_secs": 0.2}, fleet={"ps": 2, "workers": 2, "spares": 1}, train={"steps": 300, "batch_size": 1}
+        "walk", {"step_secs": 0.2}, fleet={"ps": 2, "workers": 2, "spares": 1}, train={"steps": 300, "batch_size": 1},
+        container={"keep_secs": 0},
     )  # fmt: skip
     first = space.start("up", job)
     wait_until(lambda: "step " in space.printed(first), START_SECS, "progress", poll_secs=1)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.kind_fleet import COMMAND_SECS, RECOVERY_SECS, START_SECS, Space
+from support.kind_fleet import COMMAND_SECS, RECOVERY_SECS, START_SECS, Space, exit_codes
 from support.visitors import STRANGER, address, opens, pod_manifest
 
-from psfleet.errors import LOST_PEERS
-from psfleet.manifests.kubernetes.names import CLIENT, STANDING, selector
+from psfleet.errors import LOST_PEERS, USAGE
+from psfleet.manifests.kubernetes.names import CLIENT, COMPONENT, STANDING, selector
 from psfleet.polling import wait_until
+from psfleet.processes.renewed import LAPSE_SECS, RENEW_SECS
+from psfleet.report.schema import Report
 
 pytestmark = pytest.mark.timeout(START_SECS * 3)
 
@@ -29,6 +33,7 @@ tls: {tls}
 """
 NOTICE_SECS = 15.0
 """Issue 13: until clients get an error after a ps was killed."""
+INTERRUPTED = 130
 PORTS = ("2222", "2223")
 SESSION = """
 import tensorflow as tf
@@ -170,6 +175,93 @@ def test_only_a_pod_with_the_labels_of_a_client_reaches_the_ports(lab: Space) ->
     lab.kubectl("delete", "pod", "stranger", "--wait=false")
 
 
+def test_a_client_ends_after_its_command_was_killed_and_one_that_is_renewed_does_not(lab: Space) -> None:
+    orphan, other = waiting_client(lab, "orphan"), waiting_client(lab, "other")
+    orphan.kill()
+    killed = time.monotonic()
+    ended = wait_until(
+        lambda: ended_clients(lab), LAPSE_SECS + 60, "the client to end", done=bool, poll_secs=1,
+    )  # fmt: skip
+    assert list(ended.values()) == [128 + signal.SIGTERM]
+    assert time.monotonic() - killed > LAPSE_SECS - 2 * RENEW_SECS
+    assert other.poll() is None, lab.printed(other)
+    (name,) = ended
+    lapse = f"has not renewed /etc/psfleet/client/renewed for {LAPSE_SECS:g} s: the script is ended"
+    assert lapse in lab.kubectl("logs", name)
+    lab.kubectl("delete", "pod", name)
+    (name,) = lab.kubectl("get", "pods", "-l", f"{COMPONENT}={CLIENT}", "-o", "name").split()
+    lab.kubectl("delete", name)
+    assert other.wait(COMMAND_SECS) == LOST_PEERS, lab.printed(other)
+
+
+def ended_clients(space: Space) -> dict[str, int | None]:
+    """The exit codes of the clients that have ended, by pod."""
+    pods = space.get("pods", "-l", f"{COMPONENT}={CLIENT}")["items"]
+    return {name: code for name, code in exit_codes(pods).items() if code is not None}
+
+
+def test_two_commands_start_one_fleet_at_the_same_time(space: Space) -> None:
+    file = fleet_file(space, "twin")
+    commands = [space.start("fleet", "up", file) for _ in range(2)]
+    for each in commands:
+        assert each.wait(START_SECS) == 0, space.printed(each)
+        assert "twin: up, 1 ps and 1 worker" in space.printed(each)
+    access = json.loads(space.get("configmap", "twin")["data"]["access.json"])
+    for name in ("twin-ps-0", "twin-worker-0"):
+        pod = space.get("pod", name)
+        env = {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0]["env"]}
+        assert json.loads(env["PSFLEET_FLEET"])["id"] == access["id"]
+        assert pod["status"]["containerStatuses"][0]["restartCount"] == 0
+    assert [each["metadata"]["generation"] for each in space.get("statefulsets")["items"]] == [1, 1]
+    space.psfleet("fleet", "down", "twin", secs=START_SECS)
+    assert left(space) == ""
+
+
+def test_a_run_trains_on_the_fleet_can_be_left_and_recovers_from_the_loss_of_a_ps(lab: Space) -> None:
+    train = {"steps": 200, "batch_size": 1}
+    job = lab.job_file("guest", {"step_secs": 0.2}, train=train, checkpoint={"every_steps": 20})
+    up = ("up", job, "--fleet", "lab")
+    first = lab.start(*up)
+    lab.wait_for_step("guest", 1, START_SECS)
+    first.send_signal(signal.SIGINT)
+    assert first.wait(COMMAND_SECS) == INTERRUPTED, lab.printed(first)
+    before = {pod["metadata"]["uid"] for pod in lab.pods()}
+    second = lab.start(*up)
+    shown = [line.split()[:2] for line in lab.psfleet("status", "guest").splitlines()[1:]]
+    assert shown == [["guest", "chief"], ["guest", "worker"]]
+    refusal = lab.psfleet("fleet", "down", "lab", code=USAGE)
+    assert "fleet lab has runs: guest, expected none: `psfleet down guest --on kubernetes` ends the first" in refusal
+    lab.wait_for_step("guest", 25)
+    assert before <= {pod["metadata"]["uid"] for pod in lab.pods()}, "nothing was started again"
+    lab.kubectl("delete", "pod", "lab-ps-0", "--wait=false")
+    assert second.wait(RECOVERY_SECS + START_SECS) == 0, lab.printed(second)
+    report = Report.read(lab.folder / "runs" / "guest")
+    assert (report.status, report.final_step) == ("done", 200)
+    lost = [event for event in report.events if event.role == "ps"]
+    assert [event.index for event in lost] == [0]
+    assert 0 < lost[0].steps_lost <= 40
+    names = lab.kubectl("get", "jobs,networkpolicies,services", "-o", "name").split()
+    assert not [name for name in names if "guest" in name]
+    lab.psfleet("down", "guest", "--results", secs=START_SECS)
+
+
+def test_a_fresh_run_begins_at_step_0_although_the_ps_have_the_shards_of_a_lost_one(lab: Space) -> None:
+    job = lab.job_file("lost", {"step_secs": 0.2}, train={"steps": 60, "batch_size": 1})
+    up = ("up", job, "--fleet", "lab")
+    first, own = lab.start(*up), ("-l", "app.kubernetes.io/instance=lost")
+    lab.wait_for_step("lost", 20, START_SECS)
+    assert "/out/checkpoints/" in lab.psfleet("save", job)
+    first.kill()
+    lab.kubectl("delete", "jobs", *own, "--cascade=orphan")
+    lab.kubectl("delete", "pods", *own, "--grace-period=0", "--force")
+    lab.psfleet(*up, "--fresh", secs=START_SECS)
+    report = Report.read(lab.folder / "runs" / "lost")
+    assert (report.status, report.final_step, report.attempts[-1].first_step) == ("done", 60, 0)
+    assert report.checkpoint is not None
+    assert report.checkpoint.path.endswith("/00000060-g1"), report.checkpoint.path
+    lab.psfleet("down", "lost", "--results", secs=START_SECS)
+
+
 def test_up_says_why_a_pod_does_not_start_and_leaves_nothing_behind(space: Space) -> None:
     file = fleet_file(space, "moon", 20, "node_selector: {moon: 'yes'}")
     said = space.psfleet("fleet", "up", file, secs=START_SECS, code=LOST_PEERS)
@@ -182,6 +274,9 @@ def test_with_tls_clients_work_and_tensorflow_listens_on_loopback_only(space: Sp
     space.psfleet("fleet", "up", fleet_file(space, "sealed", tls=True), secs=START_SECS)
     assert run(space, "shared_variable.py", "2", fleet="sealed") == "total is 2"
     assert run(space, script(space, "session", SESSION), fleet="sealed") == "a worker says 42"
+    job = space.job_file("guest", train={"steps": 50, "batch_size": 1})
+    assert "status:          done" in space.psfleet("up", job, "--fleet", "sealed", secs=START_SECS)
+    space.psfleet("down", "guest", "--results", secs=START_SECS)
 
     def opened(host: str) -> str:
         """Which of TensorFlow's ports a process in the pod of the ps opens: that without TLS, and that of ps 0."""

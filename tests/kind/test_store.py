@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Iterator
 
 import pytest
-from support.images import docker
+from support.admission import admission
+from support.kind_cluster import host_address
 from support.kind_fleet import COMMAND_SECS, START_SECS, Object, Space
 from support.s3_server import S3Server, environment, s3_server, use
 
@@ -19,17 +19,31 @@ from psfleet.polling import wait_until
 from psfleet.report.schema import Report
 
 STEPS = 60
-NETWORK = "kind"
 STORE = "s3://fleet/run"
+IDENTITY = "/var/run/secrets/identity"
+TOKEN = {"serviceAccountToken": {"audience": "sts.amazonaws.com", "expirationSeconds": 3600, "path": "token"}}
+WEB_IDENTITY: list[Object] = [
+    {"op": "add", "path": "/spec/volumes/-", "value": {"name": "identity", "projected": {"sources": [TOKEN]}}},
+    {
+        "op": "add",
+        "path": "/spec/containers/0/volumeMounts/-",
+        "value": {"name": "identity", "mountPath": IDENTITY, "readOnly": True},
+    },
+    *(
+        {"op": "add", "path": "/spec/containers/0/env/-", "value": {"name": name, "value": value}}
+        for name, value in {
+            "AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/trainer",
+            "AWS_WEB_IDENTITY_TOKEN_FILE": f"{IDENTITY}/token",
+        }.items()
+    ),
+]
 SECRETS = {"AWS_ACCESS_KEY_ID": "access-key", "AWS_SECRET_ACCESS_KEY": "secret-key"}
 
 
 @pytest.fixture
 def s3(kubeconfig: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     """A server outside of the cluster: at the machine's address on the nodes' network."""
-    (network,) = json.loads(docker("network", "inspect", NETWORK).stdout)
-    gateways = [each["Gateway"] for each in network["IPAM"]["Config"] if "Gateway" in each]
-    with s3_server(next(address for address in gateways if ":" not in address)) as server:
+    with s3_server(host_address()) as server:
         use(server, monkeypatch)
         server.make_bucket("fleet")
         yield server
@@ -74,6 +88,23 @@ def test_a_fleet_is_resumed_from_the_store_without_its_claim(space: Space, s3: S
     assert (report.attempts[-1].first_step or 0) >= step
     assert environment(s3)["AWS_SECRET_ACCESS_KEY"] not in space.kubectl("get", "jobs,configmaps,pods", "-o", "yaml")
     space.psfleet("down", "stored", "--results", secs=180)
+
+
+@pytest.mark.timeout(START_SECS * 2)
+def test_a_web_identity_that_the_cluster_injects_leads_to_the_store(space: Space, s3: S3Server) -> None:
+    """As the webhooks of cloud providers inject it into pods of a ServiceAccount."""
+    out = section(s3)
+    del out["secret_env"]
+    job = space.job_file(
+        "identified", fleet={"ps": 1, "workers": 1}, train={"steps": 5, "batch_size": 1}, kubernetes=out,
+        checkpoint={"store": STORE},
+    )  # fmt: skip
+    with admission(space, {"Pod": WEB_IDENTITY}, of_jobs=True):
+        space.psfleet("up", job, secs=START_SECS)
+    report = Report.read(space.folder / "runs" / "identified")
+    assert report.checkpoint is not None
+    assert report.checkpoint.path.startswith(f"{STORE}/checkpoints/{5:08d}-g")
+    assert s3.requests.count(("POST", "/?")) >= 2, "the ps and the chief have exchanged their tokens for credentials"
 
 
 def saved_step() -> int:

@@ -66,6 +66,22 @@ def test_what_pods_wait_for_is_said_at_once(space: Space, section: dict[str, Any
     space.psfleet("down", "waits", "--results", secs=180)
 
 
+@pytest.mark.parametrize(
+    ("section", "said"),
+    [
+        ({"mounts": ["missing:/data"]}, 'persistentvolumeclaim "missing" not found'),
+        ({"storage_class": "missing"}, "PersistentVolumeClaim waits is not bound: "),
+    ],
+    ids=["data", "results"],
+)
+def test_a_volume_that_is_not_there_is_said_at_once(space: Space, section: dict[str, Any], said: str) -> None:
+    _, up = started(space, "waits", container=section)
+    wait_for_line(space, up, said)
+    assert said in space.psfleet("status", "waits")
+    assert up.wait(START + COMMAND_SECS) == LOST_PEERS, space.printed(up)
+    space.psfleet("down", "waits", "--results", secs=180)
+
+
 def test_an_object_of_another_owner_is_refused_and_stays(space: Space) -> None:
     space.kubectl("create", "configmap", "taken", "--from-literal=a=b")
     job = space.job_file("taken")

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.control import control_pb2 as pb
 from psfleet.job.job import Job, parse_job
 from psfleet.layout import Layout
@@ -29,6 +30,16 @@ def sample_job(**sections: Any) -> Job:
         "train": {"steps": 100, "batch_size": 8},
     }
     return parse_job(content | sections)
+
+
+def stored_job(bucket: StoreFolder, **sections: Any) -> Job:
+    """That job, with its checkpoints in a store."""
+    return sample_job(checkpoint={"store": f"{bucket}/run"}, **sections)
+
+
+def stored_root(bucket: StoreFolder) -> StoreFolder:
+    """The folder of the checkpoints of `stored_job`."""
+    return bucket / "run" / "checkpoints"
 
 
 class Ps:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import yaml
 
 from psfleet.errors import DeadlineError
+from psfleet.manifests.certificates_folder import certificates_folder
 from psfleet.manifests.compose.render import project
 from psfleet.polling import wait_until
 from psfleet.report.schema import Report
@@ -203,6 +204,7 @@ def fleet(folder: Path, step_secs: float = 0.05, programs: tuple[Path, ...] = ()
             command.wait()
         if started.left():
             subprocess.run(psfleet("down", name, "--results"), stdin=subprocess.DEVNULL, capture_output=True)
+        shutil.rmtree(certificates_folder(name), ignore_errors=True)
 
 
 def psfleet(*arguments: str) -> list[str]:

@@ -12,7 +12,7 @@ import ssl
 import sys
 from pathlib import Path
 
-from psfleet.addresses import DATA_PORT, LOCAL_PORTS, Address, local_address
+from psfleet.addresses import DATA_PORT, LOCAL_PORTS, Address, local_address, run_address
 from psfleet.control.client import PsClient
 from psfleet.errors import PsfleetError
 from psfleet.manifests.container import TUNNEL_PORT
@@ -21,14 +21,15 @@ from psfleet.tls.identity import Identity
 
 SECS = 5.0
 PORTS = (DATA_PORT, *(ports[at] for ports in LOCAL_PORTS.values() for at in range(3)))
-"""Where TensorFlow may listen, with TLS or without."""
+"""Where TensorFlow may listen, with TLS or without; workers of runs have ports of their own."""
 
 
 def main(others: Path, run: str, hosts: list[str]) -> None:
     """Prints what is open."""
     ps = Address(hosts[0], DATA_PORT)
+    ports = (*PORTS, *(run_address(run, worker).port for worker in range(3)))
     found = {
-        "tensorflow_ports": [f"{host}:{port}" for host in hosts for port in PORTS if is_open(host, port)],
+        "tensorflow_ports": [f"{host}:{port}" for host in hosts for port in ports if is_open(host, port)],
         "control": calls_control(ps, run, None),
         "control_with_other_certificate": calls_control(ps, run, Identity(others)),
         "tunnels": [host for host in hosts if passes_tunnel(host, None)],

@@ -56,9 +56,9 @@ class Containers(ScriptedPlatform):
 
 
 @contextmanager
-def serving(place: Containers, out: Path, held_at: int | None = None) -> Iterator[LiveChief]:
-    """A chief of run `small` in the fleet's chief container, where its folder is `out`."""
-    with live(out, held_at, run="small") as chief:
+def serving(place: Containers, out: Path, held_at: int | None = None, run: str = "small") -> Iterator[LiveChief]:
+    """A chief in the fleet's chief container, where its folder is `out`; `run` is the id of its run."""
+    with live(out, held_at, run=run) as chief:
         found = ControlFile.read(chief.out)
         assert found is not None
         place.chief = found.chief

@@ -21,7 +21,7 @@ from psfleet.checkpoint.parts import ShardContent
 from psfleet.errors import LostPeerError
 from psfleet.job.job import Job, parse_job
 from psfleet.job.update import Update
-from psfleet.layout import Layout, Tables, TensorSpec
+from psfleet.layout import Layout, Losses, Tables, TensorSpec
 from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
 from psfleet.tf import ShardVariables, container_name
@@ -50,6 +50,7 @@ class TwoTensors:
     state: tuple[TensorSpec, ...] = ()
     frozen: tuple[TensorSpec, ...] = ()
     tables: Tables = ()
+    losses: Losses = ()
 
     def build(self, layout: Layout, parameters: tf.Tensor, *_: object) -> TrainingGraph:
         """See `FrontEnd`."""
@@ -205,7 +206,8 @@ def _layout(job: Job, front_end: FrontEnd) -> Layout:
     """In buckets as small as possible, unless the job has another size than the default."""
     own = job.update.bucket_bytes
     num_bytes = BUCKET_BYTES if own == Update().bucket_bytes else own
-    return Layout.plan(front_end.parameters, front_end.state, front_end.frozen, job.fleet.ps, num_bytes)
+    tensors = (front_end.parameters, front_end.state, front_end.frozen)
+    return Layout.plan(*tensors, job.fleet.ps, num_bytes, losses=front_end.losses)
 
 
 @functools.cache

@@ -13,6 +13,8 @@ ROOT = Path(__file__).parents[2]
 HOME = ROOT / ".kind"
 """Its kubeconfig."""
 NAME = "psfleet"
+NETWORK = "kind"
+"""The network of the nodes."""
 NODE_IMAGE = os.environ.get("KIND_NODE_IMAGE") or "kindest/node:v1.34.0"
 IMAGES = ("psfleet-ps:latest", "psfleet-worker:latest")
 CONFIGURATION = {
@@ -55,6 +57,13 @@ def down() -> None:
     """Removes the cluster and all that it left."""
     _run("kind", "delete", "cluster", "--name", NAME, "--kubeconfig", str(kubeconfig()), secs=CREATE_SECS)
     shutil.rmtree(HOME, ignore_errors=True)
+
+
+def host_address() -> str:
+    """This machine's address on the network of the nodes, at which the cluster and its pods reach it."""
+    (network,) = json.loads(_run("docker", "network", "inspect", NETWORK, secs=COMMAND_SECS))
+    gateways = [each["Gateway"] for each in network["IPAM"]["Config"] if "Gateway" in each]
+    return next(address for address in gateways if ":" not in address)
 
 
 def _run(*command: str, secs: float) -> str:

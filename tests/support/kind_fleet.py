@@ -128,8 +128,8 @@ class Space:
         return next((each for each in ends if each in ("Complete", "Failed")), "")
 
     def entries(self, pod: str) -> list[Object]:
-        """The JSON lines of a pod's log."""
-        lines = self.kubectl("logs", pod, check=False).splitlines()
+        """The JSON lines of a pod's log; no container but psfleet's writes any."""
+        lines = self.kubectl("logs", pod, "--all-containers", check=False).splitlines()
         return [json.loads(line) for line in lines if line.startswith("{")]
 
     def step(self, name: str) -> int:

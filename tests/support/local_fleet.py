@@ -101,6 +101,11 @@ class Fleet:
         self.wait_for(lambda: self.step() >= step or self._has_ended(), timeout_secs, f"step {step}")
         assert self.step() >= step, f"the launcher ended before step {step}\n{self.tails()}"
 
+    def wait_for_progress(self) -> None:
+        """Waits until the chief has logged another step, such as the first one after a fault."""
+        now = len(self.entries("progress"))
+        self.wait_for(lambda: len(self.entries("progress")) > now, START_SECS, f"progress after step {self.step()}")
+
     def entries(self, event: str, role: str = "worker", index: int = 0) -> list[dict[str, Any]]:
         """A process's log entries of one kind, over all its restarts; the chief's unless another is named."""
         return [entry for entry in self.log(role, index) if entry.get("event") == event]
@@ -193,6 +198,31 @@ class Fleet:
         return self.launcher.poll() is not None
 
 
+def paced_job(
+    folder: Path, step_secs: float, programs: Sequence[str], sections: Mapping[str, Any]
+) -> tuple[dict[str, Any], Gates]:
+    """The content of a job file for a paced program, and the program's gates.
+
+    Args:
+        folder: Takes the programs, and a folder `gates`.
+        step_secs: The pace until `gates.hurry()`.
+        programs: The module to train, whose `build` takes `gates` and `step_secs`, and those that it imports.
+        sections: Of the job file; where they are mappings, what they lack is as in `JOB`.
+    """
+    gates = Gates(folder / "gates")
+    gates.folder.mkdir(exist_ok=True)
+    (gates.folder / "pace").touch()
+    for program in programs:
+        shutil.copy(PROGRAM.with_name(f"{program}.py"), folder)
+    options = {"gates": str(gates.folder), "step_secs": step_secs}
+    job = {**JOB, "program": f"{programs[0]}:build", "options": options}
+    merged = {
+        name: {**job.get(name, {}), **section} if isinstance(section, Mapping) else section
+        for name, section in sections.items()
+    }
+    return job | merged, gates
+
+
 @contextmanager
 def training(
     folder: Path,
@@ -207,24 +237,12 @@ def training(
     Args:
         folder: Takes the job file, the program, and the run's folder `out`; the same again resumes the run.
         arguments: For the command.
-        step_secs: The pace until `gates.hurry()`.
         hold: The shard whose data are held from the beginning.
-        programs: The module to train, whose `build` takes `gates` and `step_secs`, and those that it imports.
-        sections: Of the job file; where they are mappings, what they lack is as in `JOB`.
+        step_secs, programs, sections: As for `paced_job`.
     """
-    gates = Gates(folder / "gates")
-    gates.folder.mkdir(exist_ok=True)
-    (gates.folder / "pace").touch()
+    job, gates = paced_job(folder, step_secs, programs, sections)
     if hold is not None:
         gates.hold(hold)
-    for program in programs:
-        shutil.copy(PROGRAM.with_name(f"{program}.py"), folder)
-    options = {"gates": str(gates.folder), "step_secs": step_secs}
-    job = {**JOB, "program": f"{programs[0]}:build", "options": options}
-    job |= {
-        name: {**job.get(name, {}), **section} if isinstance(section, Mapping) else section
-        for name, section in sections.items()
-    }
     (folder / "job.yaml").write_text(yaml.safe_dump(job))
     screen = folder / "screen.txt"
     out = folder / "out"

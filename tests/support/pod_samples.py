@@ -52,6 +52,15 @@ def ended(code: int, reason: str = "Error", message: str | None = None, **of_pod
     return pod(state, "Succeeded" if code == 0 else "Failed", **of_pod)
 
 
+def kept(code: int, component: str = "worker") -> Pod:
+    """As `ended`, in a pod that does not end: of two containers that the cluster has added, the second one runs."""
+    states = {"gone": {"terminated": {"exitCode": 0, "reason": "Completed"}}, "mesh": {"running": {}}}
+    states[component] = {"terminated": {"exitCode": code, "reason": "Error"}}
+    rest = {"image": "i", "imageID": "", "ready": False, "restartCount": 0}
+    statuses = [{"name": name, "state": state, **rest} for name, state in states.items()]
+    return pod(component=component, containerStatuses=statuses)
+
+
 def job(component: str = "worker", verdict: str = "", failed: str | None = None, **spec: Any) -> Any:
     """The Job of the chief, or one of two pods."""
     condition = {"type": verdict, "status": "True", "reason": "MaxFailedIndexesExceeded", "message": "too\nmany"}

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from support.numpy_optimizers import Rule
+from support.numpy_optimizers import Rule, rule
 from support.programs import exact_graph_program
 
+MAX_DIFFERENCE = 1e-5
+"""Of a tensor's element in float32 from that of a replay in float64."""
 Weights = dict[str, np.ndarray]
 Batch = tuple[np.ndarray, np.ndarray]
 Gradient = Callable[[Weights, int, Batch], tuple[Weights, Weights]]
@@ -86,6 +88,33 @@ def replay_rounds(
             memories = [vars(own[name]) for own in own_rules]
             vars(first).update({key: np.mean([memory[key] for memory in memories], axis=0) for key in memories[0]})
     return values
+
+
+def assert_perceptron(
+    found: Weights,
+    optimizer: Mapping[str, Any],
+    *,
+    workers: int,
+    batch_size: int,
+    steps: int,
+    local_steps: int | None = None,
+) -> None:
+    """The tensors are those of one process that trains `exact_graph_program`.
+
+    Args:
+        optimizer: As in the job file, with a constant learning rate.
+        local_steps: Of averaging mode, whose rounds make the steps; None: the mode is sync.
+    """
+    options: dict[str, Any] = {"workers": workers, "batch_size": batch_size}
+    options |= {"rule": lambda: rule(optimizer), "rate": lambda step: float(optimizer["learning_rate"])}
+    initial = exact_graph_program.initial_weights() | exact_graph_program.initial_state()
+    if local_steps is None:
+        expected = replay(initial, perceptron_gradient, exact_graph_program.data(), steps=steps, **options)
+    else:
+        options |= {"rounds": steps // local_steps, "local_steps": local_steps}
+        expected = replay_rounds(initial, perceptron_gradient, exact_graph_program.data(), **options)
+    differences = {name: float(np.abs(found[name] - value).max()) for name, value in expected.items()}
+    assert max(differences.values()) <= MAX_DIFFERENCE, differences
 
 
 def averaged(of_workers: Sequence[Weights]) -> Weights:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -19,6 +20,7 @@ class StandingApi(Api):
         log: What every container prints.
         happened: The events of every object.
         requests: Method and path of each request that changes something.
+        lock: Held while a request is answered.
     """
 
     def __init__(self) -> None:
@@ -28,13 +30,15 @@ class StandingApi(Api):
         self.log: list[str] = []
         self.happened: list[Object] = []
         self.requests: list[tuple[str, str]] = []
+        self.lock = threading.RLock()
 
     def answer(self, method: str, url: str, body: Any) -> tuple[int, Any]:
         """See `Api`."""
         path = urlsplit(url).path
-        if method != "GET":
-            self.requests.append((method, path.rpartition("/here/")[2]))
-        status, content = super().answer(method, url, body)
+        with self.lock:
+            if method != "GET":
+                self.requests.append((method, path.rpartition("/here/")[2]))
+            status, content = super().answer(method, url, body)
         if path.endswith("/log"):
             stamped = parse_qs(urlsplit(url).query).get("timestamps", [""])[0].lower() == "true"
             lines = [f"2026-01-01T00:00:0{n}.5Z {line}" if stamped else line for n, line in enumerate(self.log)]

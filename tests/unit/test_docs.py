@@ -14,7 +14,6 @@ from pydantic import BaseModel, Field
 from docs import schema_tables
 from docs.schema_tables import BEGIN, DOCUMENTS, END, insert, rewrite, tables
 from psfleet.job.job import Job, parse_job
-from psfleet.job.monitored import monitored
 from psfleet.report.schema import Evaluation, Point, Report
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -106,17 +105,18 @@ def test_every_field_is_documented_with_its_description(name: str, model: type[B
 
 
 def test_the_example_job_is_valid_and_shows_every_section() -> None:
-    whole, asynchronous, averaging, ssp, watching, plateau, stored = re.findall(
+    whole, asynchronous, averaging, ssp, several, watching, plateau, stored = re.findall(
         r"```yaml\n(.*?)```", (DOCS / "job-file.md").read_text(encoding="utf-8"), re.DOTALL
     )
     content = yaml.safe_load(whole)
-    assert set(content) == set(Job.model_fields)
-    assert parse_job(content).optimizer.learning_rate == 1e-3
+    assert set(content) == set(Job.model_fields) - {"optimizers"}  # In the place of `optimizer`.
+    assert parse_job(content).rule.learning_rate == 1e-3
+    assert len(parse_job({**content, "optimizer": None, **yaml.safe_load(several)}).train.alternate or ()) == 6
     assert parse_job(content | yaml.safe_load(asynchronous)).update.stale.bound == 8
     assert parse_job(content | yaml.safe_load(averaging)).update.round_steps == 10
     assert parse_job(content | yaml.safe_load(ssp)).update.bound == 3
-    assert set(monitored(parse_job(content | yaml.safe_load(watching)))) == {"evaluate.stop", "checkpoint.best"}
-    assert set(monitored(parse_job(content | yaml.safe_load(plateau)))) == {"optimizer.schedule"}
+    assert set(parse_job(content | yaml.safe_load(watching)).monitored) == {"evaluate.stop", "checkpoint.best"}
+    assert set(parse_job(content | yaml.safe_load(plateau)).monitored) == {"optimizer.schedule"}
     assert parse_job(content | yaml.safe_load(stored)).checkpoint.store == "s3://models/team/digits"
 
 

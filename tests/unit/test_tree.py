@@ -8,7 +8,8 @@ import re
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -68,6 +69,16 @@ for name in {modules!r}:
     assert done.returncode == 0, done.stderr
 
 
+def test_modules_import_each_other_in_no_circle() -> None:
+    """Imports for types, and those inside functions, count, too."""
+    modules = {module_name(path): path for path in sources("psfleet", "ps_service", "worker_service")}
+    imports = {name: imported(path, modules) - {"psfleet", name} for name, path in modules.items()}
+    assert "psfleet.job.job" in imports["psfleet.job.watched_metrics"]
+    # A report shows itself in a notebook.
+    imports["psfleet.report.schema"].remove("psfleet.report.notebook")
+    TopologicalSorter(imports).prepare()
+
+
 def test_modules_of_the_test_kit_that_make_runs_can_be_imported() -> None:
     """As `make` runs them, without pytest's own paths."""
     modules = sorted(set(re.findall(r"-m (support\.\w+)", (ROOT / "Makefile").read_text())))
@@ -97,6 +108,18 @@ def function_lengths() -> dict[str, int]:
         for node in statements(ast.parse(path.read_text()))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
+
+
+def imported(path: Path, modules: Collection[str]) -> set[str]:
+    """Those of the modules that a file imports; of a package, what it imports from it."""
+    found = set()
+    for node in statements(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in modules else str(node.module) for name in names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found & set(modules)
 
 
 def statements(parent: ast.AST) -> Iterator[ast.AST]:

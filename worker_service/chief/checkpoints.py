@@ -11,8 +11,8 @@ from typing import Any
 from psfleet.checkpoint import committed
 from psfleet.checkpoint.manifest import Checkpoint, checkpoint_folder, write_manifest
 from psfleet.checkpoint.parts import NOT_FINITE, PartRecord
-from psfleet.checkpoint.replacement import kept_extra
 from psfleet.checkpoint.store import newest_committed, prune
+from psfleet.checkpoint.weight_changes import kept_changes
 from psfleet.control import MIN_STEPS_AHEAD
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import LostPeerError, NoCheckpointError
@@ -210,7 +210,7 @@ class CheckpointCommitter:
                 generation=state.generation,
                 optimizer=state.optimizer,
                 slots=list(state.slots),
-                extra={**self._extra, **kept_extra(self._newest)},
+                extra={**self._extra, **kept_changes(self._newest)},
             )
         except NoCheckpointError as error:
             raise OSError(str(error)) from error

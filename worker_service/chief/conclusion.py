@@ -52,12 +52,14 @@ def saved_final_step(settings: Settings) -> Checkpoint | None:
     """The verified checkpoint of the final step, if this chief replaces one; None: there is training to do.
 
     A decision of early stopping in `evaluations.jsonl` makes its step the final one; see also `is_last`.
+    One beyond `train.steps` is of another fleet that has used the store: this chief joins, and its recovery refuses it.
     """
     if settings.job is None or settings.index != 0 or is_first(settings):
         return None
     evaluations = recorded(settings.out, settings.job)
     try:
-        return newest_from(root_of(settings.out, settings.job), final_step(settings.job, evaluations))
+        found = newest_from(root_of(settings.out, settings.job), final_step(settings.job, evaluations))
+        return None if found is not None and found.step > settings.job.train.steps else found
     except StoreError as error:
         # The ps still know the run: this chief joins it, and waits for the store there.
         logger.warning("whether the final step is saved is not known: %s", error)

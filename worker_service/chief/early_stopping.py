@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from psfleet.job.job import Job
-from psfleet.job.monitored import Stop, evaluations_decide
+from psfleet.job.monitored import Stop
+from psfleet.job.watched_metrics import evaluations_decide
 from psfleet.report.schema import Evaluation, EvaluationLog
 
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 import logging
 
 from psfleet.errors import PsfleetError
-from psfleet.job.job import Job
 from psfleet.report import html
 from worker_service.chief import stored_report
 from worker_service.chief.chief import Chief
 from worker_service.chief.components import ChiefComponents
 from worker_service.fleet_state import States
+from worker_service.run_context import RunContext
 
 logger = logging.getLogger("psfleet.chief")
 
 
 def publish_failure(
-    chief: Chief, job: Job, components: ChiefComponents, error: PsfleetError, states: States, num_informed: int
+    chief: Chief,
+    context: RunContext,
+    components: ChiefComponents,
+    error: PsfleetError,
+    states: States,
+    num_informed: int,
 ) -> None:
     """Writes the report of a run that an error ended, unless that would replace a better one.
 
@@ -31,7 +36,7 @@ def publish_failure(
         report = chief.report(error, states)
         with components.storage.writing("the report"):
             html.publish(report, attempt.out)
-        stored_report.save(attempt.out, job, components.storage)
+        stored_report.save(attempt.out, context.job, components.storage, context.require_lease)
         components.callbacks.end(report)
     else:
         logger.warning(

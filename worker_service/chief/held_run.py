@@ -1,4 +1,4 @@
-"""What the chief does with a run that is held, for a handle on it: trains some steps, or evaluates."""
+"""Calls of a handle on a held run: the chief has it train some steps, or evaluates."""
 
 from __future__ import annotations
 

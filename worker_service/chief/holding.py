@@ -1,4 +1,4 @@
-"""Where the chief has the fleet held: at a step that it agrees with all ps, and that every generation starts with."""
+"""Holds training at a step: the chief agrees on it with all ps, and each generation starts with it."""
 
 from __future__ import annotations
 

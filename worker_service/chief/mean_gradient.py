@@ -54,6 +54,8 @@ class MeanGradient:
         """
         if self._holding.record is None:
             raise UsageError("`gradient` is for a run that is held, and this one is not: start it with paused=True")
+        if self._context.job.optimizers:
+            raise UsageError("`gradient` is for a program with one loss, and this one has several")
         if request.batches < 1:
             raise UsageError(f"gradient(batches={request.batches}): expected at least 1")
         while True:
@@ -70,7 +72,8 @@ class MeanGradient:
         addresses = self._workers()
 
         def ask(address: Address) -> Gradient:
-            client = RunClient(address.control, run_control_pb2_grpc.WorkerControlStub, self._context.identity)
+            stub = run_control_pb2_grpc.WorkerControlStub
+            client = RunClient(address.control, stub, self._context.identity, "worker")
             try:
                 return client.call(
                     "OwnGradient",

@@ -13,7 +13,7 @@ from psfleet.checkpoint.location import Folder, root_of
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.store import committed_checkpoints
 from psfleet.job.job import Job
-from psfleet.job.monitored import require_metrics
+from psfleet.job.watched_metrics import require_metrics
 from psfleet.report.schema import BestInfo, Evaluation, EvaluationLog
 from worker_service.chief.callbacks import Callbacks
 from worker_service.chief.early_stopping import StopDecision, decide, recorded

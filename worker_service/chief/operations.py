@@ -1,4 +1,4 @@
-"""What the chief does for a handle on its run: one operation at a time, each of which waits for the fleet."""
+"""Operations of the chief for handles on its run: one at a time; each waits for the fleet."""
 
 from __future__ import annotations
 

@@ -25,10 +25,10 @@ def next_reduction(job: Job, evaluations: Iterable[Evaluation], made: Sequence[R
         evaluations: In the order in which they were made. Of a step that was evaluated again, the first one counts.
         made: In the order in which they were decided.
     """
-    schedule = job.optimizer.schedule
+    schedule = job.schedule
     if not isinstance(schedule, Plateau):
         return None
-    if reduced_rate(job.optimizer, len(made)) <= schedule.min_learning_rate:
+    if reduced_rate(job.rule, len(made)) <= schedule.min_learning_rate:
         return None
     counted = _counted(schedule, evaluations, job.train.steps)
     reduced_at = {each.evaluation: each.step for each in made}

@@ -47,7 +47,7 @@ class RateReductions:
         self._storage = storage
         self._evaluations = evaluations
         self._log = ReductionLog(out / ReductionLog.FILE_NAME)
-        self._is_plateau = job.optimizer.schedule.kind == "plateau"
+        self._is_plateau = job.schedule is not None and job.schedule.kind == "plateau"
         self._made = self._log.made() if self._is_plateau else ()
         # None: this chief must take the log over.
         self._number: int | None = None
@@ -134,7 +134,7 @@ class RateReductions:
 
     def _record(self, due: Evaluation, step: int, chief: int) -> None:
         """Records a reduction; one that the disk refuses is not made, nor that of a chief that was replaced."""
-        optimizer, number = self._job.optimizer, len(self._made)
+        optimizer, number = self._job.rule, len(self._made)
         before, rate = reduced_rate(optimizer, number), reduced_rate(optimizer, number + 1)
         made = Reduction(evaluation=due.step, step=step, learning_rate=rate)
         with self._storage.writing(ReductionLog.FILE_NAME):

@@ -9,11 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.job.job import Job
-from psfleet.job.learning_rate import scheduled_rate
+from psfleet.job.learning_rate import LEARNING_RATE, rates_of
 from psfleet.layout import Layout
 from psfleet.report.schema import History, Point
 from worker_service.batch_reader import Batch
@@ -22,8 +21,8 @@ from worker_service.chief.evaluation_recorder import EvaluationRecorder
 from worker_service.chief.evaluations import Values
 from worker_service.chief.graph_summary import GraphSummary
 from worker_service.chief.monitor import Monitor
+from worker_service.chief.step_summaries import StepSummaries
 from worker_service.chief.storage import Storage
-from worker_service.chief.training_metrics_recorder import TrainingMetricsRecorder
 from worker_service.chief.worker_rates import WorkerRates
 from worker_service.evaluation import Evaluator, local_values
 from worker_service.session import WorkerSession
@@ -51,6 +50,7 @@ class Recorder:
     Attributes:
         monitor: Receives the evaluations.
         loss: Of the newest step's batch; None before the first.
+        losses: Of several losses, the newest of each by name.
         worker_rates: Measured by the chief's heartbeats.
     """
 
@@ -71,7 +71,7 @@ class Recorder:
         with storage.disk.reading(out):
             self._graph_summary = GraphSummary(self._board, job.summaries.graph, out)
             self.monitor = monitor or Monitor(out, job, storage)
-            self._training_metrics = TrainingMetricsRecorder(out, layout, evaluator, storage)
+            self._summaries = StepSummaries(out, job, layout, evaluator, storage, self._board)
         self._evaluation = EvaluationRecorder(job, layout, evaluator, storage, self._board, self.monitor)
         self._generation = 0
         self._global_step = 0
@@ -79,6 +79,7 @@ class Recorder:
         self._due: dict[str, int] = {}
         self.step_secs: deque[float] = deque(maxlen=REMEMBERED_STEPS)
         self.loss: float | None = None
+        self.losses: dict[str, float] = {}
         self.steps_done = 0
         self.training_secs = 0.0
         self.worker_rates = WorkerRates()
@@ -106,6 +107,7 @@ class Recorder:
         self.training_secs += secs
         self._global_step = global_step
         self.loss = loss
+        self.losses = dict(session.losses) if self._job.optimizers else {}
         self._evaluation.evaluations.check()
         self._graph_summary.write(session, global_step)
         now = time.perf_counter()
@@ -118,7 +120,11 @@ class Recorder:
         session.wants_norm = self._is_recorded(global_step + max(made, 1), now + 3 * secs)
         step_secs = secs / max(made, 1)
         rate = self._examples(1) / step_secs
-        self.monitor.callbacks.step(global_step, {"loss": loss, "step_secs": step_secs, "examples_per_sec": rate})
+        metrics = {"loss": loss, **self._named_losses(), "step_secs": step_secs, "examples_per_sec": rate}
+        self.monitor.callbacks.step(global_step, metrics)
+
+    def _named_losses(self) -> dict[str, float]:
+        return {f"{name}_loss": value for name, value in self.losses.items()}
 
     def _is_recorded(self, global_step: int, now: float) -> bool:
         """Whether a step that ends at a time (monotonic, in seconds) has a point in the history, or summaries."""
@@ -131,10 +137,8 @@ class Recorder:
         return self._evaluation.metrics
 
     def newest_training_metrics(self) -> dict[str, float]:
-        """Metrics of the newest training batches, by name; empty if none were recorded. Waits for their computation."""
-        self._board.drain()
-        self._training_metrics.flush()
-        return self._training_metrics.newest
+        """See `StepSummaries`."""
+        return self._summaries.newest_training_metrics()
 
     def finish_evaluation(self, is_over: Callable[[], bool]) -> bool:
         """Waits for the evaluation that runs, if one does; see `Evaluations.finish_running`."""
@@ -192,6 +196,7 @@ class Recorder:
             step=global_step,
             generation=self._generation,
             loss=loss,
+            losses=self.losses,
             step_secs=secs / max(made, 1),
             examples_per_sec=self._examples(made) / secs,
             learning_rate=self._learning_rate(global_step),
@@ -203,33 +208,19 @@ class Recorder:
         logger.info("step %d of %d: loss %.4g", global_step, self._job.train.steps, loss, extra=extra)
 
     def _summarize(self, session: WorkerSession, batch: Batch, global_step: int, loss: float) -> None:
-        own = session.summaries(batch)
-        metrics, generation = self._training_metrics.of_step(session), self._generation
         scalars = {
             "loss": loss,
+            **self._named_losses(),
             "step_secs": self.step_secs[-1] if self.step_secs else None,
-            "learning_rate": self._learning_rate(global_step),
+            **rates_of(self._job, max(0, global_step - 1), self.monitor.reductions.steps),
             "gradient_norm": session.gradient_norm(),
         }
-        gradients = session.gradients() if self._job.summaries.gradient_histograms else []
-
-        def write() -> None:
-            # Here, on the thread of the file: the fleet waits for the chief, and Keras takes 12 ms for an AUC.
-            found = metrics()
-            self._training_metrics.record(global_step, generation, found)
-            for name, value in {**found, **scalars}.items():
-                if value is not None:
-                    tf.summary.scalar(f"train/{name}", value)
-            for spec, gradient in zip(self._layout.parameters.specs, gradients, strict=False):
-                tf.summary.histogram(f"gradient/{spec.name}", gradient)
-            if own is not None:
-                tf.summary.experimental.write_raw_pb(own, global_step)
-
-        self._board.write(global_step, write)
+        self._summaries.write(session, batch, global_step, self._generation, scalars)
 
     def _learning_rate(self, global_step: int) -> float | None:
-        """Of the update that led to a step."""
-        return scheduled_rate(self._job.optimizer, max(0, global_step - 1), self.monitor.reductions.steps)
+        """Of the update that led to a step; None if each of several losses has its own."""
+        found = rates_of(self._job, max(0, global_step - 1), self.monitor.reductions.steps)
+        return found.get(LEARNING_RATE)
 
     def _is_due(self, what: str, global_step: int, every: int | None) -> bool:
         if global_step < self._due[what]:

@@ -77,10 +77,13 @@ class RunControlServicer(run_control_pb2_grpc.RunControlServicer):
 
     def DescribeWeights(self, request: run_pb.RunCall, context: grpc.ServicerContext) -> run_pb.TensorMessage:
         """See run_control.proto."""
-        layout = self._checked(request, context).operations.context.layout
+        services = self._checked(request, context)
+        with self._refusals(context):
+            changes = services.weights.known_changes()
+        layout = services.operations.context.layout
         trained = {spec.name for spec in layout.parameters.specs}
         records = [record_of(spec, name in trained) for name, spec in specs_of(layout).items()]
-        return run_pb.TensorMessage(tensors=records)
+        return run_pb.TensorMessage(tensors=records, changes=changes)
 
     def GetWeights(self, request: run_pb.RunCall, context: grpc.ServicerContext) -> Iterator[run_pb.TensorMessage]:
         """See run_control.proto."""
@@ -98,7 +101,7 @@ class RunControlServicer(run_control_pb2_grpc.RunControlServicer):
         with self._refusals(context), services.operations.turn(first.caller, "set"):
             requests = itertools.chain([first], request_iterator)
             _, tensors = receiving(requests, services.weights.check_specs)
-            made = services.weights.set(first.caller, tensors, context.is_active)
+            made = services.weights.set(first.caller, tensors, first.changes, context.is_active)
         return run_pb.SavedReply(folder=str(made.folder), step=made.step)
 
     def Train(self, request: run_pb.TrainRequest, context: grpc.ServicerContext) -> run_pb.SteppedReply:

@@ -176,6 +176,7 @@ class RunFinisher:
             examples_per_sec=recorder.examples_per_sec(),
             step_secs=StepSecs(p50=recorder.quantile_secs(0.5), p95=recorder.quantile_secs(0.95)),
             loss=recorder.loss,
+            losses=recorder.losses,
             eval=recorder.metrics,
             training_metrics=recorder.newest_training_metrics(),
             gradients=_gradients(known, recorder.worker_examples_per_sec()),

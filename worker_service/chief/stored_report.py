@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -18,11 +19,16 @@ from worker_service.chief.storage import Storage
 logger = logging.getLogger("psfleet.chief")
 
 
-def save(out: Path, job: Job, storage: Storage) -> None:
-    """Copies the report of a run folder to the store of its job, if it has one; a failure of that is an event."""
+def save(out: Path, job: Job, storage: Storage, require_lease: Callable[[], None] = lambda: None) -> None:
+    """Copies the report of a run folder to the store of its job, if it has one; a failure of that is an event.
+
+    Args:
+        require_lease: Raises StoreError if another fleet may have the store, whose report stays.
+    """
     if job.checkpoint.store is None:
         return
     with storage.writing("the copy of the report in the store"):
+        require_lease()
         (StoreFolder(job.checkpoint.store) / REPORT).write_bytes((out / Report.FILE_NAME).read_bytes())
 
 

@@ -28,7 +28,8 @@ class TrainingMetricsRecorder:
         evaluator: None: the program could not be loaded; nothing is recorded.
 
     Attributes:
-        newest: By name; those of the file before the first, empty if there is none.
+        newest: By name; those of the file before the first. Empty if there is none, or if this job collects none, as in
+            async and ssp mode: those of the file are then of steps that another job has trained.
     """
 
     def __init__(
@@ -47,7 +48,8 @@ class TrainingMetricsRecorder:
         self._num_written = 0
         self._written_at = float("-inf")
         self._unwritten: TrainingMetrics | None = None
-        recorded = self._log.curve()
+        self._is_collected = not all(spec.is_saved for spec in layout.state.specs)
+        recorded = self._log.curve() if self._is_collected else []
         self.newest = recorded[-1].metrics if recorded else {}
 
     def of_step(self, session: WorkerSession) -> Callable[[], dict[str, float]]:
@@ -56,7 +58,7 @@ class TrainingMetricsRecorder:
         There are none if the total and the count of one can be of different steps.
         """
         evaluator = self._evaluator
-        if evaluator is None or self._layout.saved == self._layout or not session.is_of_one_step:
+        if evaluator is None or not self._is_collected or not session.is_of_one_step:
             return dict
         state = session.state()
         return lambda: evaluator.training_metrics(self._layout.state.unpack(state))

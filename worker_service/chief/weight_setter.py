@@ -14,12 +14,14 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from psfleet.checkpoint.manifest import Checkpoint, checkpoint_folder, read_manifest
-from psfleet.checkpoint.replacement import SET_BY, specs_of, write_replaced
+from psfleet.checkpoint.replacement import specs_of, write_replaced
 from psfleet.checkpoint.store import newest_committed
 from psfleet.checkpoint.store_client import StoreError
+from psfleet.checkpoint.weight_changes import WeightChanges
 from psfleet.control import run_control_pb2 as run_pb
-from psfleet.errors import NoCheckpointError, UsageError
+from psfleet.errors import LostPeerError, NoCheckpointError, UsageError
 from psfleet.layout import TensorSpec
+from psfleet.plurals import counted
 from psfleet.tensor_checks import check_finite, check_specs
 from worker_service.chief.events import Events
 from worker_service.chief.holding import Holding
@@ -48,27 +50,48 @@ class WeightSetter:
         """Checks names, shapes and types; raises `UsageError`."""
         check_specs(specs_of(self._context.layout), given)
 
-    def set(self, call: run_pb.RunCall, tensors: Mapping[str, np.ndarray], is_active: IsActive) -> Checkpoint:
+    def known_changes(self) -> int:
+        """How often the weights of the run were replaced up to now: what `set` is given.
+
+        Raises:
+            LostPeerError: This chief has not found the newest checkpoint yet.
+        """
+        states = self._context.fleet.describe()
+        self._committer.update(states)
+        newest = self._committer.newest
+        if newest is None and not self._operations.training(states):
+            raise LostPeerError("the chief has not found the newest checkpoint yet")
+        return 0 if newest is None else WeightChanges.of(newest.extra).number
+
+    def set(
+        self, call: run_pb.RunCall, tensors: Mapping[str, np.ndarray], known: int, is_active: IsActive
+    ) -> Checkpoint:
         """Replaces weights, and waits until the fleet trains with them, or is held.
 
+        Calls have an order: each is made as the change after those that its caller knew of, or not at all. So one that
+        is late, or is repeated because its answer was lost, does not undo a call after it.
+
         Args:
-            call: One that is repeated after a loss of the chief changes nothing.
+            call: One that is repeated changes nothing if it was made.
             tensors: Some or all of those of the model, checked by `check_specs`; the others stay.
+            known: The changes that its caller knew of when it began; see `known_changes`.
             is_active: Returns whether the caller still waits; the change is made, or not, before that counts.
 
         Returns:
             The checkpoint that has them.
 
         Raises:
-            UsageError: A number is not finite, or the run has made its last step; nothing has changed.
-            StoreError: Whether the change is made is not known; the same call finds out.
+            UsageError: A number is not finite, the run has made its last step, or another call has replaced weights
+                since this one began; nothing has changed.
+            StoreError: Whether the change is made is not known, and the same call finds out; or another fleet may have
+                the store.
         """
         check_finite(tensors, specs_of(self._context.layout))
         while True:
             self._operations.check_active(is_active)
             states = self._context.fleet.describe()
             self._committer.update(states)
-            made = self._made_before(call)
+            made = self._made_before(call, known)
             if made is not None:
                 self._await_start(made, is_active)
                 return made
@@ -82,10 +105,25 @@ class WeightSetter:
             self._operations.require_running("set")
             self._operations.pause()
 
-    def _made_before(self, call: run_pb.RunCall) -> Checkpoint | None:
-        """The newest checkpoint if the call has replaced the weights that it comes from."""
+    def _made_before(self, call: run_pb.RunCall, known: int) -> Checkpoint | None:
+        """The newest checkpoint if the call has replaced the weights that it comes from, or those before.
+
+        Raises:
+            UsageError: It has not, and others have since it began.
+        """
         newest = self._committer.newest
-        return newest if newest is not None and newest.extra.get(SET_BY) == call.call else None
+        if newest is None:
+            return None
+        changes = WeightChanges.of(newest.extra)
+        if call.call in changes.calls:
+            return newest
+        if changes.number != known:
+            number = counted(changes.number, "time")
+            raise UsageError(
+                f"`set` of {call.owner} is late: the weights were replaced {number} by now, and {known} when it began; "
+                "nothing is replaced: make the call again"
+            )
+        return None
 
     def _replace(
         self, generation: int, call: run_pb.RunCall, tensors: Mapping[str, np.ndarray], is_active: IsActive
@@ -105,12 +143,13 @@ class WeightSetter:
             if not training or training[0].generation != generation:
                 return None
             check_chief(states, self._context.incarnation)
+            self._context.require_lease()
             self._require_newest(base)
             # An earlier call was told that this is not known: its change comes first, and this call's parts must not
             # get into its folder.
             made = self._found(base, generation) or self._written(base, generation, call, tensors)
             self._committer.adopt(made)
-        is_own = made.extra.get(SET_BY) == call.call
+        is_own = WeightChanges.of(made.extra).calls[-1:] == (call.call,)
         cause = f"weights were replaced at step {made.step} by {call.owner if is_own else 'an earlier call'}"
         self._events.add("chief", 0, WEIGHTS_SET, cause)
         return made if is_own else None
@@ -118,7 +157,8 @@ class WeightSetter:
     def _written(
         self, base: Checkpoint, generation: int, call: run_pb.RunCall, tensors: Mapping[str, np.ndarray]
     ) -> Checkpoint:
-        extra = {SET_BY: call.call, "incarnation": self._context.incarnation}
+        changes = WeightChanges.of(base.extra).followed_by(call.call)
+        extra = {**changes.as_extra(), "incarnation": self._context.incarnation}
         try:
             with self._events.disk.writing(base.folder.parent):
                 return write_replaced(base, tensors, generation=generation + 1, run=self._context.run, extra=extra)

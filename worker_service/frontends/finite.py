@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from psfleet.errors import ProgramError
 from psfleet.layout import Layout, TensorSpec
+from psfleet.layout.buckets import specs_of_loss
 from worker_service.frontends.interface import TrainingGraph
 
 LOSS = "the loss"
@@ -18,16 +19,19 @@ MESSAGE = re.compile(r"psfleet: (?P<what>.*?) : Tensor had (?P<values>.*?) value
 """CheckNumerics' error (check_numerics_op.cc) with the messages of this module."""
 
 
-def checked(training: TrainingGraph, layout: Layout) -> TrainingGraph:
+def checked(training: TrainingGraph, layout: Layout, index: int = 0) -> TrainingGraph:
     """The step with a loss, gradients and state that raise InvalidArgumentError where they are not finite.
 
     The cost is one sum over each tensor: CheckNumerics itself takes ten times as long. A sum that exceeds
     float32 counts as infinite. Each gradient waits only for its own check, and all checks for that of the loss, which
     is the cause if both fail.
+
+    Args:
+        index: Of the loss.
     """
     loss = tf.debugging.check_numerics(training.loss, f"psfleet: {LOSS}")
     with tf.control_dependencies([loss]):
-        gradients = _checked("the gradient of ", layout.parameters.specs, training.gradients)
+        gradients = _checked("the gradient of ", specs_of_loss(layout.parameters, index), training.gradients)
         new_state = _checked("state ", layout.state.specs, training.new_state)
     return replace(training, loss=loss, gradients=gradients, new_state=new_state)
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from psfleet.layout import FlatLayout
+from psfleet.layout import FlatLayout, TensorSpec
+from psfleet.layout.buckets import Bucket, offsets_of_loss, specs_of_loss
 
 
 def slices(layout: FlatLayout, vector: tf.Tensor) -> list[tf.Tensor]:
@@ -17,19 +18,20 @@ def slices(layout: FlatLayout, vector: tf.Tensor) -> list[tf.Tensor]:
     ]
 
 
-def dense(layout: FlatLayout, gradients: Sequence[tf.Tensor | tf.IndexedSlices | None]) -> list[tf.Tensor]:
-    """Gradients of the tensors of a layout, each as `[size]` float32; None is zeros."""
+def dense(specs: Sequence[TensorSpec], gradients: Sequence[tf.Tensor | tf.IndexedSlices | None]) -> list[tf.Tensor]:
+    """Gradients of tensors, each as `[size]` float32; None is zeros."""
     return [
         tf.zeros([spec.size]) if gradient is None else tf.reshape(_summed(gradient, spec.shape), [spec.size])
-        for spec, gradient in zip(layout.specs, gradients, strict=True)
+        for spec, gradient in zip(specs, gradients, strict=True)
     ]
 
 
-def elements(layout: FlatLayout, tensors: Sequence[tf.Tensor], low: int, high: int) -> list[tf.Tensor]:
-    """The elements from `low` to `high` of the vector in which `tensors`, each `[size]` float32, are laid out."""
+def elements(layout: FlatLayout, tensors: Sequence[tf.Tensor], bucket: Bucket) -> list[tf.Tensor]:
+    """The elements of a bucket in the vector in which the tensors of its loss, each `[size]` float32, are laid out."""
     parts: list[tf.Tensor] = []
-    at = low
-    for spec, offset, tensor in zip(layout.specs, layout.offsets, tensors, strict=True):
+    at, low, high = bucket.start, bucket.start, bucket.stop
+    specs, offsets = specs_of_loss(layout, bucket.loss), offsets_of_loss(layout, bucket.loss)
+    for spec, offset, tensor in zip(specs, offsets, tensors, strict=True):
         start, stop = max(low, offset), min(high, offset + spec.size)
         if start >= stop:
             continue

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,23 +15,25 @@ from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram
 from psfleet.job.user_code import user_code
-from psfleet.layout import Layout, Tables, TensorSpec, state_order
+from psfleet.layout import Layout, Losses, Tables, TensorSpec, state_order
+from psfleet.layout.buckets import specs_of_loss
 from psfleet.tf.program_data import batches_explained, training_data
 from worker_service.frontends import finite, flat
 from worker_service.frontends.constants import is_constant
 from worker_service.frontends.graph_import import split, transplant
+from worker_service.frontends.graph_variables import Collections, GivenVariables, initialized, spec_of
 from worker_service.frontends.interface import TrainingGraph
 from worker_service.input_pipeline import batch_spec, evaluation_batches, read
 
 _VARIABLE_OPS = ("VarHandleOp", "VariableV2", "Variable")
-_Collections = tf.compat.v1.GraphKeys
 
 
 class GraphFrontEnd:
     """A graph program for one worker.
 
     The loss is built twice, each time in a graph of its own: first with real variables, to learn their names and
-    initial values, then with slices of the flat vector in place of the trainable ones.
+    initial values, then with slices of the flat vector in place of the trainable ones. Several losses are built in
+    their order in the same graph, as in a TensorFlow 1 program: they share variables under TensorFlow's rules.
     """
 
     def __init__(self, program: GraphProgram, job: Job, num_shards: int, index: int) -> None:
@@ -51,11 +55,14 @@ class GraphFrontEnd:
 
         with tf.Graph().as_default() as graph:
             tf.compat.v1.set_random_seed(job.train.seed)
-            self._loss(self._placeholders(), record)
+            batch = self._placeholders()
+            for name in program.named_losses:
+                self._loss(name, batch, record)
             self._check(graph, variables)
-            self._initial = _initialized(graph, variables)
-        self.parameters = tuple(_spec(name, variable) for name, variable in variables.items() if variable.trainable)
-        others = {_spec(name, variable): variable for name, variable in variables.items() if not variable.trainable}
+            self._initial = initialized(graph, variables)
+        trained = [spec_of(name, variable) for name, variable in variables.items() if variable.trainable]
+        self.parameters, self.losses = self._by_loss(trained)
+        others = {spec_of(name, variable): variable for name, variable in variables.items() if not variable.trainable}
         self.frozen = tuple(spec for spec, variable in others.items() if is_constant(variable))
         self.state = tuple(sorted((spec for spec in others if spec not in self.frozen), key=state_order))
         self.tables: Tables = ()
@@ -90,30 +97,38 @@ class GraphFrontEnd:
             specs = (*layout.state.specs, *layout.frozen.specs)
             others = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
             batch = self._placeholders()
-            step = self._step(layout, vector, others, batch, with_gradients)
+            steps = self._steps(layout, vector, others, batch, with_gradients)
         feeds = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in batch]
         inputs = list(zip([vector, *others, *batch], [parameters, *state, *frozen, *feeds], strict=True))
-        summaries = [] if step.summaries is None else [step.summaries]
-        wanted = [step.loss, *step.gradients, *step.new_state, *step.updates, *summaries]
-        loss, *rest = transplant(self._graph, inputs, wanted)
-        summary = rest.pop() if summaries else None
-        gradients, new_state, updates = split(rest, len(step.gradients), len(step.new_state))
-        return TrainingGraph(tuple(feeds), loss, gradients, new_state, updates, summary)
+        summaries = [] if steps[0].summaries is None else [steps[0].summaries]
+        wanted = [[each.loss, *each.gradients, *each.new_state, *each.updates] for each in steps]
+        copies = transplant(self._graph, inputs, [*itertools.chain(*wanted), *summaries])
+        summary = copies.pop() if summaries else None
+        found = []
+        for step, parts in zip(steps, wanted, strict=True):
+            (loss, *rest), copies = copies[: len(parts)], copies[len(parts) :]
+            gradients, new_state, updates = split(rest, len(step.gradients), len(step.new_state))
+            found.append(TrainingGraph(tuple(feeds), loss, gradients, new_state, updates, summary))
+        return replace(found[0], further=tuple(found[1:]))
 
     def evaluate(
-        self, values: Mapping[str, np.ndarray], run_loss: Callable[[Sequence[np.ndarray]], float]
+        self, values: Mapping[str, np.ndarray], run_losses: Callable[[Sequence[np.ndarray]], Sequence[float]]
     ) -> dict[str, float]:
-        """See `FrontEnd`: the mean loss of an example, by `run_loss`; `values` is not read."""
+        """See `FrontEnd`: the mean loss of an example, by `run_losses`; `values` is not read.
+
+        Its name is `loss`; that of each of several is `NAME_loss`.
+        """
         del values
         if self._evaluation is None:
             return {}
-        total, num_examples = 0.0, 0
+        names = [f"{name}_loss" if name else "loss" for name in self._program.named_losses]
+        totals, num_examples = np.zeros(len(names)), 0
         with tf.init_scope():
             batches = read(self._evaluation, self._job, "reading the evaluation data")
             for batch in batches:
-                total += run_loss(batch) * len(batch[0])
+                totals += np.multiply(run_losses(batch), len(batch[0]))
                 num_examples += len(batch[0])
-        return {"loss": total / num_examples}
+        return dict(zip(names, (totals / num_examples).tolist(), strict=True))
 
     def training_metrics(self, values: Mapping[str, np.ndarray]) -> dict[str, float]:
         """See `FrontEnd`: a graph program has none."""
@@ -123,26 +138,47 @@ class GraphFrontEnd:
     def _placeholders(self) -> list[tf.Tensor]:
         return [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in tf.nest.flatten(self._batch_spec)]
 
-    def _loss(self, batch: Sequence[tf.Tensor], getter: Callable[..., Any]) -> tf.Tensor:
-        """Calls the program's function under a root scope whose variables come from `getter`: `[]` float32."""
+    def _loss(self, name: str, batch: Sequence[tf.Tensor], getter: Callable[..., Any]) -> tf.Tensor:
+        """Calls the function of a loss under a root scope whose variables come from `getter`: `[]` float32."""
+        called = f"{name}: loss(batch)" if name else "loss(batch)"
         shapes = [tensor.shape for tensor in batch]
         scope = tf.compat.v1.variable_scope("", custom_getter=getter)
-        with batches_explained(shapes), scope, user_code(self._job, "loss(batch)"):
-            loss = self._program.loss(tf.nest.pack_sequence_as(self._batch_spec, batch))
+        with batches_explained(shapes), scope, user_code(self._job, called):
+            loss = self._program.named_losses[name](tf.nest.pack_sequence_as(self._batch_spec, batch))
         if not isinstance(loss, tf.Tensor) or not loss.dtype.is_floating or loss.shape.rank not in (0, None):
             got = repr(loss) if not isinstance(loss, tf.Tensor) else f"{loss.dtype.name} of shape {loss.shape}"
-            raise self._error(f"loss(batch) returned {got}, expected a scalar float tensor")
+            raise self._error(f"{called} returned {got}, expected a scalar float tensor")
         return tf.cast(tf.ensure_shape(loss, []), tf.float32)
 
-    def _step(
+    def _by_loss(self, trained: Sequence[TensorSpec]) -> tuple[tuple[TensorSpec, ...], Losses]:
+        """The trainable tensors, those of each of several losses together; and the number of those of each."""
+        scopes = self._program.scopes
+        if not scopes:
+            return tuple(trained), ()
+        found = {name: [spec for spec in trained if spec.name.startswith(scope)] for name, scope in scopes.items()}
+        for spec in trained:
+            if not spec.name.startswith(tuple(scopes.values())):
+                names = ", ".join(scopes.values())
+                raise self._error(
+                    f"trainable variable {spec.name} is under no scope of a loss, expected one of {names}"
+                )
+        for name, specs in found.items():
+            if not specs:
+                raise self._error(
+                    f"loss {name} has no trainable variable under its scope {scopes[name]}, expected at least one"
+                )
+        counts = tuple((name, len(specs)) for name, specs in found.items())
+        return tuple(itertools.chain(*found.values())), counts
+
+    def _steps(
         self,
         layout: Layout,
         vector: tf.Tensor,
         others: Sequence[tf.Tensor],
         batch: Sequence[tf.Tensor],
         with_gradients: bool,
-    ) -> TrainingGraph:
-        """The step in the program's own graph; `others` are the values of state and of frozen tensors."""
+    ) -> list[TrainingGraph]:
+        """The step of each loss in the program's own graph; `others` are the values of state and of frozen tensors."""
         parameters = flat.slices(layout.parameters, vector)
         specs = (*layout.state.specs, *layout.frozen.specs)
         variables: list[Any] = [
@@ -152,23 +188,52 @@ class GraphFrontEnd:
             for spec in specs
         ]
         named = {spec.name: tensor for spec, tensor in zip(layout.parameters.specs, parameters, strict=True)}
-        named |= {spec.name: variable for spec, variable in zip(specs, variables, strict=True)}
-        with tf.control_dependencies(
-            [variable.assign(value).op for variable, value in zip(variables, others, strict=True)]
-        ):
-            loss = self._loss(batch, _GivenVariables(named, {spec.name for spec in layout.parameters.specs}))
-            gradients = flat.dense(layout.parameters, tf.gradients(loss, parameters)) if with_gradients else []
-        updates = [getattr(update, "op", update) for update in tf.compat.v1.get_collection(_Collections.UPDATE_OPS)]
-        with tf.control_dependencies([loss, *updates]):
-            new_state = tuple(variable.read_value() for variable in variables[: len(layout.state.specs)])
+        given = GivenVariables(
+            named | {spec.name: variable for spec, variable in zip(specs, variables, strict=True)}, set(named)
+        )
+        steps = []
+        # One assignment for all losses: a step runs one of them, on the values that are given.
+        assigned = [variable.assign(value).op for variable, value in zip(variables, others, strict=True)]
+        for index, name in enumerate(self._program.named_losses):
+            before = tf.compat.v1.get_collection(Collections.UPDATE_OPS)
+            with tf.control_dependencies(assigned):
+                loss = self._loss(name, batch, given)
+                own = [named[spec.name] for spec in specs_of_loss(layout.parameters, index)]
+                gradients = self._gradients(layout, index, loss, own) if with_gradients else ()
+            updates = tf.compat.v1.get_collection(Collections.UPDATE_OPS)[len(before) :]
+            updates = [getattr(update, "op", update) for update in updates]
+            with tf.control_dependencies([loss, *updates]):
+                new_state = self._new_state(layout, name, variables, others)
+            steps.append(TrainingGraph(tuple(batch), loss, gradients, new_state, tuple(updates), None))
         summaries = tf.compat.v1.summary.merge_all()
-        return TrainingGraph(tuple(batch), loss, tuple(gradients), new_state, tuple(updates), summaries)
+        return [replace(step, summaries=summaries) for step in steps]
+
+    def _gradients(
+        self, layout: Layout, index: int, loss: tf.Tensor, parameters: Sequence[tf.Tensor]
+    ) -> tuple[tf.Tensor, ...]:
+        """The gradient of a loss with respect to the parameters that it moves, each as `[size]`."""
+        gradients = tf.gradients(loss, parameters)
+        if layout.parameters.losses and all(gradient is None for gradient in gradients):
+            name, _ = layout.parameters.losses[index]
+            scope = self._program.scopes[name]
+            raise self._error(f"loss {name} depends on no trainable variable under its scope {scope}")
+        return tuple(flat.dense(specs_of_loss(layout.parameters, index), gradients))
+
+    def _new_state(
+        self, layout: Layout, name: str, variables: Sequence[Any], others: Sequence[tf.Tensor]
+    ) -> tuple[tf.Tensor, ...]:
+        """State after a step of a loss; a tensor under the scope of another loss has the value that was given."""
+        foreign = tuple(scope for other, scope in self._program.scopes.items() if other != name)
+        return tuple(
+            tf.identity(value) if spec.name.startswith(foreign) else variable.read_value()
+            for spec, variable, value in zip(layout.state.specs, variables, others, strict=False)
+        )
 
     def _check(self, graph: tf.Graph, variables: Mapping[str, Any]) -> None:
         for operation in graph.get_operations():
             if operation.type in _VARIABLE_OPS and operation.name not in variables:
                 raise self._error(f"variable {operation.name} is not made by tf.compat.v1.get_variable")
-        if graph.get_collection(_Collections.TABLE_INITIALIZERS):
+        if graph.get_collection(Collections.TABLE_INITIALIZERS):
             raise self._error("loss(batch) uses a lookup table; expected it in the data set")
         if not any(variable.trainable for variable in variables.values()):
             raise self._error("loss(batch) has no trainable parameters, expected at least one")
@@ -183,46 +248,3 @@ class GraphFrontEnd:
 
     def _error(self, message: str) -> ProgramError:
         return ProgramError(f"program {self._job.program!r}: {message}")
-
-
-class _GivenVariables:
-    """A custom getter: returns given tensors and variables by name, and fills collections like TensorFlow."""
-
-    def __init__(self, named: Mapping[str, Any], trained: set[str]) -> None:
-        self._named = named
-        self._trained = trained
-        self._seen: set[str] = set()
-
-    def __call__(self, getter: Callable[..., Any], name: str, **kwargs: Any) -> Any:
-        """The tensor or variable of that name."""
-        del getter
-        if name not in self._named:
-            raise ProgramError(
-                f"loss(batch) gets variable {name} in its second call and not in its first, expected the same variables"
-            )
-        value = self._named[name]
-        if name not in self._seen:
-            self._seen.add(name)
-            self._collect(name, value, kwargs.get("regularizer"), kwargs.get("collections"))
-        return value
-
-    def _collect(self, name: str, value: Any, regularizer: Any, collections: Sequence[str] | None) -> None:
-        keys = set(collections or [_Collections.GLOBAL_VARIABLES])
-        if name in self._trained:
-            keys.add(_Collections.TRAINABLE_VARIABLES)
-        tf.compat.v1.add_to_collections(keys, value)
-        penalty = regularizer(value) if regularizer else None
-        if penalty is not None:
-            tf.compat.v1.add_to_collection(_Collections.REGULARIZATION_LOSSES, penalty)
-
-
-def _spec(name: str, variable: Any) -> TensorSpec:
-    return TensorSpec(name, tuple(variable.shape.as_list()), variable.dtype.base_dtype.name)
-
-
-def _initialized(graph: tf.Graph, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Runs the initializers of all variables, in a session of this process."""
-    with tf.compat.v1.Session(graph=graph) as session:
-        session.run(tf.compat.v1.variables_initializer(list(variables.values())))
-        values: dict[str, np.ndarray] = session.run(dict(variables))
-    return values

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from psfleet.job.job import Job
-from psfleet.layout import Layout, Tables, TensorSpec
+from psfleet.layout import Layout, Losses, Tables, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,13 @@ class TrainingGraph:
     Attributes:
         feeds: Placeholders for one batch, in `tf.nest.flatten` order of the data set's element; `[batch, ...]` each.
         loss: `[]` float32, of this batch before the update.
-        gradients: `[size]` float32 for each of `layout.parameters.specs`; zeros where the loss does not depend on it.
+        gradients: `[size]` float32 for each tensor that the loss moves, see `specs_of_loss`: all if there is one loss;
+            zeros where the loss does not depend on it.
         new_state: Values of `layout.state.specs` after the forward pass, in that order, shape and dtype.
         updates: Operations of the program that must run with each step.
         summaries: `[]` string, a serialized `tf.compat.v1.Summary` of the program's own summaries; None if it has none.
+        further: The steps of the other losses of a program with several, in their order; with the same `feeds` and
+            `summaries`.
     """
 
     feeds: tuple[tf.Tensor, ...]
@@ -32,22 +35,30 @@ class TrainingGraph:
     new_state: tuple[tf.Tensor, ...]
     updates: tuple[tf.Operation, ...]
     summaries: tf.Tensor | None
+    further: tuple[TrainingGraph, ...] = ()
+
+    @property
+    def each(self) -> tuple[TrainingGraph, ...]:
+        """The steps of all losses, in their order."""
+        return self, *self.further
 
 
 class FrontEnd(Protocol):
     """One kind of training program, ready to be built into a worker's graph.
 
     Attributes:
-        parameters: Trainable tensors; float32, in the order of creation.
+        parameters: Trainable tensors; float32, in the order of creation; those of a loss after those of the one before.
         state: Tensors that the forward pass may change, sorted by `state_order`.
         frozen: Tensors that never change.
         tables: Lookup tables that the step reads, in the order in which it reads them first, and constants of layers.
+        losses: As in `FlatLayout`.
     """
 
     parameters: tuple[TensorSpec, ...]
     state: tuple[TensorSpec, ...]
     frozen: tuple[TensorSpec, ...]
     tables: Tables
+    losses: Losses
 
     def of_worker(self, index: int) -> FrontEnd:
         """The front end of the same program for another worker; only its `build` is used."""
@@ -86,14 +97,15 @@ class FrontEnd(Protocol):
         ...
 
     def evaluate(
-        self, values: Mapping[str, np.ndarray], run_loss: Callable[[Sequence[np.ndarray]], float]
+        self, values: Mapping[str, np.ndarray], run_losses: Callable[[Sequence[np.ndarray]], Sequence[float]]
     ) -> dict[str, float]:
         """Metrics over the whole evaluation data; empty if the program has none. Only on worker 0.
 
         Args:
             values: Every named tensor, like `initial_values`.
-            run_loss: Runs `TrainingGraph.loss` on the arrays of one batch, fed to `TrainingGraph.feeds`; the last batch
-                may be smaller than the others. Only graph programs call it: their loss is the whole model.
+            run_losses: Runs the loss of each of `TrainingGraph.each` on the arrays of one batch, fed to
+                `TrainingGraph.feeds`; the last batch may be smaller than the others. Only graph programs call it: their
+                losses are the whole model.
 
         Raises:
             ProgramError: The program raised, or its evaluation data are empty or endless.
@@ -113,5 +125,5 @@ class FrontEnd(Protocol):
 
 def planned(front: FrontEnd, job: Job) -> Layout:
     """The layout of a program's tensors on the ps of a job."""
-    buckets = job.update.bucket_bytes
-    return Layout.plan(front.parameters, front.state, front.frozen, job.fleet.ps, buckets, front.tables)
+    tensors = (front.parameters, front.state, front.frozen)
+    return Layout.plan(*tensors, job.fleet.ps, job.update.bucket_bytes, front.tables, front.losses)

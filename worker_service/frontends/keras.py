@@ -18,7 +18,7 @@ from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 from psfleet.job.program import KerasProgram
 from psfleet.job.user_code import user_code
-from psfleet.layout import Layout, Tables, TensorSpec, state_order
+from psfleet.layout import Layout, Losses, Tables, TensorSpec, state_order
 from psfleet.tf.program_data import batches_explained, built_model, training_data
 from worker_service.frontends import finite, flat, keras_checks, layer_constants, lookup_tables
 from worker_service.frontends.graph_import import split, transplant
@@ -123,10 +123,10 @@ class KerasFrontEnd:
         return TrainingGraph(tuple(feeds), loss, gradients, new_state, updates, summaries=None)
 
     def evaluate(
-        self, values: Mapping[str, np.ndarray], run_loss: Callable[[Sequence[np.ndarray]], float]
+        self, values: Mapping[str, np.ndarray], run_losses: Callable[[Sequence[np.ndarray]], Sequence[float]]
     ) -> dict[str, float]:
-        """See `FrontEnd`: Keras' own `evaluate`, in this process; `run_loss` is not called."""
-        del run_loss
+        """See `FrontEnd`: Keras' own `evaluate`, in this process; `run_losses` is not called."""
+        del run_losses
         if self._evaluation is None:
             return {}
         with eager_mode():
@@ -173,6 +173,7 @@ class KerasFrontEnd:
         variables = self._trained + list(others)
         concrete = self._concrete(forward, [tf.TensorSpec(variable.shape, variable.dtype) for variable in variables])
         tables = lookup_tables.contents(self._model._flatten_layers(), concrete.graph.captures)
+        self.losses: Losses = ()
         self.tables: Tables = (*tables, *layer_constants.fingerprints(concrete))
         for variable in changed:
             if any(variable is trained for trained in self._trained):
@@ -192,7 +193,7 @@ class KerasFrontEnd:
                 tape.watch(parameters)
                 values = [*parameters, *self._at_start(state, number), *frozen]
                 scope, loss, _ = self._forward(self._trained + self._state + self._frozen, values, batch)
-            gradients = flat.dense(layout.parameters, tape.gradient(loss, parameters))
+            gradients = flat.dense(layout.parameters.specs, tape.gradient(loss, parameters))
             new_state = [scope.get_current_value(variable) for variable in self._state]
             return loss, *gradients, *self._random.of_chief(new_state)
 

@@ -103,7 +103,7 @@ def warn_if_compiled(model: keras.Model, job: Job) -> None:
             "model() compiles the model, with optimizer %s: that is not used, because each ps applies the job's "
             "optimizer, %s, to its shard; loss and metrics are those of KerasProgram",
             type(model.optimizer).__name__,
-            job.optimizer.name,
+            job.rule.name,
             extra={"event": "compiled_model"},
         )
 

@@ -17,8 +17,8 @@ from worker_service.step import StepGraph
 class ReplicaStep:
     """The step of one replica, or of all together, in the graph of all. Attributes are those of `StepGraph`.
 
-    `step` has the loss, and the steps of the shards; all together also those that the other replicas have pulled, which
-    are the same.
+    Each of `steps` has the loss, and the steps of the shards; all together also those that the other replicas have
+    pulled, which are the same.
     """
 
     graph: tf.Graph
@@ -27,8 +27,10 @@ class ReplicaStep:
     local_step: tf.Tensor
     number: tf.Tensor
     microbatch: tf.Tensor
-    accumulate: tf.Tensor | None
-    step: list[tf.Tensor]
+    accumulate: list[tf.Tensor]
+    steps: list[list[tf.Tensor]]
+    order: Sequence[int]
+    loss_names: Sequence[str]
     pull: tf.Tensor
     summaries: tf.Tensor | None
     wants_norm: tf.Tensor | None
@@ -90,7 +92,6 @@ def _imported(
         placed |= {feed.name: value for feed, value in zip(source.feeds, batch, strict=True)}
     awaited = source.await_step if is_sync else None
     single = {
-        "accumulate": source.accumulate,
         "pull": source.pull,
         "summaries": source.summaries,
         "wants_norm": source.wants_norm,
@@ -103,7 +104,12 @@ def _imported(
         "initializer": source.initializer,
         "await_step": awaited,
     }
-    lists = {"feeds": () if index else source.feeds, "step": source.step, "gradients": source.gradients}
+    lists = {
+        "feeds": () if index else source.feeds,
+        "accumulate": source.accumulate,
+        "gradients": source.gradients,
+        **{f"step {loss}": step for loss, step in enumerate(source.steps)},
+    }
     names = {key: source.graph.as_graph_element(element).name for key, element in single.items() if element is not None}
     wanted = [*names.values(), *(source.graph.as_graph_element(each).name for each in _flat(lists))]
     found = iter(tf.import_graph_def(_definition(source.graph, index), placed, wanted, name=f"{REPLICA}{index}"))
@@ -116,7 +122,10 @@ def _imported(
         number=shared[source.number.name],
         microbatch=microbatch,
         feeds=tuple(several["feeds"]),
-        step=several["step"],
+        accumulate=several["accumulate"],
+        steps=[several[f"step {loss}"] for loss in range(len(source.steps))],
+        order=source.order,
+        loss_names=source.loss_names,
         gradients=several["gradients"],
         **one,
     )
@@ -140,15 +149,18 @@ def _definition(graph: tf.Graph, index: int) -> tf.compat.v1.GraphDef:
 
 def _together(replicas: Sequence[ReplicaStep]) -> ReplicaStep:
     """All replicas as one worker; its numbers are those that every replica has reached."""
-    first, *others = replicas
+    first = replicas[0]
     progress = tf.stack([each.pull for each in replicas])
-    accumulate = first.accumulate
-    if accumulate is not None:
-        with tf.control_dependencies([each.accumulate for each in others]):
-            accumulate = tf.identity(accumulate)
+    accumulate = []
+    for loss, *of_others in zip(*(each.accumulate for each in replicas), strict=True):
+        with tf.control_dependencies(of_others):
+            accumulate.append(tf.identity(loss))
     return replace(
         first,
-        step=[*first.step, *(each.step[1] for each in others)],
+        steps=[
+            [*own, *(progress for _, progress in of_others)]
+            for own, *of_others in zip(*(each.steps for each in replicas), strict=True)
+        ],
         accumulate=accumulate,
         # Global step and final step, and the started step: all are equal if every replica pulled the same step.
         pull=tf.concat([tf.reduce_min(progress[..., :2], 0), tf.reduce_max(progress[..., 2:], 0)], 1),

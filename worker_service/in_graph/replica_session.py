@@ -25,12 +25,8 @@ class ReplicaSession(WorkerSession):
         self._whole = whole
         self._step, self._index = step, index
         self._pulled = np.zeros((0, 2), np.int64)
+        self.losses = {}
         self.wants_norm = False
-
-    @property
-    def is_closed(self) -> bool:
-        """See `WorkerSession`."""
-        return self._whole.is_closed
 
     def start(self) -> SessionStart:
         """Waits until the chief has opened the session, and copies the replica's tensors from the ps."""

@@ -81,7 +81,7 @@ class ReplicaThreads:
                     return
                 except LostPeerError as error:
                     # A worker whose data are slow holds up its own replica only.
-                    if "DeadlineExceeded" not in str(error) or session.is_closed:
+                    if "DeadlineExceeded" not in str(error) or session.closed.is_set():
                         raise
         except PsfleetError as error:
             self._failures.append(error)

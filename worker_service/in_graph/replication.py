@@ -83,7 +83,7 @@ class InGraph(BetweenGraph):
         """Async: waits until the chief's replica has made `update.warmup_steps`."""
 
         def is_over(states: States) -> bool:
-            return session.is_closed or is_generation_over(states, generation)
+            return session.closed.is_set() or is_generation_over(states, generation)
 
         if steps := self._context.job.update.warmup_steps:
             self._fleet.until_step(steps, f"the chief to make {steps} steps alone", is_over)

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from psfleet.tf import ShardVariables
+from worker_service.batch_reader import Batch
+from worker_service.batches import Batches
+from worker_service.session_start import SessionStart
 
-if TYPE_CHECKING:
-    from worker_service.batch_reader import Batch
-    from worker_service.batches import Batches
-    from worker_service.session import WorkerSession
-    from worker_service.session_start import SessionStart
+
+class StepSession(Protocol):
+    """The part of a session that makes steps; see `worker_service.session.WorkerSession`."""
+
+    def train(self, batch: Sequence[np.ndarray], local_step: int, number: int) -> tuple[float, np.ndarray]:
+        """Pushes the gradient of a batch, and pulls."""
+
+    def update_locally(self, batch: Sequence[np.ndarray], number: int) -> float:
+        """Makes an update of this worker's own parameters."""
+
+    def exchange(self, local_step: int) -> np.ndarray:
+        """Pushes what these updates have made, and pulls."""
+
+    def await_step(self, local_step: int) -> np.ndarray:
+        """Waits for the end of a step whose gradient is pushed already, and pulls."""
 
 
 class UpdatePart(Protocol):
@@ -42,10 +55,10 @@ class UpdatePart(Protocol):
     def newest_number(self, variables: ShardVariables) -> tf.Variable:
         """By worker, the number of its newest gradient: int64 `[worker_limit]`."""
 
-    def begin(self, session: WorkerSession, batches: Batches, start: SessionStart) -> np.ndarray:
+    def begin(self, session: StepSession, batches: Batches, start: SessionStart) -> np.ndarray:
         """What comes before the first step of a session; the shards after it, as in `start` if there is nothing."""
 
-    def step(self, session: WorkerSession, batches: Batches, local_step: int) -> tuple[Batch, float, np.ndarray]:
+    def step(self, session: StepSession, batches: Batches, local_step: int) -> tuple[Batch, float, np.ndarray]:
         """Reads batches and makes one step.
 
         Returns:
@@ -53,7 +66,7 @@ class UpdatePart(Protocol):
         """
 
 
-def one_gradient(session: WorkerSession, batches: Batches, local_step: int) -> tuple[Batch, float, np.ndarray]:
+def one_gradient(session: StepSession, batches: Batches, local_step: int) -> tuple[Batch, float, np.ndarray]:
     """A step of the modes in which a worker pushes the gradient of one batch; see `UpdatePart.step`."""
     number = batches.numbers.next(local_step)
     batch = batches.at(number)

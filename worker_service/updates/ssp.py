@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import tensorflow as tf
 
 from psfleet.tf import ShardVariables
 from psfleet.tf.clocks import counted_clock, lowest_clock
+from worker_service.batches import Batches
+from worker_service.session_start import SessionStart
 from worker_service.updates.asynchronous import AsyncPart
-from worker_service.updates.interface import pass_barrier
-
-if TYPE_CHECKING:
-    from worker_service.batches import Batches
-    from worker_service.session import WorkerSession
-    from worker_service.session_start import SessionStart
+from worker_service.updates.interface import StepSession, pass_barrier
 
 CLOCK_SHARD = 0
 """The shard whose ps keeps the clocks."""
@@ -25,7 +20,7 @@ class SspPart(AsyncPart):
     """See `UpdatePart`.
 
     Args of the constructor:
-        bound: Steps that a worker may be ahead of the slowest one when it begins a step.
+        bound: StepSession that a worker may be ahead of the slowest one when it begins a step.
     """
 
     def __init__(self, bound: int) -> None:
@@ -57,7 +52,7 @@ class SspPart(AsyncPart):
         with tf.control_dependencies([counted]):
             return self.wait(variables, index, local_step, tf.constant(-1, tf.int64))
 
-    def begin(self, session: WorkerSession, batches: Batches, start: SessionStart) -> np.ndarray:
+    def begin(self, session: StepSession, batches: Batches, start: SessionStart) -> np.ndarray:
         """Reads the first batch, for which nobody has to wait; only then this worker is counted, and pulls again."""
         batches.at(batches.numbers.next(start.global_step))
         return session.await_step(start.global_step)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import codecs
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import docker
 import requests
@@ -22,8 +22,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 ATTACHED = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
 
 
-def run(client: docker.DockerClient, created: Container) -> int:
-    """Starts a container, copies its stdout and stderr here until it ends, and passes signals on to it.
+def run(client: docker.DockerClient, create: Callable[[], Container]) -> int:
+    """Creates and starts a container, copies its stdout and stderr here until it ends, and passes signals on to it.
 
     The container removes itself. Its stdin ends with this process (see `psfleet.processes.attended`).
 
@@ -33,19 +33,21 @@ def run(client: docker.DockerClient, created: Container) -> int:
     Raises:
         StoppedError: A signal came before the container had started.
     """
-    try:
-        with _passing_signals(created) as has_started:
+    with _Signals() as signals:
+        created = create()
+        try:
             socket = client.api.attach_socket(created.id, params=ATTACHED)
             # Before its start: the engine does not know the exit code of a container that has removed itself.
             removal = _removal(client, created)
+            signals.check()
             created.start()
-            has_started()
+            signals.pass_to(created)
             _copy(socket)
             return int(removal.json()["StatusCode"])
-    finally:
-        # Unless the engine or this command has failed, it is gone.
-        with suppress(DockerException):
-            created.remove(force=True, v=True)
+        finally:
+            # Unless the engine or this command has failed, it is gone.
+            with suppress(DockerException):
+                created.remove(force=True, v=True)
 
 
 def _removal(client: docker.DockerClient, created: Container) -> requests.Response:
@@ -69,25 +71,44 @@ def _copy(socket: Any) -> None:
         stream.flush()
 
 
-@contextmanager
-def _passing_signals(created: Container) -> Iterator[Callable[[], None]]:
-    """Context manager in which signals go to the container; its value is called once that has started.
+class _Signals:
+    """SIGINT and SIGTERM of this process: kept until its container has started, and then passed on to that.
 
-    Raises:
-        StoppedError: A signal came before.
+    No handler raises: an exception between the creation of a container and its removal would leave it behind.
     """
-    started: list[bool] = []
 
-    def passed(number: int, _: FrameType | None) -> None:
-        if not started:
-            raise StoppedError(number)
+    def __init__(self) -> None:
+        self._kept = 0
+        self._container: Container | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._receive) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def check(self) -> None:
+        """Raises `StoppedError` if a signal has come."""
+        if self._kept:
+            raise StoppedError(self._kept)
+
+    def pass_to(self, started: Container) -> None:
+        """Passes signals on to a container, one that has come already included."""
+        self._container = started
+        if self._kept:
+            self._send(self._kept)
+
+    def _receive(self, number: int, _: FrameType | None) -> None:
+        if self._container is None:
+            self._kept = number
+        else:
+            self._send(number)
+
+    def _send(self, number: int) -> None:
         # It may end at this moment.
         with suppress(APIError):
-            created.kill(signal=signal.Signals(number).name)
-
-    before = {number: signal.signal(number, passed) for number in SIGNALS}
-    try:
-        yield lambda: started.append(True)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+            assert self._container is not None, "only called with one"
+            self._container.kill(signal=signal.Signals(number).name)

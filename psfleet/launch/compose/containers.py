@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import docker
 from docker.errors import APIError, NotFound
 from docker.models.containers import Container
 
@@ -16,12 +18,15 @@ from psfleet.launch.platform import KILLED, TRAINING, Member, out_of_memory
 from psfleet.manifests.compose.render import ROLE, project
 from psfleet.manifests.compose.standing import STANDING
 from psfleet.manifests.container import USER
+from psfleet.service.lasting_failure import PREFIX
 
 PROJECT = "com.docker.compose.project"
 WORKING_DIR = "com.docker.compose.project.working_dir"
 SERVICE = "com.docker.compose.service"
 CONFLICT = 409
 """Status of the engine's answer: a name is taken, or a container is being removed already."""
+REMEMBERED_SECS = 3600
+"""How far back the engine is asked for containers that ran out of memory; it remembers its last 256 events."""
 RESTARTING = "restarting"
 """State of a container that has ended and that Docker is about to start again."""
 
@@ -39,6 +44,9 @@ def member_of(container: Container, starts: int = 0, killed: float | None = None
     has_ended = status not in ("running", "created", "paused")
     # After a permanent exit code, a restart ends with the same one.
     is_over = status in ("exited", "dead") or (status == RESTARTING and code in PERMANENT_CODES)
+    failed = _lasting_failure(state) if status == "running" else None
+    if failed is not None:
+        has_ended, is_over, status, code = True, True, "failed", int(failed[1])
     limit = f"{int(container.attrs['HostConfig']['Memory']) / (1 << 30):.2g} GiB"
     when = time.strftime("%H:%M:%S", time.localtime(killed))
     shown = "OOMKilled" if is_out_of_memory else f"{status} ({code})"
@@ -51,7 +59,7 @@ def member_of(container: Container, starts: int = 0, killed: float | None = None
         started=max(0.0, seconds(state["StartedAt"])),
         created=seconds(container.attrs["Created"]),
         exit_code=code if has_ended else None,
-        cause=_cause(state, limit) if has_ended else "",
+        cause=failed[2] if failed is not None else _cause(state, limit) if has_ended else "",
         restarts=int(container.attrs["RestartCount"]) + starts,
         is_over=is_over,
         # Docker restarts all containers but those that were killed through it.
@@ -74,6 +82,14 @@ def _cause(state: Mapping[str, Any], memory_limit: str) -> str:
     if state["OOMKilled"]:
         return out_of_memory(memory_limit)
     return f"did not start: {state['Error']}" if state["Error"] else cause_of_end(int(state["ExitCode"]))
+
+
+def _lasting_failure(state: Mapping[str, Any]) -> re.Match[str] | None:
+    """Exit code and message in the newest health check of this process; None: the process has not failed for good."""
+    log = (state.get("Health") or {}).get("Log") or ()
+    # The engine keeps the checks of the process before.
+    outputs = [str(each["Output"]) for each in log if seconds(each["Start"]) >= seconds(state["StartedAt"])]
+    return re.match(PREFIX + r"(\d+): (.*)", outputs[-1]) if outputs else None
 
 
 def seconds(text: str) -> float:
@@ -136,3 +152,11 @@ def place_of(member: Member) -> tuple[str, int, int, int, str]:
     """Sorts by fleet, role and index; workers have no index here, and their names end with a number."""
     rank = TRAINING.index(member.role) if member.role in TRAINING else len(TRAINING)
     return member.fleet, rank, member.index or 0, len(member.name), member.name
+
+
+def memory_kills(client: docker.DockerClient) -> dict[str, float]:
+    """When containers last ran out of memory, in seconds since 1970, by container id."""
+    now = int(time.time())
+    filters = {"event": "oom", "label": ROLE}
+    events = client.events(since=now - REMEMBERED_SECS, until=now, decode=True, filters=filters)
+    return {event["id"]: event["timeNano"] / 1e9 for event in events}

@@ -1,4 +1,4 @@
-"""What the containers of a standing fleet say of it: its file, and what its processes and clients know of it."""
+"""Labels of the containers of a standing fleet: its file, and the access of its processes and clients."""
 
 from __future__ import annotations
 
@@ -12,20 +12,33 @@ import psfleet
 from psfleet.errors import BadJobError, UsageError
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.fleet_file import FleetDeadlines, FleetFile
-from psfleet.job.job import Job
 from psfleet.launch.compose.containers import environment_of
 from psfleet.manifests.certificates_folder import certificates_folder
 from psfleet.manifests.compose.standing import STANDING, addresses
 from psfleet.service import settings
 
 
-def ensure_certificates(file: FleetFile | Job) -> None:
+def ensure_certificates(name: str) -> None:
     """Creates or renews the certificates of a fleet or run with TLS; its processes take over renewed ones."""
-    if file.tls:
-        # Imported here: it takes 80 ms.
-        from psfleet.tls import certificates
+    # Imported here: it takes 80 ms.
+    from psfleet.tls import certificates
 
-        certificates.ensure(certificates_folder(file.name))
+    certificates.ensure(certificates_folder(name))
+
+
+def renew_certificates(name: str) -> None:
+    """As `ensure_certificates`, of a fleet that is up: new ones would be of another authority than its processes have.
+
+    Raises:
+        UsageError: They are not on this machine.
+    """
+    folder = certificates_folder(name)
+    if not folder.is_dir():
+        raise UsageError(
+            f"fleet {name} has tls: true, and {folder} is missing, expected the certificates that `psfleet fleet up` "
+            "made there"
+        )
+    ensure_certificates(name)
 
 
 def new_access(file: FleetFile) -> FleetAccess:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,13 +25,15 @@ from psfleet.launch.compose.containers import (
     end_container,
     environment_of,
     member_of,
+    memory_kills,
     place_of,
     require_readable,
     require_run,
 )
 from psfleet.launch.compose.engine import translate_errors
 from psfleet.launch.compose.exec import ContainerCommand, running
-from psfleet.launch.compose.fleet_labels import ensure_certificates
+from psfleet.launch.compose.fleet_labels import ensure_certificates, renew_certificates
+from psfleet.launch.compose.store_environment import require_usable
 from psfleet.launch.compose.volume_reader import remove_readers, volume_reader
 from psfleet.launch.log_reader import lines_of
 from psfleet.launch.platform import Member, Request
@@ -47,8 +48,6 @@ NUM_THREADS = 16
 """Number of containers that are started, or ended, at the same time."""
 START_TRIES = 3
 """A busy engine sometimes fails to publish a port or to join a network."""
-REMEMBERED_SECS = 3600
-"""How far back the engine is asked for containers that ran out of memory; it remembers its last 256 events."""
 
 
 class Compose:
@@ -81,6 +80,7 @@ class Compose:
             require_no_way_out(job, request.fleet)
         if job.container.program == "mount":
             require_readable(request.job_file.resolve().parent)
+        require_usable(job)
         require_run(job.name, self._containers(job.name))
 
     @translate_errors()
@@ -88,8 +88,11 @@ class Compose:
         """See `Platform`."""
         job = request.job
         self.check(request)
+        if job.tls and request.fleet:
+            renew_certificates(request.fleet)
+        elif job.tls:
+            ensure_certificates(job.name)
         self.remove(job.name, results=request.fresh)
-        ensure_certificates(job)
         text = file_text(job, request.job_file, None, "psfleet up", paused=request.paused, fleet=request.fleet)
         engine.compose(project(job.name), text, request.job_file.resolve().parent, "up", "--no-start")
         self._start(job.name)
@@ -103,7 +106,7 @@ class Compose:
     @translate_errors()
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
         """See `Platform`."""
-        killed = self._out_of_memory() if with_notes else {}
+        killed = memory_kills(self._client) if with_notes else {}
         members = (member_of(each, self._starts[each.id], killed.get(each.id)) for each in self._containers(name))
         return sorted(members, key=place_of)
 
@@ -239,10 +242,3 @@ class Compose:
         self.remove(name, results=False)
         (first, error), *_ = failed
         raise UsageError(f"container {first.name} does not start: {error}") from error
-
-    def _out_of_memory(self) -> dict[str, float]:
-        """When containers last ran out of memory, in seconds since 1970, by container id."""
-        now = int(time.time())
-        filters = {"event": "oom", "label": ROLE}
-        events = self._client.events(since=now - REMEMBERED_SECS, until=now, decode=True, filters=filters)
-        return {event["id"]: event["timeNano"] / 1e9 for event in events}

@@ -1,4 +1,4 @@
-"""Whether the containers of a standing fleet serve, asked of each by its own health check."""
+"""Checks whether the containers of a standing fleet serve, by the health check of each."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from docker.models.containers import Container
 from psfleet.errors import PERMANENT_CODES, LostPeerError
 from psfleet.launch.compose.containers import CONFLICT, SERVICE
 from psfleet.manifests.compose.render import HEALTH_COMMAND
+from psfleet.service.lasting_failure import PREFIX
 from psfleet.service.logs import last_failure
 
 FAILURE_LINES = 50
@@ -37,8 +38,24 @@ def not_serving(containers: Sequence[Container]) -> str:
                 raise
             return f"{service} has ended"
         if found.exit_code != 0:
-            return f"{service}: {found.output.decode(errors='replace').strip()}"
+            output = found.output.decode(errors="replace").strip()
+            if output.startswith(PREFIX):
+                raise LostPeerError(f"{service} {output}")
+            return f"{service}: {output}"
     return ""
+
+
+def has_failed(container: Container) -> bool:
+    """Whether the process of a container that runs has failed for good, and waits to be started again."""
+    if container.attrs["State"].get("Health", {}).get("Status") == "healthy":
+        return False
+    try:
+        found = container.exec_run(list(HEALTH_COMMAND))
+    except APIError as error:
+        if error.status_code != CONFLICT:
+            raise
+        return False
+    return bool(found.output.decode(errors="replace").startswith(PREFIX))
 
 
 def _failure(container: Container, code: int) -> str:

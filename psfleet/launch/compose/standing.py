@@ -28,11 +28,12 @@ from psfleet.launch.compose.fleet_labels import (
     ensure_certificates,
     file_of,
     new_access,
+    renew_certificates,
     require_same,
     stop_secs,
 )
 from psfleet.launch.compose.platform import NUM_THREADS, Compose
-from psfleet.launch.compose.serving import not_serving
+from psfleet.launch.compose.serving import has_failed, not_serving
 from psfleet.launch.platform import Member
 from psfleet.launch.standing.fleet_folder import one_command
 from psfleet.manifests.certificates_folder import certificates_folder
@@ -67,7 +68,8 @@ class ComposeFleets:
             found = self._processes(file.name)
             require_same(file, found)
             self._require_no_run(file.name)
-            ensure_certificates(file)
+            if file.tls:
+                renew_certificates(file.name) if found else ensure_certificates(file.name)
             access = access_of(found[0]) if found else new_access(file)
             try:
                 return self._started(file, access)
@@ -96,8 +98,9 @@ class ComposeFleets:
         found = self._find(name)[0]
         file, access = file_of(found), access_of(found)
         require_readable(script.resolve().parent)
-        ensure_certificates(file)
-        return client.run(self._client, self._created(file, access, script.resolve(), arguments))
+        if file.tls:
+            renew_certificates(name)
+        return client.run(self._client, lambda: self._created(file, access, script.resolve(), arguments))
 
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
         """See `StandingPlatform`."""
@@ -165,7 +168,7 @@ class ComposeFleets:
         engine.compose(project(file.name), file_text(file, access), Path.cwd(), *create)
         containers = self._processes(file.name)
         with ThreadPoolExecutor(NUM_THREADS) as pool:
-            for start in [pool.submit(each.start) for each in containers if each.status != "running"]:
+            for start in [pool.submit(_start, each) for each in containers]:
                 start.result()
         what = f"fleet {file.name} to serve"
         try:
@@ -205,3 +208,11 @@ class ComposeFleets:
         wait_until(lambda: not self._containers(name), REMOVE_SECS, f"the containers of fleet {name} to be removed")
         for network in self._client.networks.list(filters={"label": f"{PROJECT}={project(name)}"}):
             network.remove()
+
+
+def _start(each: Container) -> None:
+    """Starts a container, unless its process runs and has not failed for good."""
+    if each.status != "running":
+        each.start()
+    elif has_failed(each):
+        each.restart()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 from kubernetes import client
@@ -52,13 +52,18 @@ def translate_errors(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def suppress_missing() -> Iterator[None]:
-    """Context manager that ends its block without an error if the API does not find an object."""
+def suppress_status(*codes: int) -> Iterator[None]:
+    """Context manager that ends its block without an error if the API answers with one of these codes."""
     try:
         yield
     except ApiException as error:
-        if error.status != NOT_FOUND:
+        if error.status not in codes:
             raise
+
+
+def suppress_missing() -> AbstractContextManager[None]:
+    """Context manager that ends its block without an error if the API does not find an object."""
+    return suppress_status(NOT_FOUND)
 
 
 class _Transport(RESTClientObject):
@@ -151,15 +156,25 @@ class Cluster:
                 return found.data or {}
         return {}
 
+    def has_owner(self, name: str) -> bool:
+        """Whether there is a ConfigMap of this name that is deleted with another object."""
+        with translate_errors(f"read ConfigMap {name}"), suppress_missing():
+            found = self.core.read_namespaced_config_map(name, self.namespace)
+            return bool(found.metadata.owner_references)
+        return False
+
+    def create_config_map(self, content: Mapping[str, Any]) -> bool:
+        """Creates a ConfigMap; False: there is one of its name."""
+        with translate_errors(f"create ConfigMap {content['metadata']['name']}"), suppress_status(CONFLICT):
+            self.core.create_namespaced_config_map(self.namespace, dict(content))
+            return True
+        return False
+
     def create_pod(self, content: Mapping[str, Any]) -> Any:
         """Creates a pod, and returns it as V1Pod; None: there is one of its name."""
-        with translate_errors(f"create pod {content['metadata']['name']}"):
-            try:
-                return self.core.create_namespaced_pod(self.namespace, dict(content))
-            except ApiException as error:
-                if error.status == CONFLICT:
-                    return None
-                raise
+        with translate_errors(f"create pod {content['metadata']['name']}"), suppress_status(CONFLICT):
+            return self.core.create_namespaced_pod(self.namespace, dict(content))
+        return None
 
     def pod(self, name: str) -> Any:
         """A V1Pod; None: there is none of this name."""
@@ -167,10 +182,17 @@ class Cluster:
             return self.core.read_namespaced_pod(name, self.namespace)
         return None
 
+    def annotate_pod(self, name: str, uid: str, annotations: Mapping[str, str]) -> None:
+        """Changes annotations of the pod with a name and uid, if it is there."""
+        body = {"metadata": {"uid": uid, "annotations": dict(annotations)}}
+        with translate_errors(f"patch pod {name}"), suppress_status(NOT_FOUND, CONFLICT):
+            self.core.patch_namespaced_pod(name, self.namespace, body)
+
     def delete_pod(self, name: str, uid: str | None = None) -> None:
         """Asks a pod to end, if it is there; only the one with the uid, if one is given."""
         body = client.V1DeleteOptions(preconditions=client.V1Preconditions(uid=uid))
-        with translate_errors(f"delete pod {name}"), suppress_missing():
+        # A conflict: the pod of this name has another uid.
+        with translate_errors(f"delete pod {name}"), suppress_status(NOT_FOUND, CONFLICT):
             self.core.delete_namespaced_pod(name, self.namespace, body=body)
 
     def delete_config_map(self, name: str) -> None:
@@ -212,5 +234,5 @@ def label_selector(name: str | None, part_of: str = RUN) -> str:
 
 def _reason(error: ApiException) -> str:
     """The API's message in one line."""
-    found = re.search(r'"message":"((?:[^"\\]|\\.)*)"', str(error.body or ""))
+    found = re.search(r'"message": *"((?:[^"\\]|\\.)*)"', str(error.body or ""))
     return found[1].replace('\\"', '"') if found else f"{error.status} {error.reason}"

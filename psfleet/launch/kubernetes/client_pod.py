@@ -13,17 +13,18 @@ from threading import Event
 from types import FrameType
 from typing import Any
 
-from psfleet.errors import LostPeerError, PsfleetError, StoppedError, UsageError
+from psfleet.errors import DONE, LostPeerError, PsfleetError, StoppedError, UsageError
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.fleet_file import FleetFile
 from psfleet.launch.kubernetes.api import Cluster
+from psfleet.launch.kubernetes.client_attendance import delete_left, renewed
 from psfleet.launch.kubernetes.client_log import ClientLog
 from psfleet.launch.kubernetes.events import WaitReasons
 from psfleet.launch.kubernetes.objects import FleetObjects
 from psfleet.launch.kubernetes.pods import Pod
+from psfleet.manifests.kubernetes.client import client_pod
 from psfleet.manifests.kubernetes.names import CLIENT, STANDING, client_name, component_name, labels, program_map
 from psfleet.manifests.kubernetes.program_configmap import Files
-from psfleet.manifests.kubernetes.standing import client_pod
 from psfleet.polling import wait_until
 
 logger = logging.getLogger("psfleet.launch")
@@ -47,6 +48,7 @@ class ClientPod:
         self._reasons = reasons
         self._file, self._access = file, access
         self._name = ""
+        self._has_looked = False
         # Not that of an earlier client of this index, whose files Kubernetes may be about to delete.
         self._token = f"{component_name(file.name, CLIENT)}-{secrets.token_hex(4)}"
         self._files = program_map(self._token)
@@ -63,6 +65,7 @@ class ClientPod:
         path = script.resolve()
         files = Files.of(path.parent, CURE)
         config_map = files.config_map(self._token, labels(self._file.name, CLIENT, STANDING))
+        delete_left(self._cluster, self._file.name)
         with _stopped_by_signals() as signals:
             try:
                 # A request that is left alone could still create what is deleted then.
@@ -70,8 +73,9 @@ class ClientPod:
                     self._objects.apply(self._file.name, [config_map])
                     pod = self._create([path.name, *arguments], files)
                     self._objects.set_owner([config_map], pod, POD)
-                self._await_start()
-                return self._follow()
+                with renewed(self._cluster, Pod(pod)):
+                    self._await_start()
+                    return self._follow()
             finally:
                 self._remove()
 
@@ -125,17 +129,26 @@ class ClientPod:
     def _exit_code(self, pod: Pod) -> int:
         if pod.exit_code is None:
             raise LostPeerError(f"pod {self._name}: {pod.cause() or 'it has ended without an exit code'}")
+        if pod.is_disrupted and pod.exit_code != DONE:
+            raise LostPeerError(f"pod {self._name} was deleted or evicted while the client ran: {pod.cause()}")
         if pod.is_out_of_memory:
             logger.error("pod %s: %s", self._name, pod.cause())
         return pod.exit_code
 
     def _try_look(self) -> Pod | None:
-        """As `_look`; None: the API does not answer at the moment."""
+        """As `_look`; None: the API does not answer at the moment, or refuses what it has allowed before.
+
+        Its refusal may be temporary: an expired token, a restarting server.
+        """
         try:
-            return self._look()
+            pod = self._look()
+            self._has_looked = True
+            return pod
         except _Deleted:
             raise
-        except LostPeerError as error:
+        except (LostPeerError, UsageError) as error:
+            if isinstance(error, UsageError) and not self._has_looked:
+                raise
             logger.debug("%s", error)
             return None
 

@@ -70,7 +70,7 @@ class WaitReasons:
             own = [pod for pod in pods if (pod.fleet, pod.component) == place_of(job)]
             if (self._lacks or lacks_pods)(job, own):
                 reasons[job.metadata.uid] = self._of_job(job, own)
-        for pod in [each for each in pods if each.awaits_container][:MOST_OBJECTS]:
+        for pod in [each for each in pods if each.awaits_container or each.awaits_volume][:MOST_OBJECTS]:
             reasons[pod.uid] = self._kept(pod.uid, lambda pod=pod: self._of_pod(pod))  # type: ignore[misc]
         reasons |= {pod.uid: stuck_problem(pod, self._now()) for pod in pods if pod.uid not in reasons}
         return {uid: reason for uid, reason in reasons.items() if reason}

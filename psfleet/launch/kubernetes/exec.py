@@ -8,7 +8,7 @@ import select
 import ssl
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -40,26 +40,21 @@ def execute(cluster: Cluster, pod: str, container: str, command: Sequence[str]) 
         UsageError: The API refuses it.
         LostPeerError: The API does not answer, the command printed nothing for `SILENT_SECS`, or it failed.
     """
-    printed_errors = b""
-    with (
-        translate_errors(f"run {command[0]} in pod {pod}"),
-        closing(_opened(cluster, pod, container, command, stdin=False)) as reply,
-    ):
+    with translate_errors(f"run {command[0]} in pod {pod}"):
+        reply = _opened(cluster, pod, container, command, stdin=False)
+    with _closing(reply):
+        # Not the package's reader: it keeps all that has arrived, which may be more than fits into memory.
+        process = PodCommand(reply.sock, f"{command[0]} in pod {pod}")
         deadline = time.monotonic() + SILENT_SECS
-        while reply.is_open() or reply.peek_stdout():
-            reply.update(timeout=1)
-            if reply.peek_stderr():
-                printed_errors += reply.read_stderr()
-            if reply.peek_stdout():
-                yield reply.read_stdout()
+        while (chunk := process.receive(timeout_secs=1)) is not None:
+            if chunk:
+                yield chunk
                 deadline = time.monotonic() + SILENT_SECS
             elif time.monotonic() > deadline:
                 raise LostPeerError(f"{command[0]} in pod {pod} printed nothing for {SILENT_SECS:g} s")
-        # The API reports the command's end on this channel; a broken connection leaves it empty.
-        verdict = json.loads(reply.read_channel(ERROR_CHANNEL) or '{"message": "the connection broke"}')
-    if verdict.get("status") != "Success":
-        problem = " ".join(printed_errors.decode(errors="replace").split()) or verdict.get("message", "no message")
-        raise LostPeerError(f"{' '.join(command)} in pod {pod}: {problem}")
+    end = process.end()
+    if end.code != 0:
+        raise LostPeerError(f"{' '.join(command)} in pod {pod}: {end.text or 'no message'}")
 
 
 class PodCommand:
@@ -70,17 +65,19 @@ class PodCommand:
 
     Args of the constructor:
         connection: To the API, as the `websocket` package has it.
+        name: Of the command, for messages.
     """
 
-    def __init__(self, connection: Any) -> None:
+    def __init__(self, connection: Any, name: str = "a command") -> None:
         self._connection = connection
+        self._name = name
         self._errors, self._verdict = b"", b""
         self._is_over = False
 
     def send(self, data: bytes) -> None:
         """See `Command`."""
         prefix, view = bytes([STDIN_CHANNEL]), memoryview(data)
-        with translate_errors("send to a command"):
+        with translate_errors(f"send to {self._name}"):
             self._connection.settimeout(SILENT_SECS)
             for start in range(0, len(view), CHUNK_BYTES):
                 self._connection.send_binary(prefix + view[start : start + CHUNK_BYTES])
@@ -89,7 +86,7 @@ class PodCommand:
         """See `Command`."""
         if self._is_over:
             return None
-        with translate_errors("receive from a command"):
+        with translate_errors(f"receive from {self._name}"):
             if not self._has_more(timeout_secs):
                 return b""
             self._connection.settimeout(SILENT_SECS)
@@ -142,10 +139,19 @@ def running(cluster: Cluster, pod: str, container: str, command: Sequence[str]) 
             if FORBIDDEN.search(str(error.reason)):
                 raise UsageError(f"Kubernetes refuses to run {command[0]} in pod {pod}: {error.reason}") from error
             raise
-    try:
+    with _closing(reply):
         yield PodCommand(reply.sock)
+
+
+@contextmanager
+def _closing(reply: Any) -> Iterator[None]:
+    """Context manager that closes a connection at its end."""
+    try:
+        yield
     finally:
         reply.close()
+        # After the API's own end of it, the package leaves its socket open.
+        reply.sock.shutdown()
 
 
 def _opened(cluster: Cluster, pod: str, container: str, command: Sequence[str], stdin: bool) -> Any:

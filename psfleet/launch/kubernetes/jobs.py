@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from psfleet.errors import UsageError
-from psfleet.manifests.kubernetes.names import COMPONENT, INSTANCE, PROGRAM_VOLUME, WORKER
+from psfleet.manifests.kubernetes.names import COMPONENT, INSTANCE, ON_FLEET, PROGRAM_VOLUME, RUN_ID, WORKER
+from psfleet.manifests.kubernetes.on_fleet import OnFleet
 from psfleet.service.settings import FIRST_INDEX
 
 SUSPENDED = "the Job is suspended: it waits until a user resumes it"
@@ -19,6 +20,12 @@ COMPLETE = "Complete"
 def place_of(job: Any) -> tuple[str, str]:
     """The fleet and the component that a V1Job runs."""
     return job.metadata.labels[INSTANCE], job.metadata.labels[COMPONENT]
+
+
+def on_fleet(job: Any) -> OnFleet | None:
+    """The place of the run of a chief's V1Job on a standing fleet; None: it has none."""
+    labels = job.metadata.labels
+    return OnFleet(labels[ON_FLEET], labels[RUN_ID]) if {ON_FLEET, RUN_ID} <= labels.keys() else None
 
 
 def num_indexes(job: Any) -> int:

@@ -14,12 +14,16 @@ from psfleet.launch.kubernetes.jobs import (
     is_complete,
     is_suspended,
     num_indexes,
+    on_fleet,
     place_of,
     verdict,
 )
 from psfleet.launch.kubernetes.pods import NEEDS_USER, Pod, one_line
 from psfleet.launch.platform import Member
 from psfleet.manifests.kubernetes.names import CHIEF, FIRST_INDEX, INSTANCE, TRAINING, component_name
+
+FINAL_CODES = frozenset({DONE, *PERMANENT_CODES})
+"""Exit codes after which no process of an index is started again."""
 
 
 def members_of(jobs: Iterable[Any], pods: Sequence[Pod], reasons: Mapping[str, str] | None = None) -> list[Member]:
@@ -63,8 +67,9 @@ def _member(job: Any, index: int, all_pods: Sequence[Pod], reasons: Mapping[str,
     ended = verdict(job)
     if member.role == CHIEF and ended is None:
         # Until its Job has ended, a chief is over only if its index failed: after a failure the Job makes a new pod, or
-        # ends.
-        return replace(member, is_over=index in failed_indexes(job))
+        # ends. It does neither while a container that the cluster added keeps the pod.
+        is_kept = bool(pods) and pods[-1].kept_by != "" and member.exit_code in FINAL_CODES
+        return replace(member, is_over=is_kept or index in failed_indexes(job))
     return _with_verdict(member, ended)
 
 
@@ -83,6 +88,7 @@ def _of_job(job: Any, index: int) -> Member:
         is_over=has_ended or index in failed_indexes(job),
         problem=SUSPENDED if is_suspended(job) else "",
         is_held=is_suspended(job),
+        run="" if (place := on_fleet(job)) is None else place.run,
     )
 
 
@@ -98,7 +104,7 @@ def _of_pods(member: Member, job: Any, pods: Sequence[Pod], reasons: Mapping[str
         exit_code=LOST_PEERS if pod.exit_code is None and pod.cause() else pod.exit_code,
         cause=pod.cause(),
         restarts=pod.failures_before,
-        is_over=member.is_over or pod.exit_code == DONE or pod.exit_code in PERMANENT_CODES,
+        is_over=member.is_over or pod.exit_code in FINAL_CODES,
         health=pod.health(),
         problem=member.problem or _problem(job, pod, reasons),
         is_held=member.is_held or pod.is_held,
@@ -110,8 +116,10 @@ def _of_pods(member: Member, job: Any, pods: Sequence[Pod], reasons: Mapping[str
 
 def _problem(job: Any, pod: Pod, reasons: Mapping[str, str]) -> str:
     """Why the newest pod of an index does not start or, if it has failed, why it is not replaced."""
+    if pod.kept_by and pod.exit_code not in FINAL_CODES:
+        return f"container {pod.kept_by}, which the cluster has added, still runs: the Job cannot replace the pod"
     if not pod.is_over:
-        return pod.problem() or reasons.get(pod.uid, "")
+        return reasons.get(pod.uid, "") or pod.problem()
     return reasons.get(job.metadata.uid, "") if pod.has_failed and pod.index not in failed_indexes(job) else ""
 
 

@@ -73,6 +73,21 @@ class FleetObjects:
                     body=body, name=name, namespace=self._cluster.namespace, content_type="application/merge-patch+json"
                 )
 
+    def disown(self, name: str, kind: tuple[str, str]) -> None:
+        """Removes the owners of a fleet's objects of a kind: they are not deleted with these."""
+        version, named = kind
+        with translate_errors(f"remove the owner of {named} of fleet {name}"):
+            resource = self._dynamic.resources.get(api_version=version, kind=named)
+            for item in resource.get(namespace=self._cluster.namespace, label_selector=self._selector(name)).items:
+                with suppress_missing():
+                    resource.patch(
+                        body={"metadata": {"ownerReferences": None}}, name=item.metadata.name,
+                        namespace=self._cluster.namespace, content_type="application/merge-patch+json",
+                    )  # fmt: skip
+
+    def _selector(self, name: str) -> str:
+        return label_selector(name, self._part_of)
+
     def _is_there(self, fleet: str, content: Mapping[str, Any]) -> bool:
         """Whether a fleet has an object of this kind and name; see `require_own`."""
         kind, name = content["kind"], content["metadata"]["name"]
@@ -104,7 +119,7 @@ class FleetObjects:
         for version, kind in kinds:
             with translate_errors(f"delete {kind} of fleet {name}"), suppress(ResourceNotFoundError):
                 resource = self._dynamic.resources.get(api_version=version, kind=kind)
-                for item in resource.get(**where, label_selector=label_selector(name, self._part_of)).items:
+                for item in resource.get(**where, label_selector=self._selector(name)).items:
                     is_found = True
                     with suppress_missing():
                         resource.delete(name=item.metadata.name, **where, body={"propagationPolicy": "Background"})

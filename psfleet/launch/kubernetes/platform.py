@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import operator
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
@@ -12,20 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from psfleet.errors import LostPeerError, UsageError
+from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import Job, job_from_json
 from psfleet.launch.kubernetes.api import Cluster, translate_errors
 from psfleet.launch.kubernetes.events import WaitReasons
 from psfleet.launch.kubernetes.exec import PodCommand, execute, running
-from psfleet.launch.kubernetes.jobs import place_of, program_items, require_own_chief
+from psfleet.launch.kubernetes.fleet_record import recorded
+from psfleet.launch.kubernetes.jobs import on_fleet, place_of, program_items, require_own_chief
 from psfleet.launch.kubernetes.members import members_of, scaled_away
 from psfleet.launch.kubernetes.objects import FleetObjects
-from psfleet.launch.kubernetes.pods import Pod, pods_of
-from psfleet.launch.kubernetes.renewal import Renewal
+from psfleet.launch.kubernetes.pods import pods_of
+from psfleet.launch.kubernetes.renewal import Renewal, renewal_of
+from psfleet.launch.kubernetes.volume_reader import packed
 from psfleet.launch.platform import Member, Request
-from psfleet.manifests import container
-from psfleet.manifests.kubernetes.names import CHIEF, FIRST_INDEX, JOB_KEY, RESULTS, WORKER, component_name
-from psfleet.manifests.kubernetes.pod_settings import apply_placement
-from psfleet.manifests.kubernetes.pod_template import reader
+from psfleet.manifests.kubernetes.names import CHIEF, FIRST_INDEX, JOB_KEY, WORKER, component_name
+from psfleet.manifests.kubernetes.on_fleet import OnFleet, require_served
 from psfleet.manifests.kubernetes.render import manifests_text, render, workers_job
 from psfleet.manifests.kubernetes.tls_secrets import ensure_certificates, tls_secrets
 from psfleet.polling import wait_until
@@ -40,14 +40,12 @@ KINDS = (
     ("v1", "Secret"),
     ("v1", "ServiceAccount"),
     ("policy/v1", "PodDisruptionBudget"),
-    ("networking.k8s.io/v1", "NetworkPolicy"),
 )
-"""Kinds of a fleet's objects, except for its volume."""
+"""Kinds of a fleet's objects, except for its volume and what closes the ports of its pods until they have ended."""
+POLICY = ("networking.k8s.io/v1", "NetworkPolicy")
 VOLUME = ("v1", "PersistentVolumeClaim")
 INTERRUPT = ("sh", "-c", "kill -INT 1")
 """Sends SIGINT to a container's first process, which passes it on."""
-PACK = ("sh", "-c", f"tar -C {container.OUT} --exclude=./lost+found '--exclude=./.*' -cf - . || [ $? -eq 1 ]")
-"""Packs the results. GNU tar ends with 1 if a file grew or was deleted meanwhile, as they do while the fleet trains."""
 
 
 class Kubernetes:
@@ -63,7 +61,7 @@ class Kubernetes:
         self._context, self._namespace = context, namespace
         self._has_listed = False
         # Of fleets that this process starts or attaches to, by name.
-        self._renewals: dict[str, Renewal] = {}
+        self._renewals: dict[str, Renewal | None] = {}
 
     @property
     def where(self) -> str:
@@ -77,16 +75,17 @@ class Kubernetes:
     def check(self, request: Request) -> None:
         """See `Platform`."""
         if request.fleet:
-            raise UsageError(f"--fleet {request.fleet}: expected --on compose, or `psfleet train` on this machine")
-        self._objects.require_own(request.job.name, render(request.job, request.job_file, request.paused))
+            require_served(request.job, self._fleet(request.fleet))
+        self._objects.require_own(request.job.name, _rendered(request))
 
     def apply(self, request: Request) -> None:
         """See `Platform`."""
         job = request.job
         self.check(request)
-        if job.tls:
+        objects = _rendered(request)
+        if job.tls and not request.fleet:
             ensure_certificates(job)
-        objects = render(job, request.job_file, request.paused) + tls_secrets(job)
+            objects += tls_secrets(job)
         self._objects.require_own(job.name, objects)
         self.remove(job.name, results=request.fresh)
         # The Jobs are created last: their pods need the other objects. Without the chief's, there is no fleet.
@@ -96,7 +95,7 @@ class Kubernetes:
         self._objects.apply(job.name, others)
         (owner,) = self._objects.apply(job.name, [chief])
         self._objects.set_owner([each for each in others if each["kind"] != VOLUME[1]], owner)
-        self._renewals[job.name] = Renewal(self._cluster, self._objects, job)
+        self._renewals[job.name] = renewal_of(self._cluster, job, request.fleet)
 
     def job(self, name: str) -> Job:
         """See `Platform`."""
@@ -104,7 +103,8 @@ class Kubernetes:
         if text is None:
             raise UsageError(f"fleet {name} has no ConfigMap {name} with its job, expected one that psfleet rendered")
         job = job_from_json(text, f"ConfigMap {name}: {JOB_KEY}")
-        self._renewals[name] = Renewal(self._cluster, self._objects, job)
+        places = [place for each in self._cluster.jobs(name) if (place := on_fleet(each)) is not None]
+        self._renewals[name] = renewal_of(self._cluster, job, places[0].fleet if places else "")
         return job
 
     def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
@@ -120,8 +120,9 @@ class Kubernetes:
                 raise LostPeerError(str(error)) from error
             raise
         self._has_listed = True
-        if name in self._renewals:
-            self._renewals[name].look()
+        renewal = self._renewals.get(name) if name is not None else None
+        if renewal is not None:
+            renewal.look()
         return members
 
     def scaled_away(self, name: str) -> list[Member]:
@@ -168,8 +169,8 @@ class Kubernetes:
     @contextmanager
     def tar(self, job: Job, names: Sequence[str]) -> Iterator[Iterator[Iterator[bytes]]]:
         """See `Platform`. A pod that only reads the volume packs it into a stream of the API."""
-        with self._reader(job) as pod:
-            yield iter([execute(self._cluster, pod, RESULTS, PACK)])
+        with packed(self._cluster, self._reasons, job) as archive:
+            yield iter([archive])
 
     def scale(self, job: Job, workers: int) -> None:
         """See `Platform`. A fleet that began with its chief alone has no Job of other workers yet."""
@@ -181,7 +182,7 @@ class Kubernetes:
             with translate_errors(f"scale Job {name}"):
                 self._cluster.batch.patch_namespaced_job(name, self._cluster.namespace, {"spec": spec})
         elif others:
-            content = workers_job(job, program_items(jobs[CHIEF]), others)
+            content = workers_job(job, program_items(jobs[CHIEF]), others, on_fleet(jobs[CHIEF]))
             self._objects.apply(job.name, [content])
             self._objects.set_owner([content], jobs[CHIEF])
 
@@ -193,14 +194,27 @@ class Kubernetes:
         jobs, claims = self._cluster.jobs(name), self._cluster.claims(name) if results else []
         require_own_chief(jobs)
         pods = self._cluster.pods(name) if jobs else []
+        # Without their owner, the chief's Job, the policies outlast the pods.
+        self._objects.disown(name, POLICY)
         is_found = self._objects.remove_all(name, KINDS)
         if jobs:
             secs = REMOVAL_SECS + max([pod.spec.termination_grace_period_seconds or 0 for pod in pods], default=0)
             _wait_until_gone(name, [self._cluster.jobs, self._cluster.pods], secs, f"the pods of fleet {name} to end")
+        is_found |= self._objects.remove_all(name, [POLICY])
         if claims:
             self._objects.remove_all(name, [VOLUME])
             _wait_until_gone(name, [self._cluster.claims], REMOVAL_SECS, f"the volume of fleet {name} to go")
         return is_found or bool(claims)
+
+    def _fleet(self, name: str) -> FleetFile:
+        """The file of a standing fleet of the namespace."""
+        found = recorded(self._cluster, name)
+        if found is None:
+            raise UsageError(
+                f"--fleet {name}: no such fleet stands in namespace {self._cluster.namespace}, expected one that "
+                "`psfleet fleet up --on kubernetes` started"
+            )
+        return found[0]
 
     def _log_of_index(self, member: Member) -> Iterator[str]:
         """The logs of all pods of an index, older ones first; pods that failed are kept until their Job is deleted."""
@@ -220,25 +234,10 @@ class Kubernetes:
     def _reasons(self) -> WaitReasons:
         return WaitReasons(self._cluster)
 
-    @contextmanager
-    def _reader(self, job: Job) -> Iterator[str]:
-        """Context manager for a pod that mounts the fleet's volume; returns its name, and deletes it at the end."""
-        name = f"{job.name}-{RESULTS}-{secrets.token_hex(3)}"
-        self._cluster.create_pod(apply_placement(job.kubernetes, reader(job, name)))
 
-        def state() -> str:
-            found = self._cluster.pod(name)
-            if found is None:
-                return "deleted"
-            pod = Pod(found)
-            return pod.problem() or self._reasons.of([], [pod]).get(pod.uid) or pod.state()
-
-        try:
-            what = f"pod {name}, which copies the results"
-            wait_until(state, job.deadlines.start_secs, what, done="running".__eq__, poll_secs=0.5)
-            yield name
-        finally:
-            self._cluster.delete_pod(name)
+def _rendered(request: Request) -> list[dict[str, Any]]:
+    place = OnFleet.of_new_run(request.job, request.fleet) if request.fleet else None
+    return render(request.job, request.job_file, request.paused, place)
 
 
 def _wait_until_gone(name: str, listings: Sequence[Callable[[str], list[Any]]], timeout_secs: float, what: str) -> None:

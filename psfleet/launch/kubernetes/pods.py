@@ -22,6 +22,8 @@ NEEDS_USER = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageN
 """Reasons of a container that waits until a user acts."""
 GATED = "SchedulingGated"
 """Reason of a pod that a queue holds back."""
+UNBOUND = "unbound immediate PersistentVolumeClaims"
+"""In the message of a pod that no node takes for that reason."""
 OUT_OF_MEMORY = "OOMKilled"
 
 
@@ -49,9 +51,28 @@ class Pod:
         return self._ended is not None or self.content.status.phase in ("Succeeded", "Failed")
 
     @property
+    def kept_by(self) -> str:
+        """The name of a container that the cluster added and that runs on after the process has ended; empty: none.
+
+        Until it ends, the pod has not, and its Job neither completes nor replaces it. A sidecar, which is an init
+        container, is ended by the kubelet.
+        """
+        if self._ended is None or self.content.status.phase != "Running":
+            return ""
+        others = (each for each in self.content.status.container_statuses or () if each.name != self.component)
+        return next((str(each.name) for each in others if each.state.running is not None), "")
+
+    @property
     def has_failed(self) -> bool:
         """Whether its process has ended, and not well."""
         return self.exit_code not in (None, DONE) or self.content.status.phase == "Failed"
+
+    @property
+    def is_disrupted(self) -> bool:
+        """Whether it was deleted, evicted or preempted, whatever exit code its process has had then."""
+        conditions = self.content.status.conditions or ()
+        is_target = any(each.type == "DisruptionTarget" and each.status == "True" for each in conditions)
+        return is_target or self.content.metadata.deletion_timestamp is not None
 
     @property
     def has_node(self) -> bool:
@@ -69,6 +90,11 @@ class Pod:
         """Whether its container is not there yet, and its own state does not say why."""
         is_pending = self.content.status.phase == "Pending" and self.content.metadata.deletion_timestamp is None
         return is_pending and self._running is None and not self.problem()
+
+    @property
+    def awaits_volume(self) -> bool:
+        """Whether no node takes it because a claim is not bound; the claim's events say why."""
+        return UNBOUND in self.problem()
 
     @property
     def is_held(self) -> bool:

@@ -10,8 +10,10 @@ from psfleet.errors import UsageError
 from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import Job
 from psfleet.launch.kubernetes.api import Cluster
+from psfleet.launch.kubernetes.fleet_record import recorded
 from psfleet.launch.kubernetes.objects import FleetObjects
 from psfleet.manifests.certificates_folder import certificates_folder
+from psfleet.manifests.kubernetes.names import STANDING
 from psfleet.manifests.kubernetes.tls_secrets import fleet_secrets, tls_secrets
 from psfleet.tls import certificates
 from psfleet.tls.identity import AUTHORITY
@@ -73,3 +75,17 @@ class Renewal:
         if changed:
             self._objects.apply(name, changed)
             logger.info("the certificates of fleet %s were renewed", name)
+
+
+def renewal_of(cluster: Cluster, job: Job, fleet: str) -> Renewal | None:
+    """Renews the certificates of a run; on a standing fleet those of the fleet, if this machine has its authority.
+
+    Args:
+        fleet: The standing fleet; empty: the run has ps of its own.
+    """
+    if not fleet:
+        return Renewal(cluster, FleetObjects(cluster), job)
+    found = recorded(cluster, fleet)
+    if found is None or not (certificates_folder(fleet) / AUTHORITY).exists():
+        return None
+    return Renewal(cluster, FleetObjects(cluster, STANDING), found[0])

@@ -18,11 +18,13 @@ class ControlFile:
         run: The run's id.
         launcher: Process id of the launcher.
         chief: `host:port` of the chief's control plane.
+        tls: The folder of a client's certificate that the chief accepts; empty: connections to it are plain.
     """
 
     run: str
     launcher: int
     chief: str
+    tls: str = ""
 
     def write(self, folder: Path) -> None:
         """Writes it atomically into a run folder."""
@@ -35,6 +37,6 @@ class ControlFile:
         """That of a run folder; None if there is none."""
         try:
             content = json.loads((folder / CONTROL).read_bytes())
-            return cls(str(content["run"]), int(content["launcher"]), str(content["chief"]))
+            return cls(str(content["run"]), int(content["launcher"]), str(content["chief"]), str(content["tls"]))
         except (OSError, ValueError, KeyError, TypeError):
             return None

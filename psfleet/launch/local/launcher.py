@@ -18,7 +18,7 @@ from psfleet.launch import watcher
 from psfleet.launch.local.finished import finished_report, require_steps_left
 from psfleet.launch.local.platform import Local
 from psfleet.launch.results import Start, unreported, with_failure
-from psfleet.launch.standing.placing import on_fleet
+from psfleet.launch.standing.placing import certificates_of, on_fleet
 from psfleet.report import html
 from psfleet.report.attempts import earlier_report, with_end
 from psfleet.report.hold import AT_START, HoldRecord
@@ -64,17 +64,41 @@ def train(
             standing fleet is down.
         BadJobError: The job is not valid, ends before the newest checkpoint in `out`, or may not use its store.
     """
-    folder = Path(program_folder) if program_folder is not None else _folder_of(job)
-    own_folder = None
+    folder, files = Path(program_folder) if program_folder is not None else _folder_of(job), {}
     if program is not None:
         name, own_folder = function_program.reference(program)
+        folder, files = own_folder or folder, {} if own_folder else function_program.contents(program)
         overrides = [*overrides, f"program={name}"]
-    job = _resolved(job, overrides, fleet)
+    resolved = _resolved(job, overrides, fleet)
+    return train_resolved(
+        resolved, folder, out=out, program_files=files, fresh=fresh, listener=listener, paused=paused,
+        certificates=None if fleet is None else certificates_of(fleet),
+    )  # fmt: skip
+
+
+def train_resolved(
+    job: Job,
+    folder: Path,
+    *,
+    out: Path | str | None,
+    program_files: Mapping[str, bytes],
+    fresh: bool,
+    listener: Listener | None,
+    paused: bool,
+    certificates: Path | None = None,
+) -> Report:
+    """As `train`, of a job that is resolved.
+
+    Args:
+        folder: The program's, which is searched first.
+        program_files: Those of a program that is stored in the run's folder; see `function_program`. Empty: there are
+            none.
+        certificates: Of the standing fleet that is trained on, with a folder for each role; None: there is no TLS.
+    """
     settings.require_tensorflow()
     require_not_refused(job)
     path = Path(out) if out is not None else default_folder(job.name)
-    can_be_done = not fresh and (program is None or own_folder is not None)
-    done = finished_report(path, job, own_folder or folder) if can_be_done else None
+    done = finished_report(path, job, folder) if not fresh and not program_files else None
     if done is not None:
         with _listening(listener, job) as listens:
             listens(finished_entry(done))
@@ -83,10 +107,10 @@ def train(
         require_steps_left(path, job)
     with claimed(path, job, fresh) as run_folder:
         _prepare(job, run_folder, fresh, paused)
-        if program is not None:
-            folder = own_folder or function_program.store(program, run_folder.program)
+        if program_files:
+            folder = function_program.write(program_files, run_folder.program)
         with _listening(listener, job) as listens:
-            return _run(job, run_folder, folder.resolve(), listens)
+            return _run(job, run_folder, folder.resolve(), listens, certificates)
 
 
 def _prepare(job: Job, folder: RunFolder, fresh: bool, paused: bool) -> None:
@@ -122,14 +146,16 @@ def _listening(listener: Listener | None, job: Job) -> Iterator[Listener]:
         yield shown
 
 
-def _run(job: Job, folder: RunFolder, program_folder: Path, listener: Listener) -> Report:
+def _run(
+    job: Job, folder: RunFolder, program_folder: Path, listener: Listener, certificates: Path | None = None
+) -> Report:
     """Runs a fleet to its end; no process outlives the call.
 
     Returns:
         The chief's report; if it wrote none, or failed because of another process, one by the launcher.
     """
     signals: list[int] = []
-    platform = Local(job, folder, program_folder, signals)
+    platform = Local(job, folder, program_folder, signals, certificates)
     start = Start.now(platform.run, folder, job)
     with _signals_into(signals):
         try:

@@ -39,6 +39,7 @@ class Local:
     Args of the constructor:
         signals: Numbers of the signals that this process has received. The first one asks the chief to save and stop,
             the second one ends all processes at once.
+        certificates: Of the standing fleet whose ps the run has, with a folder for each role; None: it has no TLS.
 
     Attributes:
         run: The run's id.
@@ -51,11 +52,19 @@ class Local:
     settle_secs = 0.0
     restarts_stopped = False
 
-    def __init__(self, job: Job, folder: RunFolder, program_folder: Path, signals: list[int]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        folder: RunFolder,
+        program_folder: Path,
+        signals: list[int],
+        certificates: Path | None = None,
+    ) -> None:
         self.run = f"{job.name}-{secrets.token_hex(4)}"
         self._job = job
         self._folder = folder
         self._signals = signals
+        self._certificates = certificates
         self._has_passed_signal = False
         # Whether `_end_after_chief` has found the chief's end.
         self._has_released_others = False
@@ -72,7 +81,8 @@ class Local:
     def start(self) -> None:
         """Starts all processes."""
         chief = Address.parse(self._chief.environment[settings.ADDRESS]).control
-        ControlFile(self.run, os.getpid(), chief).write(self._folder.path)
+        tls = "" if self._certificates is None else str(self._certificates / "client")
+        ControlFile(self.run, os.getpid(), chief, tls).write(self._folder.path)
         for task in self._tasks:
             self._start(task, "")
 
@@ -148,6 +158,7 @@ class Local:
             settings.ON_SIGTERM: "",
             # Nor are they those of a standing fleet, whose client the launcher may be.
             settings.FLEET: "",
+            settings.TLS: "" if self._certificates is None else str(self._certificates / "worker"),
             # The launcher reads the logs.
             settings.LOG: "",
             settings.START: self.run,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from psfleet.errors import DeadlineError, LostPeerError, PsfleetError, UsageError
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.fleet_file import FleetDeadlines, FleetFile
-from psfleet.launch.standing.fleet_folder import FleetFolder, find, one_command
+from psfleet.launch.standing.fleet_folder import CLIENT, FleetFolder, find, one_command
 from psfleet.launch.standing.state import FAILED, TaskState
 from psfleet.launch.standing.supervisor import start_supervisor
 from psfleet.polling import wait_until
@@ -102,7 +102,7 @@ def _await_serving(folder: FleetFolder, timeout_secs: float) -> FleetAccess:
             return "no state yet"
         if failed := next((task for task in state.tasks if task.state == FAILED), None):
             raise LostPeerError(f"fleet {folder.name}: {failed.name} failed: {failed.cause}")
-        return _not_serving(state.tasks)
+        return _not_serving(folder, state.tasks)
 
     try:
         wait_until(missing, timeout_secs, f"fleet {folder.name} to serve", done=lambda seen: not seen)
@@ -111,11 +111,11 @@ def _await_serving(folder: FleetFolder, timeout_secs: float) -> FleetAccess:
     return folder.access()
 
 
-def _not_serving(tasks: Sequence[TaskState]) -> str:
+def _not_serving(folder: FleetFolder, tasks: Sequence[TaskState]) -> str:
     """The first process that does not answer, and why; empty: all do."""
     for task in tasks:
         if not task.is_alive():
             return f"{task.name} is {task.state}" + (f": {task.cause}" if task.cause else "")
-        if found := problem(task.control_port):
+        if found := problem(task.control_port, folder.credentials(CLIENT)):
             return f"{task.name}: {found}"
     return ""

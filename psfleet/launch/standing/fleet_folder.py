@@ -23,6 +23,8 @@ from psfleet.service import settings
 
 MODE = 0o700
 """Of the folders: their files have addresses of ports on which anyone may run code."""
+CLIENT = "client"
+"""Role of the certificate of clients and commands."""
 COMMAND_SECS = 10.0
 """How long a command waits for another one on the same fleet."""
 
@@ -52,6 +54,15 @@ class FleetFolder:
     def supervisor_log(self) -> Path:
         """What the supervisors log."""
         return self.path / LOGS / "supervisor.log"
+
+    @property
+    def certificates(self) -> Path:
+        """The fleet's authority and certificates (see `psfleet.tls.certificates`); only there with TLS."""
+        return self.path / "certs"
+
+    def credentials(self, role: str) -> Path | None:
+        """The folder of a role's certificate; None: the fleet has no TLS."""
+        return self.certificates / role if self.certificates.is_dir() else None
 
     def log(self, role: str, index: int) -> Path:
         """The log of a process."""
@@ -83,15 +94,19 @@ class FleetFolder:
         return state.access
 
     def make(self, file: FleetFile) -> None:
-        """Creates the folder, and writes the wanted fleet.
+        """Creates the folder, with certificates if the fleet has TLS, and writes the wanted fleet.
 
         Raises:
-            UsageError: It cannot be written.
+            UsageError: It cannot be written, or the authority of its certificates has expired.
         """
         try:
             (self.path / LOGS).mkdir(parents=True, exist_ok=True, mode=MODE)
             for path in (self.path, self.path.parent, self.path / LOGS):
                 path.chmod(MODE)
+            if file.tls:
+                renew_certificates(self)
+            elif self.certificates.exists():
+                shutil.rmtree(self.certificates)
             write(self.wanted, file.model_dump_json(indent=2))
         except OSError as error:
             raise UsageError(
@@ -146,6 +161,18 @@ class FleetFolder:
 
     def _lock_file(self, mode: str) -> IO[str]:
         return (self.path / "supervisor.lock").open(mode)
+
+
+def renew_certificates(folder: FleetFolder) -> None:
+    """Creates the certificates of a fleet, or renews them in the last third of their validity.
+
+    Raises:
+        UsageError: They cannot be written, or their authority has expired.
+    """
+    # Imported here: it takes 80 ms.
+    from psfleet.tls import certificates
+
+    certificates.ensure(folder.certificates)
 
 
 def fleets_folder() -> Path:

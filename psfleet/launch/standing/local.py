@@ -6,13 +6,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from psfleet.errors import BadJobError
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.fleet_file import FleetFile
 from psfleet.launch.local.growing_log import GrowingLog
 from psfleet.launch.platform import Member
 from psfleet.launch.standing import commands
-from psfleet.launch.standing.fleet_folder import FleetFolder, find, fleet_folders, fleets_folder
+from psfleet.launch.standing.fleet_folder import CLIENT, FleetFolder, find, fleet_folders, fleets_folder
 from psfleet.launch.standing.state import FAILED, RUNNING, FleetState, TaskState
 from psfleet.processes.command import become_script
 from psfleet.service import settings
@@ -31,8 +30,6 @@ class LocalFleets:
 
     def up(self, file: FleetFile) -> FleetAccess:
         """See `StandingPlatform`. The section `container` is for containers."""
-        if file.tls:
-            raise BadJobError("tls is true, expected false without --on: the processes of one machine use its loopback")
         return commands.up(file)
 
     def down(self, name: str) -> None:
@@ -45,7 +42,9 @@ class LocalFleets:
 
     def run(self, name: str, client: Path, arguments: Sequence[str]) -> int:
         """See `StandingPlatform`; never returns."""
-        environment = settings.for_child({settings.FLEET: self.access(name).model_dump_json()})
+        credentials = find(name).credentials(CLIENT)
+        own = {settings.FLEET: self.access(name).model_dump_json(), settings.TLS: str(credentials or "")}
+        environment = settings.for_child(own)
         settings.prepare_tensorflow(environment)
         become_script(client, arguments, environment)
 
@@ -95,10 +94,10 @@ def _member(folder: FleetFolder, task: TaskState, state: str, note: str) -> Memb
         started=task.started,
         restarts=task.restarts,
         is_over=state in (DOWN, FAILED),
-        health=_health(task) if state == RUNNING else "",
+        health=_health(folder, task) if state == RUNNING else "",
         note=note,
     )
 
 
-def _health(task: TaskState) -> str:
-    return "unhealthy" if problem(task.control_port) else "healthy"
+def _health(folder: FleetFolder, task: TaskState) -> str:
+    return "unhealthy" if problem(task.control_port, folder.credentials(CLIENT)) else "healthy"

@@ -38,8 +38,8 @@ class StandingPlatform(ShownPlatform, Protocol):
     def run(self, name: str, client: Path, arguments: Sequence[str]) -> int:
         """Runs a Python script where it reaches the fleet, with this process's output; returns its exit code.
 
-        The script ends with this process, and at its SIGINT and SIGTERM. The local platform replaces this process by
-        the script instead of returning.
+        The script ends with this process, and at its SIGINT and SIGTERM; in a pod, within 190 s if this process is
+        killed. The local platform replaces this process by the script instead of returning.
         """
 
 

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import psfleet
 from psfleet.addresses import Address
-from psfleet.errors import DeadlineError
+from psfleet.errors import DeadlineError, PsfleetError
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.fleet_file import FleetFile
-from psfleet.launch.standing.fleet_folder import FleetFolder, write
+from psfleet.launch.standing.fleet_folder import FleetFolder, renew_certificates, write
 from psfleet.launch.standing.state import FleetState, TaskState
 from psfleet.launch.standing.task import StandingTask
 from psfleet.polling import wait_until
@@ -33,6 +33,8 @@ logger = logging.getLogger("psfleet.launch")
 
 MODULE = "psfleet.launch.standing.supervisor"
 LOOK_SECS = 0.1
+RENEW_SECS = 3600.0
+"""Interval in which certificates are renewed if they are due, which they are after 20 days."""
 
 
 def start_supervisor(folder: FleetFolder) -> subprocess.Popen[bytes]:
@@ -65,7 +67,12 @@ class Supervisor:
         self.tasks = [
             StandingTask(
                 task,
-                {**environment, settings.INDEX: str(task.index), settings.ADDRESS: task.address},
+                {
+                    **environment,
+                    settings.INDEX: str(task.index),
+                    settings.ADDRESS: task.address,
+                    settings.TLS: str(folder.credentials(task.role) or ""),
+                },
                 folder.log(task.role, task.index),
             )
             for task in self.state.tasks
@@ -73,6 +80,7 @@ class Supervisor:
         self._standby: subprocess.Popen[bytes] | None = None
         self._recorded = ""
         self._problem = ""
+        self._renewed = time.monotonic()
 
     def run(self, stop: threading.Event) -> None:
         """Supervises until `stop` is set, or the fleet is not wanted any more; then ends all processes."""
@@ -88,6 +96,7 @@ class Supervisor:
                 # At once: the successor of a supervisor that is killed must know each process.
                 self._record()
         self._record()
+        self._renew(time.monotonic())
         if self._standby is None or self._standby.poll() is not None:
             try:
                 self._standby = start_supervisor(self._folder)
@@ -109,11 +118,21 @@ class Supervisor:
     def _environment(self) -> dict[str, str]:
         """Variables of all processes: theirs are not those of a run or pod that this process may belong to."""
         unset = (
-            settings.JOB, settings.RUN, settings.PS, settings.TLS, settings.RECORDS, settings.START, settings.THREADS,
+            settings.JOB, settings.RUN, settings.PS, settings.RECORDS, settings.START, settings.THREADS,
             settings.ON_SIGTERM, settings.LOG, settings.TF_CONFIG,
         )  # fmt: skip
         own = {settings.FLEET: self.state.access.model_dump_json(), settings.METRICS_PORT: "0"}
         return {**dict.fromkeys(unset, ""), **own}
+
+    def _renew(self, now: float) -> None:
+        """Renews certificates that are due; processes load new ones within a second."""
+        if not self._file.tls or now - self._renewed < RENEW_SECS:
+            return
+        self._renewed = now
+        try:
+            renew_certificates(self._folder)
+        except PsfleetError as error:
+            self._warn(str(error))
 
     def _record(self) -> None:
         """Writes the state if it has changed; at the next look if that fails, for example because the disk is full."""
@@ -146,6 +165,7 @@ def new_state(file: FleetFile) -> FleetState:
         workers=workers,
         device=file.device,
         deadlines=file.deadlines,
+        tls=file.tls,
     )
     tasks = [TaskState(role="ps", index=index, address=at) for index, at in enumerate(ps)]
     tasks += [TaskState(role="worker", index=index, address=at) for index, at in enumerate(workers)]

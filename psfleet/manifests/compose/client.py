@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from psfleet.job.container import num_bytes
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.fleet_file import FleetFile
+from psfleet.manifests.compose.limits import limit_options
 from psfleet.manifests.compose.render import ROLE, network_of, project
 from psfleet.manifests.compose.standing import STANDING
 from psfleet.manifests.container import PROGRAM, TLS
@@ -15,8 +15,6 @@ from psfleet.service import settings
 
 CLIENT = "client"
 """Role of such a container."""
-NANO = 10**9
-"""The engine's unit of a CPU limit."""
 LABELS = {"com.docker.compose.service": CLIENT, "com.docker.compose.oneoff": "True"}
 """Those of `docker compose run`: compose takes it for no service of the project."""
 
@@ -35,8 +33,7 @@ def client_options(
         index: Which no other client of the fleet has at the same time.
         script: Its name in that folder.
     """
-    limits, name = file.container.worker, container_name(file.name, index)
-    memory = num_bytes(limits.memory)
+    name = container_name(file.name, index)
     return {
         "image": file.container.worker_image,
         "name": name,
@@ -67,8 +64,5 @@ def client_options(
         "read_only": True,
         "tmpfs": {"/tmp": ""},
         "log_config": {"type": "json-file", "config": {"max-size": "20m", "max-file": "5"}},
-        "mem_limit": memory,
-        "memswap_limit": memory,
-        "pids_limit": limits.pids,
-        **({} if limits.cpus is None else {"nano_cpus": int(limits.cpus * NANO)}),
+        **limit_options(file.container.worker),
     }

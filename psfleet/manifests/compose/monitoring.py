@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import psfleet
+from psfleet.manifests.compose.mounts import bind
 
 PROFILE = "monitoring"
 ALIAS = "fleet-metrics"
@@ -89,15 +90,4 @@ def _watcher(role: str, port: int, networks: list[str], hardening: Service, tmpf
         "mem_limit": "1g",
         "memswap_limit": "1g",
         "pids_limit": 256,
-    }
-
-
-def bind(source: str, target: str) -> dict[str, Any]:
-    """A read-only mount of a path that must exist."""
-    return {
-        "type": "bind",
-        "source": source,
-        "target": target,
-        "read_only": True,
-        "bind": {"create_host_path": False},
     }

@@ -6,6 +6,8 @@ from typing import Any
 
 from psfleet.errors import BadJobError
 from psfleet.job.job import Job
+from psfleet.manifests.compose.mounts import certificate_mount
+from psfleet.manifests.container import TLS
 
 ON_FLEET = "psfleet.on-fleet"
 """Label of the containers of such a run: the fleet's name."""
@@ -18,17 +20,16 @@ def require_no_way_out(job: Job, fleet: str) -> None:
         BadJobError: It does.
     """
     needs = {
-        "tls is true, expected false": job.tls,
         "checkpoint.shared is true, expected false": job.checkpoint.shared,
         f"checkpoint.store is {job.checkpoint.store}, expected null": job.checkpoint.store is not None,
     }
     for problem, is_needed in needs.items():
         if is_needed:
-            raise BadJobError(f"{problem} on fleet {fleet}: its ps have no certificate, no volume and no way out")
+            raise BadJobError(f"{problem} on fleet {fleet}: its ps have no volume and no way out")
 
 
 def moved(content: dict[str, Any], network: str, fleet: str, closed: str, outside: str) -> dict[str, Any]:
-    """A rendered run, moved to the network of a standing fleet.
+    """A rendered run, moved to the network of a standing fleet, with certificates of that fleet's authority.
 
     Args:
         content: Of the run with `fleet.ps_addresses`; it is changed.
@@ -40,5 +41,9 @@ def moved(content: dict[str, Any], network: str, fleet: str, closed: str, outsid
         service["labels"][ON_FLEET] = fleet
         if isinstance(service["networks"], dict) and closed in service["networks"]:
             service["networks"].pop(outside, None)
+        mounts = service["volumes"]
+        if any(each["target"] == TLS for each in mounts):
+            others = [each for each in mounts if each["target"] != TLS]
+            service["volumes"] = [*others, certificate_mount(fleet, "worker")]
     content["networks"][closed] = {"external": True, "name": network}
     return content

@@ -11,9 +11,9 @@ from psfleet.addresses import Address, container_addresses, num_own_ps
 from psfleet.job.container import Limits
 from psfleet.job.job import Job
 from psfleet.manifests import container
-from psfleet.manifests.certificates_folder import certificates_folder
 from psfleet.manifests.compose import monitoring, store_access
-from psfleet.manifests.compose.monitoring import bind
+from psfleet.manifests.compose.limits import limited
+from psfleet.manifests.compose.mounts import bind, certificate_mount, plain
 from psfleet.manifests.compose.on_fleet import moved
 from psfleet.manifests.yaml_text import comment, dump, job_text
 from psfleet.service import settings
@@ -101,7 +101,8 @@ def _worker(job: Job, ps: list[Address], paths: _Paths, own_ps: list[str]) -> Se
     """Workers and spares: their indices are leased, the chief's 0 aside."""
     service = _member(job, ps, "worker", job.container.worker_image, job.container.worker, {settings.INDEX: "-1"})
     service["volumes"] += paths.mounts(job)
-    return service | {"deploy": {"replicas": job.fleet.replicas - 1}, "depends_on": _after(own_ps)}
+    deploy = {**service.get("deploy", {}), "replicas": job.fleet.replicas - 1}
+    return service | {"deploy": deploy, "depends_on": _after(own_ps)}
 
 
 def _chief(job: Job, ps: list[Address], paths: _Paths, own_ps: list[str], paused: bool) -> Service:
@@ -136,16 +137,16 @@ def _member(job: Job, ps: list[Address], role: str, image: str, limits: Limits, 
     """The settings that ps, workers and chief have in common; `own` are environment variables of this service."""
     own_job = {settings.JOB: plain(job_text(job)), settings.RECORDS: container.RECORDS}
     restarts = job.fleet.max_restarts
-    credentials = store_access.credentials(job, role)
-    outside: Service = {OUTSIDE: {}} if credentials or job.fleet.ps_addresses is not None else {}
+    store = store_access.variables(job, role)
+    outside: Service = {OUTSIDE: {}} if store or job.fleet.ps_addresses is not None else {}
     return {
         "image": image,
         "labels": {ROLE: role},
-        "environment": {**own_job, **container.environment(job, job.name, ps), **own, **credentials},
+        "environment": {**own_job, **container.environment(job, job.name, ps), **own, **store},
         "restart": f"on-failure:{restarts}" if restarts else "no",
         "stop_grace_period": f"{job.deadlines.stop_secs:g}s",
         "networks": {FLEET: {"aliases": [monitoring.ALIAS]}, **outside},
-        "volumes": [*_results(job, role), *_certificates(job, role)],
+        "volumes": [*_results(job, role), *_certificates(job, role), *store_access.mounts(job, role)],
         "healthcheck": health_check(job.deadlines.start_secs),
         **container_hardening(),
         **limited(limits),
@@ -174,13 +175,6 @@ def container_hardening() -> Service:
     }
 
 
-def limited(limits: Limits) -> Service:
-    """A service's limits; it gets no swap beyond its memory."""
-    memory = limits.memory.lower().removesuffix("i")
-    service: Service = {"mem_limit": memory, "memswap_limit": memory, "pids_limit": limits.pids}
-    return service if limits.cpus is None else {**service, "cpus": limits.cpus}
-
-
 def _results(job: Job, role: str) -> list[Service]:
     """The mount of the results. Only the chief needs them; another container has an empty `/out` of its own.
 
@@ -192,15 +186,8 @@ def _results(job: Job, role: str) -> list[Service]:
 
 
 def _certificates(job: Job, role: str) -> list[Service]:
-    """The mount of a role's certificate; only that folder, so that no container has the authority's key."""
-    if not job.tls:
-        return []
-    return [certificate_mount(job.name, "ps" if role == "ps" else "worker")]
-
-
-def certificate_mount(name: str, role: str) -> Service:
-    """The mount of the certificate of a role of a fleet."""
-    return bind(plain(str(certificates_folder(name) / role)), container.TLS)
+    """The mount of a role's certificate."""
+    return [certificate_mount(job.name, "ps" if role == "ps" else "worker")] if job.tls else []
 
 
 def closed_network() -> dict[str, Any]:
@@ -243,8 +230,3 @@ class _Paths:
             return plain(str(path))
         relative = os.path.relpath(path, self._folder.resolve())
         return plain(relative if relative.startswith(".") else f"./{relative}")
-
-
-def plain(text: str) -> str:
-    """Escapes `$`, with which compose begins a variable."""
-    return text.replace("$", "$$")

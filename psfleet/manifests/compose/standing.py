@@ -8,19 +8,18 @@ from psfleet.addresses import DATA_PORT, Address
 from psfleet.job.container import Limits
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.fleet_file import FleetFile
+from psfleet.manifests.compose.limits import limited
+from psfleet.manifests.compose.mounts import certificate_mount, plain
 from psfleet.manifests.compose.render import (
     FLEET,
     ROLE,
     Service,
-    certificate_mount,
     closed_network,
     container_hardening,
     health_check,
-    limited,
-    plain,
     project,
 )
-from psfleet.manifests.container import TLS
+from psfleet.manifests.container import FAILURE, TLS
 from psfleet.manifests.yaml_text import dump
 from psfleet.service import settings
 
@@ -70,10 +69,12 @@ def _service(file: FleetFile, access: FleetAccess, role: str, index: int, image:
             settings.FLEET: plain(access.model_dump_json()),
             settings.INDEX: str(index),
             settings.ADDRESS: address.data,
+            settings.FAILURE: FAILURE,
             **({settings.TLS: TLS} if file.tls else {}),
         },
         "volumes": [certificate_mount(file.name, role)] if file.tls else [],
-        # Also after a restart of the engine; only `psfleet fleet down` ends the fleet.
+        # Also after a restart of the engine; only `psfleet fleet down` ends the fleet. A process that would only fail
+        # again does not end (see `psfleet.service.lasting_failure`).
         "restart": "unless-stopped",
         "stop_grace_period": f"{file.deadlines.stop_secs:g}s",
         "networks": [FLEET],

@@ -21,8 +21,14 @@ PS, CHIEF, WORKER, RESULTS = "ps", "chief", "worker", "results"
 TRAINING = (PS, CHIEF, WORKER)
 CLIENT = "client"
 """Component of the pods of a standing fleet's clients."""
+RENEWED = "psfleet.renewed"
+"""Annotation of such a pod: when `psfleet run` renewed it. Its script ends if that stops."""
 FIRST_INDEX = {PS: 0, CHIEF: 0, WORKER: 1}
 """Index of a ps or worker that has the completion index 0 of its Job, by component."""
+ON_FLEET = "psfleet.on-fleet"
+"""Label of the chief's Job of a run that trains on the ps of a standing fleet: the fleet's name."""
+RUN_ID = "psfleet.run"
+"""Label of the same Job: the run's id, by which the ps tell it from an earlier run of its name."""
 JOB_KEY = "job.json"
 """Key of the resolved job in the fleet's ConfigMap."""
 PROGRAM_VOLUME = "program"
@@ -63,6 +69,11 @@ def component_name(name: str, component: str) -> str:
 def program_map(name: str) -> str:
     """Name of the ConfigMap with the training program's files: with a dot, which names of jobs do not have."""
     return f"{name}.program"
+
+
+def on_fleet_policy(name: str) -> str:
+    """Name of a run's NetworkPolicy for the ps of a standing fleet: with a dot, which names of jobs do not have."""
+    return f"{name}.on-fleet"
 
 
 def tls_secret(name: str, component: str) -> str:

@@ -25,6 +25,7 @@ from psfleet.manifests.kubernetes.names import (
     role_of,
     tls_secret,
 )
+from psfleet.manifests.kubernetes.on_fleet import OnFleet
 from psfleet.manifests.kubernetes.placement import mounts_results, same_node_affinity, spread
 from psfleet.service import settings
 from psfleet.service.probes import PROBE_FAILURES, PROBE_LIMIT_SECS, PROBE_SECS, START_PROBE_SECS
@@ -36,12 +37,13 @@ READER_SECS = 3600
 """Lifetime of a reader pod: it ends even if psfleet was killed before it deleted the pod."""
 
 
-def template(job: Job, component: str, program: list[Object] | None) -> Object:
+def template(job: Job, component: str, program: list[Object] | None, place: OnFleet | None = None) -> Object:
     """The pod template of a component's Job.
 
     Args:
         program: The `items` of the volume with the training program's files, which only workers read; None: it is in
             the image.
+        place: On a standing fleet, whose certificates the pods have; None: the run has ps of its own.
     """
     role = role_of(component)
     spec: Object = {
@@ -53,8 +55,8 @@ def template(job: Job, component: str, program: list[Object] | None) -> Object:
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": math.ceil(job.deadlines.stop_secs),
         "securityContext": pod_security(),
-        "containers": [_container(job, component, program)],
-        "volumes": _volumes(job, component, program),
+        "containers": [_container(job, component, program, place)],
+        "volumes": _volumes(job, component, program, place),
     }
     if mounts_results(job, component) and job.container.access_mode == "ReadWriteOnce":
         spec["affinity"] = same_node_affinity(job)
@@ -118,14 +120,14 @@ def reader(job: Job, name: str) -> Object:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
 
-def _container(job: Job, component: str, program: list[Object] | None) -> Object:
+def _container(job: Job, component: str, program: list[Object] | None, place: OnFleet | None) -> Object:
     limits: Limits = getattr(job.container, role_of(component))
     open_ports = {**ports(job), "metrics": container.METRICS_PORT}
     return {
         "name": component,
         "image": job.container.ps_image if component == PS else job.container.worker_image,
         "imagePullPolicy": "IfNotPresent",
-        "env": _environment(job, component),
+        "env": _environment(job, component, job.name if place is None else place.run),
         "ports": [{"name": name, "containerPort": port} for name, port in open_ports.items()],
         "resources": resources(limits),
         "securityContext": container_security(),
@@ -163,8 +165,8 @@ def probe(tls: bool) -> Object:
     return {"grpc": {"port": container.CONTROL_PORT}}
 
 
-def _environment(job: Job, component: str) -> list[Object]:
-    values = {settings.JOB: container.JOB, **container.environment(job, job.name, addresses(job))}
+def _environment(job: Job, component: str, run: str) -> list[Object]:
+    values = {settings.JOB: container.JOB, **container.environment(job, run, addresses(job))}
     index = {"fieldRef": {"fieldPath": f"metadata.labels['{COMPLETION_INDEX}']"}}
     # The hosts of a Job's pods have completion indexes.
     address = f"{component_name(job.name, component)}-$({settings.COMPLETION_INDEX}).{job.name}:{DATA_PORT}"
@@ -208,7 +210,7 @@ def _mounts(job: Job, component: str, program: list[Object] | None) -> list[Obje
     return mounts
 
 
-def _volumes(job: Job, component: str, program: list[Object] | None) -> list[Object]:
+def _volumes(job: Job, component: str, program: list[Object] | None, place: OnFleet | None) -> list[Object]:
     """In the order of `_mounts`, on which the components in k8s/components rely: the program is third, TLS is last."""
     volumes: list[Object] = [
         {"name": "tmp", "emptyDir": {}},
@@ -223,7 +225,8 @@ def _volumes(job: Job, component: str, program: list[Object] | None) -> list[Obj
     if mounts_results(job, component):
         volumes.append({"name": "results", "persistentVolumeClaim": {"claimName": job.name}})
     if job.tls:
-        volumes.append({"name": "tls", "secret": {"secretName": tls_secret(job.name, role_of(component))}})
+        owner = job.name if place is None else place.fleet
+        volumes.append({"name": "tls", "secret": {"secretName": tls_secret(owner, role_of(component))}})
     return volumes
 
 

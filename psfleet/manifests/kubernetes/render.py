@@ -6,22 +6,24 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from psfleet.addresses import Address, num_own_ps
+from psfleet.addresses import num_own_ps
 from psfleet.errors import BAD_JOB, PERMANENT_CODES, STOPPED
 from psfleet.job.job import Job
 from psfleet.manifests import container
 from psfleet.manifests.kubernetes.names import (
     CHIEF,
-    COMPONENT,
     JOB_KEY,
+    ON_FLEET,
     PS,
-    TRAINING,
+    RUN_ID,
     WORKER,
     component_name,
     labels,
     role_of,
     selector,
 )
+from psfleet.manifests.kubernetes.network_policies import run_policies
+from psfleet.manifests.kubernetes.on_fleet import OnFleet
 from psfleet.manifests.kubernetes.pod_settings import apply_settings, service_account
 from psfleet.manifests.kubernetes.pod_template import Object, ports, template
 from psfleet.manifests.kubernetes.program_configmap import Files
@@ -32,8 +34,6 @@ HEADER = """\
 #   {command}
 # Change the job file and render again.
 """
-DNS_PORTS = (53, 5353)
-"""Ports of the cluster's resolver, wherever it runs: a policy sees the port of its pod, which is 5353 on OpenShift."""
 FETCH_SECS = 300
 """How long ended Jobs are kept at least, so that `psfleet up` sees their end and copies the results."""
 
@@ -51,13 +51,14 @@ def manifests_text(job: Job, job_file: Path, command: str) -> str:
     return HEADER.format(command=comment(command)) + dump(*render(job, job_file))
 
 
-def render(job: Job, job_file: Path, paused: bool = False) -> list[Object]:
+def render(job: Job, job_file: Path, paused: bool = False, place: OnFleet | None = None) -> list[Object]:
     """All objects of a fleet; see `manifests_text`.
 
     Args:
         job: What is trained.
         job_file: Its folder is the training program's.
         paused: Whether the run is held at the step that it starts from.
+        place: On a standing fleet of the namespace; None: the run has no ps of one.
 
     Raises:
         BadJobError: Replication is in-graph.
@@ -70,13 +71,13 @@ def render(job: Job, job_file: Path, paused: bool = False) -> list[Object]:
         for role in roles
         if service_account(job.kubernetes, role) is None
     ]
-    objects += [_config(job), _claim(job), _service(job), _policy(job)]
+    objects += [_config(job), _claim(job), _service(job), *run_policies(job, place)]
     if PS in roles:
         objects += [_disruption_budget(job), _ps(job)]
     program = files.items() if files is not None else None
     if job.fleet.replicas > 1:
-        objects.append(workers_job(job, program, job.fleet.replicas - 1))
-    objects.append(_chief(job, program, paused))
+        objects.append(workers_job(job, program, job.fleet.replicas - 1, place))
+    objects.append(_chief(job, program, paused, place))
     # The program's files come last in the text, because they may be long.
     return [*objects, files.config_map(job.name)] if files is not None else objects
 
@@ -109,30 +110,6 @@ def _service(job: Job) -> Object:
     return _object("v1", "Service", job, spec={**spec, "ports": named})
 
 
-def _policy(job: Job) -> Object:
-    """Allows traffic between ps and workers, to DNS, to ps outside the fleet, and what the job adds; nothing else."""
-    fleet = {"matchLabels": selector(job.name)}
-    peers = {**fleet, "matchExpressions": [{"key": COMPONENT, "operator": "In", "values": [*TRAINING]}]}
-    open_ports = [{"protocol": "TCP", "port": port} for port in ports(job).values()]
-    dns_ports = [{"protocol": protocol, "port": port} for port in DNS_PORTS for protocol in ("UDP", "TCP")]
-    spec: Object = {
-        "podSelector": fleet,
-        "policyTypes": ["Ingress", "Egress"],
-        "ingress": [{"from": [{"podSelector": peers}], "ports": open_ports}],
-        "egress": [{"to": [{"podSelector": peers}], "ports": open_ports}, {"ports": dns_ports}],
-    }
-    if job.fleet.ps_addresses is not None:
-        spec["egress"].append({"ports": [{"protocol": "TCP", "port": port} for port in _ports_elsewhere(job)]})
-    spec["egress"] += job.kubernetes.egress
-    return _object("networking.k8s.io/v1", "NetworkPolicy", job, spec=spec)
-
-
-def _ports_elsewhere(job: Job) -> list[int]:
-    """The ports of `fleet.ps_addresses`: the control port of each, and TensorFlow's, or the tunnel's with TLS."""
-    ps = [Address.parse(text) for text in job.fleet.ps_addresses or ()]
-    return sorted({port for at in ps for port in (at.control_port, at.tunnel_port if job.tls else at.port)})
-
-
 def _disruption_budget(job: Job) -> Object:
     """Lets only one ps be evicted at a time. `maxUnavailable` would say it better, but is not allowed for a Job."""
     spec = {
@@ -144,19 +121,22 @@ def _disruption_budget(job: Job) -> Object:
 
 
 def _ps(job: Job) -> Object:
-    return _job_object(job, PS, job.fleet.ps, _end_on(PS, PERMANENT_CODES), None, maxFailedIndexes=0)
+    return _job_object(job, PS, job.fleet.ps, _end_on(PS, PERMANENT_CODES), template(job, PS, None), maxFailedIndexes=0)
 
 
-def _chief(job: Job, program: list[Object] | None, paused: bool) -> Object:
-    """The Job of worker 0, whose end is that of the run."""
-    content = _job_object(job, CHIEF, 1, _end_on(CHIEF, PERMANENT_CODES), program, maxFailedIndexes=0)
+def _chief(job: Job, program: list[Object] | None, paused: bool, place: OnFleet | None) -> Object:
+    """The Job of worker 0, whose end is that of the run; its labels have the place of the run on a standing fleet."""
+    pod = template(job, CHIEF, program, place)
+    content = _job_object(job, CHIEF, 1, _end_on(CHIEF, PERMANENT_CODES), pod, maxFailedIndexes=0)
     containers = content["spec"]["template"]["spec"]["containers"]
     own = next(each for each in containers if each["name"] == CHIEF)
     own["env"] += [{"name": name, "value": value} for name, value in container.hold(paused).items()]
+    if place is not None:
+        content["metadata"]["labels"] |= {ON_FLEET: place.fleet, RUN_ID: place.run}
     return content
 
 
-def workers_job(job: Job, program: list[Object] | None, pods: int) -> Object:
+def workers_job(job: Job, program: list[Object] | None, pods: int, place: OnFleet | None = None) -> Object:
     """The Job of the workers and spares other than worker 0.
 
     A worker ends well only once the run is over. The Job is complete when so many have that, with the chief, they make
@@ -165,21 +145,25 @@ def workers_job(job: Job, program: list[Object] | None, pods: int) -> Object:
     for a step depends on how the fleet is scaled.
 
     Args:
-        program: See `template`.
+        program, place: See `template`.
         pods: Number of these workers and spares.
     """
     refused = {"action": "FailIndex", "onExitCodes": _codes(WORKER, [BAD_JOB])}
     rules = [*_end_on(WORKER, PERMANENT_CODES - {BAD_JOB}), refused]
     # At most the completions, as the API demands, since a fleet cannot be scaled to fewer than `least_workers`.
     enough = {"succeededCount": max(1, job.least_workers - 1)}
-    return _job_object(job, WORKER, pods, rules, program, successPolicy={"rules": [enough]})
+    pod = template(job, WORKER, program, place)
+    return _job_object(job, WORKER, pods, rules, pod, successPolicy={"rules": [enough]})
 
 
-def _job_object(
-    job: Job, component: str, pods: int, rules: list[Object], program: list[Object] | None, **further: Any
-) -> Object:
-    """A Job of `pods` pods; `rules` are those of its podFailurePolicy about exit codes that a retry does not mend."""
-    pod = apply_settings(job.kubernetes, role_of(component), template(job, component, program))
+def _job_object(job: Job, component: str, pods: int, rules: list[Object], made: Object, **further: Any) -> Object:
+    """A Job of `pods` pods.
+
+    Args:
+        rules: Those of its podFailurePolicy about exit codes that a retry does not mend.
+        made: The template of its pods.
+    """
+    pod = apply_settings(job.kubernetes, role_of(component), made)
     spec = {**_job_spec(job, component, pods, rules), **further, "template": pod}
     content = _object("batch/v1", "Job", job, component, spec=spec)
     content["metadata"]["labels"] = {**job.kubernetes.job_labels, **content["metadata"]["labels"]}

@@ -1,4 +1,4 @@
-"""Renders a standing fleet as Kubernetes objects: StatefulSets, the objects that they need, and pods of clients."""
+"""Renders a standing fleet as Kubernetes objects: StatefulSets, and the objects that they need."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from psfleet.manifests import container
 from psfleet.manifests.kubernetes.names import (
     CLIENT,
     COMPONENT,
-    PROGRAM_VOLUME,
     PS,
     STANDING,
     WORKER,
-    client_name,
     component_name,
     labels,
     selector,
     tls_secret,
 )
+from psfleet.manifests.kubernetes.network_policies import DNS_PORTS
 from psfleet.manifests.kubernetes.placement import NODE
 from psfleet.manifests.kubernetes.pod_settings import apply_settings, service_account
 from psfleet.manifests.kubernetes.pod_template import (
@@ -34,14 +33,11 @@ from psfleet.manifests.kubernetes.pod_template import (
     probes,
     resources,
 )
-from psfleet.manifests.kubernetes.render import DNS_PORTS
-from psfleet.manifests.kubernetes.standing_environment import of_client, of_server
+from psfleet.manifests.kubernetes.standing_environment import of_server
 
 FILE_KEY, ACCESS_KEY = "fleet.json", "access.json"
 """Keys of the fleet's ConfigMap: the resolved fleet file, and what clients know of this start of the fleet."""
 SERVING = (PS, WORKER)
-CLIENT_STOP_SECS = 10
-"""Grace period of a client that is ended."""
 
 
 def addresses(file: FleetFile, component: str, count: int) -> list[str]:
@@ -64,36 +60,6 @@ def render_fleet(file: FleetFile, access: FleetAccess) -> list[Object]:
     return [*objects, _stateful_set(file, access, PS, file.fleet.ps)]
 
 
-def client_pod(
-    file: FleetFile, access: FleetAccess, index: int, command: Sequence[str], files: str, items: list[Object]
-) -> Object:
-    """A pod that runs a script as a client of a standing fleet.
-
-    Args:
-        index: Which no other client of the fleet has at the same time.
-        command: Path of the script below its folder, and its arguments.
-        files: Name of the ConfigMap with the files of that folder.
-        items: The `items` of the volume with its files.
-    """
-    # Kubernetes would replace $(NAME) in a word.
-    words = [word.replace("$(", "$$(") for word in (f"{container.PROGRAM}/{command[0]}", *command[1:])]
-    own = {
-        "command": ["/usr/bin/tini", "--", "python", *words],
-        "env": of_client(access, index, file.tls),
-        "ports": [{"name": name, "containerPort": port} for name, port in _data_port(file).items()],
-    }
-    program = {"name": PROGRAM_VOLUME, "configMap": {"name": files, "items": items}}
-    mount = {"name": PROGRAM_VOLUME, "mountPath": container.PROGRAM, "readOnly": True}
-    spec = _pod_spec(file, CLIENT, own, [mount], [program])
-    spec |= {"restartPolicy": "Never", "terminationGracePeriodSeconds": CLIENT_STOP_SECS}
-    meta = {"name": client_name(file.name, index), "labels": labels(file.name, CLIENT, STANDING)}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        **apply_settings(file.kubernetes, WORKER, {"metadata": meta, "spec": spec}),
-    }
-
-
 def _object(version: str, kind: str, file: FleetFile, component: str | None = None, **rest: Any) -> Object:
     name = file.name if component is None else component_name(file.name, component)
     meta = {"name": name, "labels": labels(file.name, component, STANDING)}
@@ -112,13 +78,13 @@ def _service(file: FleetFile) -> Object:
     return _object("v1", "Service", file, spec=spec)
 
 
-def _data_port(file: FleetFile) -> dict[str, int]:
+def data_port(file: FleetFile) -> dict[str, int]:
     """The port at which TensorFlow is reached, by name."""
     return {"tunnel": container.TUNNEL_PORT} if file.tls else {"tensorflow": DATA_PORT}
 
 
 def _ports(file: FleetFile) -> dict[str, int]:
-    return {**_data_port(file), "control": container.CONTROL_PORT}
+    return {**data_port(file), "control": container.CONTROL_PORT}
 
 
 def _policies(file: FleetFile) -> list[Object]:
@@ -191,7 +157,7 @@ def _stateful_set(file: FleetFile, access: FleetAccess, component: str, count: i
         "ports": [{"name": name, "containerPort": port} for name, port in _ports(file).items()],
         **probes(probe(file.tls), file.deadlines.start_secs),
     }
-    template_spec = _pod_spec(file, component, own, [], [])
+    template_spec = pod_spec(file, component, own, [], [])
     template_spec["terminationGracePeriodSeconds"] = max(1, round(file.deadlines.stop_secs))
     template_spec["topologySpreadConstraints"] = [
         {"maxSkew": 1, "topologyKey": NODE, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": alike}
@@ -208,7 +174,7 @@ def _stateful_set(file: FleetFile, access: FleetAccess, component: str, count: i
     return _object("apps/v1", "StatefulSet", file, component, spec=spec)
 
 
-def _pod_spec(file: FleetFile, component: str, own: Object, mounts: list[Object], volumes: list[Object]) -> Object:
+def pod_spec(file: FleetFile, component: str, own: Object, mounts: list[Object], volumes: list[Object]) -> Object:
     """The spec of a pod of ps, workers or clients.
 
     Args:

@@ -16,6 +16,7 @@ from psfleet.addresses import Address, local_address
 from psfleet.control.attendance import FleetTask, SecuredClient
 from psfleet.errors import UsageError
 from psfleet.job.fleet_access import FleetAccess
+from psfleet.plurals import counted
 from psfleet.tf.client.clearing import clear
 from psfleet.tf.client.names import resource_container
 from psfleet.tf.client.queue import Queue
@@ -32,15 +33,16 @@ class Fleet:
     Args of the constructor:
         access: The fleet.
         own: Address of this process's TensorFlow server, which runs.
-        client: With TLS, this client, whose tunnels run.
+        client: With TLS, this client, whose tunnels run if it has an address.
     """
 
     def __init__(self, access: FleetAccess, own: Address, client: SecuredClient | None = None) -> None:
         self._access = access
         self._own = own
         self._client = client
+        has_tunnels = client is not None and client.address is not None
         self._tasks = [
-            FleetTask(role, index, Address.parse(text), None if client is None else local_address(role, index))
+            FleetTask(role, index, Address.parse(text), local_address(role, index) if has_tunnels else None)
             for role, addresses in (("ps", access.ps), ("worker", access.workers))
             for index, text in enumerate(addresses)
         ]
@@ -82,10 +84,8 @@ class Fleet:
         """
         task = next((task for task in self._tasks if (task.role, task.index) == (role, index)), None)
         if task is None:
-            raise UsageError(
-                f"fleet {self.name} has no {role} {index}, expected one of {self.num_ps} ps and {self.num_workers} "
-                "workers"
-            )
+            workers = counted(self.num_workers, "worker")
+            raise UsageError(f"fleet {self.name} has no {role} {index}, expected one of {self.num_ps} ps and {workers}")
         return f"/job:{role}/task:{index}"
 
     @contextmanager
@@ -175,7 +175,7 @@ class Fleet:
     def reset(self, name: str) -> None:
         """Drops what is in a container on all tasks: variables, queues, tables; nothing else, and no session ends.
 
-        A call that waits at one of its queues goes on waiting until its timeout.
+        A call that waits at one of its queues still waits until its timeout.
 
         Raises:
             UsageError: The name is none of a container.

@@ -10,8 +10,12 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from psfleet.errors import UsageError
+from psfleet.plurals import counted
 from psfleet.tf.client.queue_kind import QueueKind
 from psfleet.tf.client.session import FleetSession
+
+MAX_SHOWN = 60
+"""Characters of a value in a message."""
 
 
 class QueueCalls:
@@ -50,9 +54,9 @@ class QueueCalls:
         """The feeds of `enqueue`.
 
         Raises:
-            UsageError: The number of values is not that of the components.
+            UsageError: The number of values is not that of the components, or a value has another shape or type.
         """
-        return dict(zip(self._one, self._components(values), strict=True))
+        return self._checked(self._one, self._components(values), "")
 
     def feeds_of_many(self, values: Any) -> dict[tf.Tensor, Any]:
         """The feeds of `enqueue_many`.
@@ -62,19 +66,46 @@ class QueueCalls:
         """
         if self.enqueue_many is None:
             raise UsageError(f"queue {self._kind.name!r}: enqueue_many without shapes, expected `enqueue`")
-        components = [np.asarray(part) for part in self._components(values)]
-        sizes = {part.shape[:1] for part in components}
-        if len(sizes) != 1 or sizes == {()}:
+        feeds = self._checked(self._many, self._components(values), " of the elements")
+        shapes = [part.shape for part in feeds.values()]
+        if len({shape[:1] for shape in shapes}) != 1:
             raise UsageError(
-                f"queue {self._kind.name!r}: components of shapes {[part.shape for part in components]}, expected "
-                "one first dimension for all"
+                f"queue {self._kind.name!r}: components of shapes {shapes}, expected one first dimension for all"
             )
-        return dict(zip(self._many, components, strict=True))
+        return feeds
+
+    def _checked(self, fed: Sequence[tf.Tensor], values: Sequence[Any], whose: str) -> dict[tf.Tensor, np.ndarray]:
+        """Values for placeholders; TensorFlow would name the placeholder in its message, and truncate numbers."""
+        feeds = {}
+        for at, (placeholder, value) in enumerate(zip(fed, values, strict=True)):
+            dtype, shape = placeholder.dtype, placeholder.shape
+            expected = f"expected {dtype.name}" + ("" if shape.rank is None else f" {_text(shape.as_list())}")
+            what = f"queue {self._kind.name!r}: component {at}{whose}"
+            try:
+                found = np.asarray(value)
+                feeds[placeholder] = np.asarray(value, dtype.as_numpy_dtype)
+            except (ValueError, TypeError, OverflowError) as error:
+                raise UsageError(f"{what} is {_shortened(value)}, {expected}") from error
+            if not np.can_cast(found.dtype, dtype.as_numpy_dtype, "same_kind") and found.dtype.kind not in "OUS":
+                raise UsageError(f"{what} is {found.dtype.name} {_text(found.shape)}, {expected}")
+            if not shape.is_compatible_with(found.shape):
+                raise UsageError(f"{what} has shape {_text(found.shape)}, {expected}")
+        return feeds
 
     def _components(self, values: Any) -> Sequence[Any]:
         if len(self._one) == 1:
             return [values]
         if not isinstance(values, list | tuple) or len(values) != len(self._one):
-            found = len(values) if isinstance(values, list | tuple) else repr(values)
-            raise UsageError(f"queue {self._kind.name!r}: {found} values, expected {len(self._one)} components")
+            found = counted(len(values), "value") if isinstance(values, list | tuple) else _shortened(values)
+            raise UsageError(f"queue {self._kind.name!r}: {found}, expected {len(self._one)} components")
         return values
+
+
+def _text(shape: Sequence[int | None]) -> str:
+    """A shape, with `any` for a dimension of any size."""
+    return "[" + ", ".join("any" if size is None else str(size) for size in shape) + "]"
+
+
+def _shortened(value: object) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"

@@ -11,6 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from psfleet.errors import UsageError
+from psfleet.plurals import counted
 from psfleet.tf.client.names import check_name
 
 Kind = Literal["fifo", "shuffle", "padding", "priority"]
@@ -73,10 +74,8 @@ class QueueKind:
                 f"queue {name!r}: dtypes {dtypes!r} and shapes {shapes!r}, expected lists ({error})"
             ) from error
         if not types or (sizes is not None and len(sizes) != len(types)):
-            raise UsageError(
-                f"queue {name!r}: {len(types)} dtypes and {0 if sizes is None else len(sizes)} shapes, expected one "
-                "of each for each component"
-            )
+            found = f"{counted(len(types), 'dtype')} and {counted(len(sizes or ()), 'shape')}"
+            raise UsageError(f"queue {name!r}: {found}, expected one of each for each component")
         if kind != "padding" and sizes is not None and not all(size.is_fully_defined() for size in sizes):
             raise UsageError(f"queue {name!r}: shapes {shapes!r}, expected sizes of all dimensions with kind {kind!r}")
         return cls(name, kind, types, sizes, capacity, min_after_dequeue)  # type: ignore[arg-type]

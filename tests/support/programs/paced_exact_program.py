@@ -1,4 +1,4 @@
-"""The programs of `exact_graph_program` and `exact_keras_program`, at a pace that leaves time to break something."""
+"""The programs of other modules here, whose steps a test can replay, at a pace that leaves time to break something."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import exact_graph_program
 import exact_keras_program
 import numpy as np
 import tensorflow as tf
+import tiny_gan_program
 
 import psfleet
 
-MODULES: dict[str, ModuleType] = {"graph": exact_graph_program, "keras": exact_keras_program}
+MODULES: dict[str, ModuleType] = {"graph": exact_graph_program, "keras": exact_keras_program, "gan": tiny_gan_program}
 LOOK_SECS = 0.02
 """Pause between two looks at a closed gate."""
 FOREVER = threading.Event()
@@ -29,7 +30,7 @@ def build(gates: str, step_secs: float, front_end: str, batch_size: int) -> psfl
         gates: A folder. While it has a file `hold-<shard>`, that shard gives no batch; while it has a file `pace`,
             every shard takes `step_secs` for each batch.
         step_secs: Seconds for a batch.
-        front_end: graph or keras.
+        front_end: graph or keras; gan: a graph program with two losses.
         batch_size: Of the job.
     """
     module = MODULES[front_end]
@@ -46,7 +47,7 @@ def build(gates: str, step_secs: float, front_end: str, batch_size: int) -> psfl
                         FOREVER.wait(step_secs)
                 yield x[at], y[at]
 
-        signature: Any = (tf.TensorSpec(x.shape[1:], tf.float32), tf.TensorSpec([], tf.int32))
+        signature: Any = tuple(tf.TensorSpec(array.shape[1:], array.dtype) for array in (x, y))
         return tf.data.Dataset.from_generator(examples, output_signature=signature)
 
     def evaluate() -> tf.data.Dataset:
@@ -54,5 +55,7 @@ def build(gates: str, step_secs: float, front_end: str, batch_size: int) -> psfl
 
     if front_end == "graph":
         return psfleet.GraphProgram(loss=exact_graph_program.loss, train=train, evaluate=evaluate)
+    if front_end == "gan":
+        return psfleet.GraphProgram(losses=tiny_gan_program.build().losses, train=train, evaluate=evaluate)
     keras_program = exact_keras_program.build()
     return psfleet.KerasProgram(model=keras_program.model, loss=keras_program.loss, train=train)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from ps_service import run_state, service
-from ps_service.run_state import Run
+from ps_service import service
+from ps_service.run_state import ABANDONED_SECS, IDLE_SECS, Run
 from ps_service.shard import Shard
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BUG, ReplacedError
@@ -114,14 +114,23 @@ def test_the_newest_generation_is_known_while_the_next_shard_is_built() -> None:
     assert (state.phase, state.generation) == (pb.EMPTY, 1)
 
 
-def test_only_a_run_without_shard_outcome_and_heartbeats_is_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_no_worker_speaks_for_is_idle_with_a_shard_much_later() -> None:
+    now = [0.0]
     empty, trained, over = Run("empty", ""), run_with([]), Run("over", "")
     over.finish(pb.Outcome())
-    assert not empty.is_idle()
-    monkeypatch.setattr(run_state, "IDLE_SECS", -1.0)
-    assert [run.is_idle() for run in (empty, trained, over)] == [True, False, False]
-    with empty.building:
-        assert not empty.is_idle(), "its shard is being built"
+    for run in (empty, trained, over):
+        run._clock, run.last_heartbeat = (lambda: now[0]), 0.0
+    for secs, expected in (
+        (IDLE_SECS, [False, False, False]),
+        (IDLE_SECS + 1, [True, False, False]),
+        (ABANDONED_SECS, [True, False, False]),
+        (ABANDONED_SECS + 1, [True, True, False]),
+    ):
+        now[0] = secs
+        assert [run.is_idle() for run in (empty, trained, over)] == expected
+    for run in (empty, trained):
+        with run.building:
+            assert not run.is_idle(), "its shard is being built"
 
 
 @pytest.mark.parametrize(

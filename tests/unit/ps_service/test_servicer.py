@@ -47,11 +47,16 @@ class Plane:
     """Records which workers were made reachable."""
 
     def __init__(self) -> None:
-        self.met: list[tuple[int, str]] = []
+        self.met: list[tuple[str, int, str]] = []
+        self.forgotten: list[str] = []
 
-    def meet(self, worker: int, address: str) -> None:
+    def meet(self, run: str, worker: int, address: str) -> None:
         """See DataPlane."""
-        self.met.append((worker, address))
+        self.met.append((run, worker, address))
+
+    def forget(self, run: str) -> None:
+        """See DataPlane."""
+        self.forgotten.append(run)
 
 
 class CountingShard:
@@ -138,7 +143,7 @@ def test_every_call_of_an_older_chief_is_aborted_and_changes_nothing(
     assert "with incarnation 2" in caught.value.args[1]
     state = beat(servicer, newer)
     assert (state.phase, state.epoch, [worker.process for worker in state.workers]) == (pb.EMPTY, 2, ["newer"])
-    assert plane.met == [(0, "worker:2222")], "TensorFlow of the older one was made reachable"
+    assert plane.met == [("run", 0, "worker:2222")], "TensorFlow of the older one was made reachable"
 
 
 def test_a_heartbeat_neither_calls_tensorflow_nor_computes_the_digest_of_the_layout(servicer: ControlServicer) -> None:
@@ -177,3 +182,18 @@ def test_a_ps_with_the_cause_of_a_restart_asks_for_patience(plane: Any) -> None:
         servicer.Finish(pb.FinishRequest(caller=caller), context)
     assert caught.value.args[0] == grpc.StatusCode.UNAVAILABLE
     assert 0 < float(context.metadata[RETRY_SECS]) <= RELEARN_SECS
+
+
+def test_a_shared_ps_closes_the_tunnels_of_a_run_that_is_over_or_reset(
+    plane: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servicer = ControlServicer("grpc://localhost:1", "", "", plane)
+    for name in ("over", "reset", "trains"):
+        servicer.Describe(pb.DescribeRequest(caller=pb.Caller(run=name, version=psfleet.__version__)), CONTEXT)
+    over = servicer.runs()[0]
+    monkeypatch.setattr(over, "is_over", lambda: True)
+    servicer.drop_finished()
+    assert plane.forgotten == ["over"]
+    servicer.Reset(pb.ResetRequest(caller=pb.Caller(run="reset", version=psfleet.__version__)), CONTEXT)
+    assert plane.forgotten == ["over", "reset"]
+    assert [run.name for run in servicer.runs()] == ["trains"]

@@ -8,39 +8,27 @@ from typing import Any
 
 import pytest
 from support.checkpoint_samples import contents, sample_layout, save
-from support.chief_samples import sample_job
+from support.chief_samples import stored_job, stored_root
 from support.s3_server import BROKEN, DENIED, S3Server, hold
 
 from ps_service.checkpoint_writer import CheckpointWriter
 from ps_service.restore import read_checkpoint
 from psfleet.checkpoint import store_client
 from psfleet.checkpoint.object_store import StoreFolder
-from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, StorageError
-from psfleet.job.job import Job
 from psfleet.polling import wait_until
 
-EMPTY = pb.ShardState(run="run", phase=pb.EMPTY)
 LAYOUT = sample_layout(num_ps=1)
 WAIT_SECS = 10.0
-FINITE_SEED = 1
-
-
-def stored_job(bucket: StoreFolder, **sections: Any) -> Job:
-    return sample_job(checkpoint={"store": f"{bucket}/run"}, **sections)
-
-
-def root(bucket: StoreFolder) -> StoreFolder:
-    return bucket / "run" / "checkpoints"
 
 
 def writer_of(bucket: StoreFolder) -> tuple[CheckpointWriter, list[str]]:
     failures: list[str] = []
-    return CheckpointWriter(root(bucket), "run", 1, 0, LAYOUT, lambda text, _: failures.append(text)), failures
+    return CheckpointWriter(stored_root(bucket), "run", 1, 0, LAYOUT, lambda text, _: failures.append(text)), failures
 
 
 def finite() -> Any:
-    content = contents(LAYOUT, FINITE_SEED)[0]
+    content = contents(LAYOUT, 1)[0]
     for vector in (content.parameters, *content.slots.values()):
         vector[:] = 1.0
     content.state[:] = 0
@@ -54,7 +42,7 @@ def test_a_ps_writes_its_part_into_the_store(bucket: StoreFolder) -> None:
     writer.close()
     [part] = writer.parts()
     assert part.record is not None, part
-    assert (root(bucket) / "00000007-g1").sizes() == {part.record.file: part.record.num_bytes}
+    assert (stored_root(bucket) / "00000007-g1").sizes() == {part.record.file: part.record.num_bytes}
     assert failures == []
 
 
@@ -69,7 +57,7 @@ def test_a_part_that_the_store_refuses_is_reported_and_the_next_one_is_written(
     writer.close()
     refused, written = writer.parts()
     assert "does not exist in our records" in refused.error
-    assert str(root(bucket)) in refused.error
+    assert str(stored_root(bucket)) in refused.error
     assert written.record is not None
     assert failures == []
 
@@ -106,7 +94,7 @@ def test_a_part_that_the_store_does_not_take_holds_up_no_step(
 
 
 def test_a_ps_restores_its_shard_from_the_store(s3: S3Server, bucket: StoreFolder) -> None:
-    saved = save(root(bucket), 40)
+    saved = save(stored_root(bucket), 40)
     plan: Any = SimpleNamespace(job=stored_job(bucket), layout=sample_layout(), shard=1)
     restored = read_checkpoint(saved.folder, plan)
     assert restored.content.parameters.tobytes() == contents(sample_layout(), 1)[1].parameters.tobytes()

@@ -49,6 +49,11 @@ UNSERVED = SimpleNamespace(bind=lambda *_: None, bind_chief=lambda *_: None)
 Lead = Callable[..., None]
 
 
+def of_fleet(fleet: Any, out: Path) -> Any:
+    """The context of a chief."""
+    return SimpleNamespace(fleet=fleet, incarnation=1, out=out, job=sample_job(), require_lease=lambda: None)
+
+
 def chief_settings(out: Path, cause: str = "it was killed") -> settings.Settings:
     return settings.read({"PSFLEET_OUT": str(out), "PSFLEET_CAUSE": cause})
 
@@ -97,7 +102,7 @@ def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lead:
             metrics=SimpleNamespace(add_chief=lambda components: None),
             stop=SimpleNamespace(must_leave=lambda index: False, event=threading.Event()),
         )  # fmt: skip
-        context: Any = SimpleNamespace(fleet=fleet, incarnation=1, out=tmp_path)
+        context = of_fleet(fleet, tmp_path)
         unused: Any = None
         service._lead(process, context, unused, unused)
 
@@ -215,7 +220,7 @@ class Ends:
             fleet=fleet, stop=stop, heartbeat=None, progress=None, settings=None, program="", job=sample_job(),
             disk=None, controls=UNSERVED, metrics=SimpleNamespace(add_chief=id),
         )  # fmt: skip
-        self.context: Any = SimpleNamespace(fleet=fleet, incarnation=1, out=Path("out"))
+        self.context = of_fleet(fleet, Path("out"))
 
         def run() -> pb.Outcome:
             raise error

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
-from support.programs import exact_graph_program
+from support.programs import exact_graph_program, tiny_gan_program
 from support.rows import first_rows
 
 from psfleet.job.job import Job, parse_job
 from psfleet.job.program import GraphProgram
 from psfleet.layout import Layout
 from psfleet.tf.optimizer_slots import exchanged_slots
-from worker_service.frontends import front_end
+from worker_service.frontends import front_end, planned
 from worker_service.metrics import Payload
 from worker_service.step import StepGraph
 
@@ -33,7 +33,7 @@ def traffic(update: dict[str, Any], optimizer: dict[str, Any] = SGD, num_ps: int
     front = front_end(program, job, 2, 1)
     layout = Layout.plan(front.parameters, front.state, front.frozen, num_ps, 1 << 20)
     step = StepGraph(front, job, layout, 1, "run", 1)
-    found = crossing_bytes(step.step)
+    found = crossing_bytes(step.steps[0])
     payload = Payload.of(job, layout, 1, exchanged_slots(job, None))
     assert found == pytest.approx(payload.push + payload.pull, rel=0.01)
     return found, 0 if step.local_update is None else crossing_bytes([step.local_update])
@@ -74,3 +74,17 @@ def test_a_round_also_moves_the_slots_of_the_optimizer() -> None:
 
 def test_ssp_moves_what_async_moves() -> None:
     assert traffic({"mode": "ssp", "bound": 1}) == traffic({"mode": "async"})
+
+
+def test_a_step_of_several_losses_pushes_the_gradient_of_its_own_loss() -> None:
+    """The generator has 80 parameters and the discriminator 21, in 96 and 48 elements of the vector."""
+    rules = {"discriminator": ADAM, "generator": SGD}
+    train = {"steps": 20, "batch_size": 4, "alternate": ["discriminator", "discriminator", "generator"]}
+    job = parse_job({"name": "sample", "program": "program:build", "optimizers": rules, "train": train})
+    front = front_end(tiny_gan_program.build(), job, 2, 1)
+    layout = planned(front, job)
+    step = StepGraph(front, job, layout, 1, "run", 1)
+    of_discriminator, of_generator = (crossing_bytes(fetches) for fetches in step.steps)
+    assert of_generator - of_discriminator == 4 * (96 - 48)
+    payload = Payload.of(job, layout, 1)
+    assert (2 * of_discriminator + of_generator) / 3 == pytest.approx(payload.push + payload.pull, rel=0.01)

@@ -74,7 +74,7 @@ def job(**changes: Any) -> Job:
 @pytest.mark.parametrize(
     ("expression", "found"),
     [
-        ("graph()", r"GraphProgram tiny: 2 parameters in 1 tensors, 2 x 64 bytes; loss of the first batch \d"),
+        ("graph()", r"GraphProgram tiny: 2 parameters in 1 tensor, 2 x 64 bytes; loss of the first batch \d"),
         ("classes()", r"KerasProgram tiny: 13 parameters in 4 tensors, 2 x \d+ bytes; loss of the first batch \d"),
         ("graph(evaluate=None)", "GraphProgram tiny: "),
     ],

@@ -75,7 +75,7 @@ class Shard:
         with tf.Graph().as_default() as graph:
             self.variables = ShardVariables(layout, 0, MAX_WORKERS, "run/1", device="")
             self.updates = AsyncUpdates(
-                self.variables, lambda factor: v1.train.GradientDescentOptimizer(RATE * factor), stale, lambda _: 0.5
+                self.variables, lambda factor, _: v1.train.GradientDescentOptimizer(RATE * factor), stale, lambda _: 0.5
             )
             variables = self.variables
             initializer = variables.zeros()

@@ -133,6 +133,29 @@ def test_nobody_waits_for_a_worker_that_is_gone_and_it_comes_back_at_the_step_of
             member.step.result(STEP_SECS)
 
 
+def test_a_gradient_that_is_pushed_twice_counts_as_one_step() -> None:
+    """By the successor of a worker that was killed after its push."""
+    with racing(2, bound=0) as (fleet, (fast, slow)):
+        steps = [fast.push(), slow.push()]
+        for _ in steps:
+            fleet.advance()
+        for step in steps:
+            step.result(STEP_SECS)
+        slow.number -= 1
+        repeated = slow.push()
+        fleet.advance()
+        repeated.result(STEP_SECS)
+        waiting = fast.push()
+        fleet.advance()
+        fleet.wait_for_size("waiting", 1)
+        assert not waiting.done(), "the other worker has made one step, not two"
+        step = slow.push()
+        fleet.advance()
+        step.result(STEP_SECS)
+        waiting.result(STEP_SECS)
+        assert fleet.shards[0].counters().used[:2].tolist() == [2, 2]
+
+
 @pytest.mark.extended
 def test_nobody_waits_after_the_final_step() -> None:
     with racing(2, bound=1, train={"steps": 2, "batch_size": 1}) as (fleet, (fast, _)):

@@ -45,7 +45,9 @@ def num_operations(mode: str, worker_limit: int) -> list[int]:
         if mode == "sync":
             updates = SyncUpdates(variables, v1.train.GradientDescentOptimizer(1.0), quorum=2, num_replicas=3)
         else:
-            updates = AsyncUpdates(variables, v1.train.GradientDescentOptimizer, Stale(), lambda _: 0.5)
+            updates = AsyncUpdates(
+                variables, lambda factor, _: v1.train.GradientDescentOptimizer(factor), Stale(), lambda _: 0.5
+            )
     recorder: Any = Recorder()
     updates.start(recorder)
     names = [getattr(fetch, "op", fetch).name for fetch in recorder.fetches]

@@ -30,21 +30,21 @@ def test_the_initial_checkpoint_holds_the_named_tensors_and_no_slots(tmp_path: P
 def test_a_crash_within_the_initial_checkpoint_leaves_none_and_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write(num_ps: int) -> Checkpoint:
-        values = random_values(5)
-        return write_initial(tmp_path, sample_layout(num_ps), values, run="r", generation=1, optimizer="sgd", extra={})
+    def write(num_ps: int, generation: int) -> Checkpoint:
+        values, layout = random_values(5), sample_layout(num_ps)
+        return write_initial(tmp_path, layout, values, run="r", generation=generation, optimizer="sgd", extra={})
 
     def crash(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("psfleet.checkpoint.store.write_manifest", crash)
+        patch.setattr("psfleet.checkpoint.whole.write_manifest", crash)
         with pytest.raises(KeyboardInterrupt):
-            write(num_ps=2)
+            write(num_ps=2, generation=1)
     assert newest(tmp_path) is None
-    written = write(num_ps=1)
+    written = write(num_ps=1, generation=2)
     assert written == newest(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["00000000-g1"]
+    assert [path.name for path in tmp_path.iterdir()] == ["00000000-g2"]
     assert sorted(path.name for path in written.folder.iterdir()) == ["manifest.json", "ps-0-of-1.safetensors"]
 
 

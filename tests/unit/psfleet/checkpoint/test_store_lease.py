@@ -1,4 +1,4 @@
-"""The lease on a prefix of a store: one owner at a time, by no clock but that of whoever looks."""
+"""The lease on a prefix of a store: one owner at a time, by the clock of the process that waits for it."""
 
 from __future__ import annotations
 
@@ -142,6 +142,21 @@ def test_an_owner_that_comes_back_at_the_end_of_its_lease_shares_it_with_nobody(
     first.require()
     with pytest.raises(BadJobError, match="another fleet trains"):
         second.try_acquire()
+
+
+def test_a_renewal_that_the_store_takes_too_late_does_not_count(s3: S3Server, lease_of: LeaseOf, clock: Clock) -> None:
+    """Another process may have read the prefix before."""
+    lease = lease_of("a")
+    assert lease.try_acquire()
+    clock.now += RENEW_SECS
+
+    def delay(method: str, path: str) -> None:
+        clock.now += WRITE_SECS - RENEW_SECS if method == "PUT" else 0
+
+    s3.fault = delay
+    lease.renew()
+    with pytest.raises(StoreError, match=f"not renewed for {WRITE_SECS:g} s"):
+        lease.require()
 
 
 def test_an_owner_whose_lease_has_ended_renews_it_although_an_answer_was_lost(

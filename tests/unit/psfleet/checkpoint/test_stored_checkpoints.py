@@ -20,7 +20,6 @@ from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.checkpoint.part_writing import write_part
 from psfleet.checkpoint.store import committed_checkpoints, newest, prune, verify, write_initial
 from psfleet.checkpoint.store_client import StoreError
-from psfleet.checkpoint.store_lease import StoreLease
 from psfleet.checkpoint.stored_run import delete_stored, next_generation, require_job
 from psfleet.checkpoint.tensors import read_shard, read_tensors
 from psfleet.errors import BadJobError, NoCheckpointError, UsageError
@@ -198,7 +197,7 @@ def test_fresh_deletes_what_psfleet_wrote_and_nothing_else(bucket: StoreFolder, 
     (root / "notes.txt").write_bytes(b"mine")
     (bucket / "running" / "checkpoints" / "00000010-g1" / MANIFEST).write_bytes(b"another run's")
     delete_stored(job(bucket / "run"))
-    assert sorted(each.name for each in (bucket / "run").iterdir()) == ["checkpoints", "notes.txt"]
+    assert sorted(each.name for each in (bucket / "run").iterdir()) == ["checkpoints", "notes.txt", "owners"]
     assert [each.name for each in root.iterdir()] == ["notes.txt"]
     assert (bucket / "running" / "checkpoints").is_dir()
 
@@ -266,29 +265,3 @@ def test_an_abandoned_checkpoint_is_no_checkpoint_and_is_deleted_as_one_without_
     after = save(root, 3, generation=2)
     assert set(prune(root, keep=1)) == {kept.folder, begun.folder}
     assert root.iterdir() == [after.folder]
-
-
-def test_fresh_deletes_nothing_of_a_fleet_that_trains(root: StoreFolder, bucket: StoreFolder, tmp_path: Path) -> None:
-    kept = save(root, 3)
-    trains = StoreLease(bucket / "run", "another", "host")
-    assert trains.try_acquire()
-    with pytest.MonkeyPatch.context() as patch:
-        # It renews its lease between two looks.
-        patch.setattr(StoreLease, "_free_number", renewing(trains, StoreLease._free_number))
-        with pytest.raises(BadJobError, match="another fleet trains on"):
-            delete_stored(job(bucket / "run"), tmp_path)
-    assert newest(root) == kept
-    trains.release()
-    delete_stored(job(bucket / "run"), tmp_path)
-    assert newest(root) is None
-
-
-def renewing(lease: StoreLease, read: Any) -> Any:
-    """A method that reads the owner, after which it renews its lease."""
-
-    def read_and_renew(self: StoreLease) -> Any:
-        found = read(self)
-        lease.renew()
-        return found
-
-    return read_and_renew

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from support.command_line import JOB, Psfleet, commands
 from support.report_samples import DONE
 from support.scripted_platform import ScriptedPlatform, log, member
 
-from psfleet.cli import fleets, log_lines
+from psfleet.cli import fleets, log_lines, logs
 from psfleet.errors import UsageError
 from psfleet.job.job import load_job
 from psfleet.launch.platform import Request
@@ -24,13 +24,19 @@ from psfleet.run_folder import claimed
 ENTRY = {"time": 1.0, "level": "info", "message": "ps is ready"}
 
 
+def use(monkeypatch: pytest.MonkeyPatch, platform: Callable[..., object]) -> None:
+    """Has all commands of this file take a platform from this function."""
+    for module in (fleets, logs):
+        monkeypatch.setattr(module, "platform", platform)
+
+
 @pytest.fixture
 def psfleet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Psfleet]:
     """Runs a command in a folder with a job file, on a fleet that trains."""
     (tmp_path / "job.yaml").write_text(JOB)
     monkeypatch.chdir(tmp_path)
     platform = ScriptedPlatform([member("ps"), member("chief")], logs={"ps-0": [*log(ENTRY), "noise"]})
-    monkeypatch.setattr(fleets, "platform", lambda *where: platform)
+    use(monkeypatch, lambda *where: platform)
     with commands(monkeypatch, capsys) as run:
         yield run
 
@@ -63,7 +69,7 @@ def test_every_command_takes_a_context_and_a_namespace(
     def platform(*where: str) -> None:
         raise UsageError(f"asked for {where}")
 
-    monkeypatch.setattr(fleets, "platform", platform)
+    use(monkeypatch, platform)
     said = psfleet(*command, "--on", "kubernetes", "--context", "far", "-n", "team")
     assert "asked for ('kubernetes', 'far', 'team')" in said.err
     monkeypatch.undo()
@@ -79,7 +85,7 @@ def test_the_address_of_tensorboard_is_printed_before_training(
 ) -> None:
     board = dataclasses.replace(member("ps"), role="tensorboard", url="http://127.0.0.1:6007")
     platform = ScriptedPlatform([member("ps"), member("chief"), board])
-    monkeypatch.setattr(fleets, "platform", lambda *where: platform)
+    use(monkeypatch, lambda *where: platform)
 
     def interrupt(self: Any) -> None:
         raise KeyboardInterrupt
@@ -114,6 +120,20 @@ def test_logs_are_lines_for_people_or_as_they_were_logged(psfleet: Psfleet) -> N
     assert second == "ps-0 | noise"
     assert psfleet("logs", "tiny", "ps-0", "--json").out.splitlines() == [json.dumps(ENTRY), "noise"]
     assert psfleet("logs", "tiny", "--json").out.splitlines()[0] == f"ps-0 | {json.dumps(ENTRY)}"
+
+
+def test_logs_have_a_table_of_placement(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (
+        "have no placement, expected those of a run with device.log_placement"
+        in psfleet("logs", "tiny", "--placement").err
+    )
+    assert psfleet("logs", "tiny", "--placement", "--follow").code == 64
+    device = "/job:ps/task:0/device:CPU:0"
+    lines = [("ps-0", "sum: (AddV2): /job:ps/replica:0/task:0/device:CPU:0")]
+    monkeypatch.setattr(logs, "fleet_logs", lambda *arguments: iter(lines))
+    assert psfleet("logs", "tiny", "--placement").out.splitlines()[1].split() == ["ps-0", device, "1", "AddV2", "1"]
+    (row,) = json.loads(psfleet("logs", "tiny", "--placement", "--json").out)
+    assert row == {"process": "ps-0", "device": device, "operations": {"AddV2": 1}}
 
 
 def test_logs_are_cut_to_their_last_lines_or_newest_entries(psfleet: Psfleet) -> None:
@@ -159,7 +179,7 @@ def test_status_shows_local_runs_even_where_no_engine_is(psfleet: Psfleet, monke
 def test_status_of_a_local_run_that_has_ended_says_how(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:
     with claimed(Path("runs/tiny"), load_job(Path("job.yaml")), fresh=False) as folder:
         DONE.write(folder.path)
-    monkeypatch.setattr(fleets, "platform", lambda *where: ScriptedPlatform([]))
+    use(monkeypatch, lambda *where: ScriptedPlatform([]))
     said = psfleet("status", "job.yaml")
     assert said.code == 64
     assert f"tiny does not run: runs/tiny is done at step {DONE.final_step} of {DONE.target_step}, and" in said.err
@@ -170,7 +190,7 @@ def test_status_of_a_local_run_that_has_ended_says_how(psfleet: Psfleet, monkeyp
 def test_a_name_that_is_nowhere_is_refused_with_all_places_that_were_looked_at(
     command: str, psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fleets, "platform", lambda *where: ScriptedPlatform([]))
+    use(monkeypatch, lambda *where: ScriptedPlatform([]))
     here = "no run lab trains in runs/, and no fleet lab stands on this machine, and in containers: no fleet lab is in"
     said = psfleet(command, "lab")
     assert (said.code, here in said.err) == (64, True), said.err
@@ -221,7 +241,7 @@ def test_the_logs_of_a_local_run_are_printed_if_it_trains_or_no_fleet_has_its_na
         folder.log("worker", 0).write_text("\n".join([*log({**ENTRY, "message": "a local chief"})]) + "\n")
         assert "a local chief" in psfleet("logs", "job.yaml").out
     assert "ps is ready" in psfleet("logs", "tiny").out
-    monkeypatch.setattr(fleets, "platform", lambda *where: ScriptedPlatform([]))
+    use(monkeypatch, lambda *where: ScriptedPlatform([]))
     assert "a local chief" in psfleet("logs", "tiny", "chief").out
     assert psfleet("logs", "tiny", "--on", "compose").code == 64
 

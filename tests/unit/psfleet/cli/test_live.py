@@ -37,6 +37,9 @@ def test_weights_of_a_file_replace_those_of_a_run(psfleet: Psfleet, tmp_path: Pa
         assert said.code == 0, said.err
         assert f"{len(ZEROS)} tensors are those of {file} from step 40 on" in said.out
         assert chief.generation == 3
+        safetensors.numpy.save_file({"dense/bias": ZEROS["dense/bias"]}, file)
+        said = psfleet("weights", "--set", str(file), str(tmp_path / "run"))
+        assert f"1 tensor is that of {file} from step 40 on" in said.out
 
 
 @pytest.mark.parametrize(

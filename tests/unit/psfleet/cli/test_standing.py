@@ -56,21 +56,14 @@ def test_every_command_takes_a_platform(
     assert (said.code, said.err) == (USAGE, f"psfleet: {message}\n")
 
 
-def test_processes_of_this_machine_have_no_tls(psfleet: Psfleet, tmp_path: Path) -> None:
-    (tmp_path / "fleet.yaml").write_text("name: lab\ntls: true\n")
-    said = psfleet("fleet", "up", str(tmp_path / "fleet.yaml"))
-    assert said.code == BAD_JOB
-    assert said.err.startswith("psfleet: tls is true, expected false without --on")
-    assert not (tmp_path / "state").exists()
-
-
 def test_a_script_that_is_not_there_is_a_usage_error(psfleet: Psfleet) -> None:
     said = psfleet("run", "missing.py", "--fleet", "lab")
     assert (said.code, said.err) == (USAGE, "psfleet: client missing.py: no such file, expected a Python script\n")
 
 
+@pytest.mark.parametrize("tls", [False, True])
 def test_a_script_gets_its_arguments_and_the_fleet(
-    psfleet: Psfleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    psfleet: Psfleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tls: bool
 ) -> None:
     script = tmp_path / "client.py"
     script.write_text("")
@@ -81,11 +74,15 @@ def test_a_script_gets_its_arguments_and_the_fleet(
         raise SystemExit(0)
 
     monkeypatch.setattr(local, "become_script", become)
-    monkeypatch.setattr(local, "find", FleetFolder)
+    folder = FleetFolder(tmp_path / "lab")
+    monkeypatch.setattr(local, "find", lambda name: folder)
+    if tls:
+        folder.certificates.mkdir(parents=True)
     monkeypatch.setattr(FleetFolder, "access", lambda folder: ACCESS)
     said = psfleet("run", str(script), "a", "--steps", "5", "--fleet", "lab", "-v", "--", "--fleet", "--help")
     assert said.code == 0, said.err
     path, arguments, environment = became
     assert (path, arguments) == (script, ["a", "--steps", "5", "-v", "--fleet", "--help"])
     assert json.loads(environment[settings.FLEET]) == ACCESS.model_dump()
+    assert environment[settings.TLS] == (str(folder.certificates / "client") if tls else "")
     assert "grpc.keepalive_time_ms" in environment["TF_GRPC_DEFAULT_OPTIONS"]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -17,16 +20,21 @@ from psfleet.errors import BadJobError, LostPeerError
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
+from psfleet.service import channel_options
+from psfleet.tls import certificates
+from psfleet.tls.identity import Identity
 
 SECS = 20.0
 """Far more than anything here takes."""
 FLEET = "lab-1"
+TIMES = {"grpc.keepalive_time_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms",
+         "grpc.http2.min_ping_interval_without_data_ms"}  # fmt: skip
 JOBS = ["client_0000000000000001", "client_0000000000000002"]
 
 
 @dataclass
 class Served:
-    """A process of a fleet, and the jobs whose sessions it was told to drop."""
+    """A process of a fleet, and the jobs whose sessions it has dropped."""
 
     task: FleetTask
     servicer: ClientServicer
@@ -101,6 +109,77 @@ def test_the_end_of_a_process_is_noticed_by_its_clients() -> None:
     assert attends.lost(SECS) == ["ps 0"]
     assert ended.wait(SECS)
     attends.close()
+
+
+def test_a_peer_that_is_frozen_or_cut_off_is_noticed_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No connection breaks: a machine that loses its power or its network says nothing."""
+    short = [(name, 300 if name in TIMES else value) for name, value in channel_options.ATTENDANCE]
+    monkeypatch.setattr(channel_options, "ATTENDANCE", tuple(short))
+    address, way = free_addresses(2)
+    access = FleetAccess(name="lab", id=FLEET, version=clients.psfleet.__version__, ps=[address.data])
+    dropped = threading.Event()
+    with (
+        serving(address, clients=ClientServicer(access, lambda job: dropped.set())),
+        passing(way.control_port, address.control_port) as cut,
+    ):
+        attends = Attendance(FLEET, [FleetTask("ps", 0, way)], JOBS[0])
+        attends.await_tasks(SECS)
+        assert attends.lost(1.0) == [], "pings are answered"
+        assert not dropped.is_set()
+        cut.set()
+        assert attends.lost(SECS) == ["ps 0"]
+        assert dropped.wait(SECS)
+        attends.close()
+
+
+@pytest.mark.parametrize("role", ["worker", "ps"])
+def test_with_tls_only_clients_are_admitted(tmp_path: Path, role: str) -> None:
+    """A process of a run must not have sessions dropped."""
+    certificates.make(tmp_path)
+    [address] = free_addresses(1)
+    access = FleetAccess(name="lab", id=FLEET, version=clients.psfleet.__version__, ps=[address.data])
+    servicer, own = ClientServicer(access, lambda job: None), Address("box-3", 2222)
+    with serving(address, identity=Identity(tmp_path / "ps"), clients=servicer):
+        for each, is_admitted in ((role, False), ("client", True)):
+            client = SecuredClient(Identity(tmp_path / each), 3, own)
+            attends = Attendance(FLEET, [FleetTask("ps", 0, address)], JOBS[0], client)
+            if is_admitted:
+                attends.await_tasks(SECS)
+            else:
+                with pytest.raises(LostPeerError, match=f"a certificate for {role} may not call Attend"):
+                    attends.await_tasks(SECS)
+            attends.close()
+
+
+@contextmanager
+def passing(port: int, target: int) -> Iterator[threading.Event]:
+    """Passes connections on from one port of loopback to another, until the event is set: then it holds all bytes."""
+    cut, listener = threading.Event(), socket.create_server(("127.0.0.1", port))
+    ends: list[socket.socket] = [listener]
+
+    def pump(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                if cut.is_set():
+                    return
+                sink.sendall(data)
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                pair = listener.accept()[0], socket.create_connection(("127.0.0.1", target))
+                ends.extend(pair)
+                for source, sink in (pair, pair[::-1]):
+                    threading.Thread(target=pump, args=(source, sink), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield cut
+    finally:
+        for end in ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
 
 
 def test_a_process_meets_a_client_with_tls_before_its_session_counts(served: Served) -> None:

@@ -32,7 +32,7 @@ from psfleet.tls.identity import Identity
 CALL_SECS = 20.0
 CALLER = pb.RunCall(run="run", call="1")
 TENSORS = {"a": np.arange(700_001, dtype=np.float32), "b": np.zeros((0, 2)), "c": np.array([True, False]),
-           "d": np.array(3.5)}  # fmt: skip
+           "d": np.array(3.5), "e": np.arange(5, dtype=">f4"), "f": np.arange(6).reshape(2, 3).T}  # fmt: skip
 OK = Frame.of(Kind.STATUS, code="OK", details="")
 SAVED = Frame(Kind.MESSAGE, pb.SavedReply(folder="/out", step=7).SerializeToString())
 
@@ -73,7 +73,8 @@ class Chief(run_control_pb2_grpc.RunControlServicer):
         """See run_control.proto. Returns when its caller has gone."""
         context.add_callback(self.has_gone.set)
         self.is_called.set()
-        self.has_gone.wait(CALL_SECS)
+        # For longer than `relay` waits for its threads: they must not end because this does.
+        self.has_gone.wait(4 * CALL_SECS)
         return pb.EvaluatedReply()
 
 
@@ -108,7 +109,7 @@ def mirrored(client: RelayClient, batches: int) -> None:
     assert head.loss == batches
     for name, value in TENSORS.items():
         np.testing.assert_array_equal(found[name], value)
-        assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape)
+        assert (found[name].dtype, found[name].shape) == (value.dtype.newbyteorder("="), value.shape)
 
 
 def test_an_answer_and_streams_of_tensors_are_what_the_chief_sends(client: RelayClient) -> None:
@@ -157,6 +158,7 @@ def test_a_call_that_is_given_up_ends_at_the_chief(chief: Chief, client: RelayCl
         pytest.param(scripted(SAVED.packed()[:9]), LostPeerError, "ended within a frame", id="dies within a frame"),
         pytest.param(scripted(refuses=True), LostPeerError, "its relay has ended", id="dies at once"),
         pytest.param(scripted(OK), LostPeerError, "0 answers to Save, expected one", id="no answer"),
+        pytest.param(scripted(SAVED, SAVED, OK), LostPeerError, "2 answers to Save, expected one", id="two answers"),
         pytest.param(
             scripted(code=1, text="/bin/python: No module named psfleet.control.relay"),
             UsageError,
@@ -203,6 +205,23 @@ def test_a_relay_ends_if_its_handle_takes_nothing_of_an_answer(chief: Chief, mon
         run_within(CALL_SECS, relay_module.Relay(to_chief, source, target).run)
     for each in (stdin, stdout):
         os.close(each)
+
+
+def test_nothing_follows_a_frame_that_a_handle_took_only_a_part_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is frozen for too long in the middle of an answer, and then reads on."""
+    monkeypatch.setattr(relay_module, "SILENT_SECS", 0.2)
+    stdout, target = os.pipe()
+    unused: Any = None
+    frozen, frame = relay_module.Relay(unused, unused, target), Frame(Kind.MESSAGE, bytes(1 << 20))
+    with pytest.raises(LostPeerError, match=r"the handle has taken nothing for 0.2 s"):
+        frozen._send(frame)
+    part = os.read(stdout, 1 << 20)
+    assert frame.packed().startswith(part)
+    with pytest.raises(LostPeerError, match="only a part of a frame"):
+        frozen._send(Frame(Kind.ALIVE))
+    os.close(target)
+    assert os.read(stdout, 1) == b""
+    os.close(stdout)
 
 
 def test_a_call_that_waits_says_that_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

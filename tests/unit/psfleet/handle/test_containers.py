@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,11 +62,21 @@ def test_the_relay_of_a_fleet_with_tls_has_the_chiefs_certificate(
     assert place.commands[0][1][-2:] == ["2223", "/tls"]
 
 
+def test_a_run_has_an_id_of_its_own_where_its_platform_gives_it_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """On a standing fleet in Kubernetes, where an earlier run of the name may have left shards."""
+    place = Containers([PS, replace(CHIEF, run="small-1f"), WORKER])
+    monkeypatch.setattr(starting, "platform", lambda name, context, namespace: place)
+    with serving(place, tmp_path / "inside", run="small-1f"):
+        assert attached(tmp_path / "out").status == "training"
+
+
 def test_a_call_whose_relay_dies_with_its_chief_is_made_again_in_the_next_container(
     place: Containers, tmp_path: Path
 ) -> None:
     """The platform leaves the restart of a container that was killed to psfleet."""
-    successor = member("chief", created=5.0, started=9.0)
+    successor = member("chief", created=CHIEF.created, started=9.0)
 
     def die() -> None:
         place.before = lambda: None

@@ -14,7 +14,9 @@ import psfleet
 from psfleet.checkpoint.manifest import read_manifest
 from psfleet.checkpoint.store import verify
 from psfleet.control import control_pb2 as pb
+from psfleet.control import run_control_pb2 as run_pb
 from psfleet.errors import BadJobError, DeadlineError, LostPeerError, UsageError
+from psfleet.handle.channel import RunChannel
 from psfleet.launch.local.control_file import ControlFile
 from psfleet.run_folder import OWNER_FILE, claimed
 
@@ -38,6 +40,8 @@ def test_it_saves_a_verified_checkpoint_of_a_step_from_now_on(tmp_path: Path) ->
         checkpoint = read_manifest(folder)
         verify(checkpoint)
         assert 40 < checkpoint.step <= chief.step
+        chief.step = 80
+        assert read_manifest(psfleet.attach(tmp_path / "out").save()).step >= 80, "not the one that was there"
 
 
 def test_a_second_call_is_refused_while_one_is_in_progress(tmp_path: Path) -> None:
@@ -94,6 +98,13 @@ def test_a_caller_of_another_run_is_refused(tmp_path: Path) -> None:
             psfleet.attach(chief.out).save()
 
 
+def test_a_caller_of_another_version_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with live(tmp_path / "out") as chief:
+        monkeypatch.setattr(RunChannel, "_caller", lambda channel: run_pb.RunCall(version="0.0.1", call="1"))
+        with pytest.raises(UsageError, match=rf"from psfleet 0\.0\.1, expected run {RUN} and psfleet"):
+            psfleet.attach(chief.out).save()
+
+
 def test_a_run_that_has_ended_takes_no_calls(tmp_path: Path) -> None:
     with live(tmp_path) as chief:
         DONE.model_copy(update={"run": RUN}).write(chief.out)
@@ -134,3 +145,15 @@ def test_errors_of_the_job_are_raised_at_once(tmp_path: Path) -> None:
         psfleet.start(job, out=tmp_path / "out", program_folder=tmp_path)
     with pytest.raises(BadJobError, match="steps"):
         psfleet.start(job | {"train": {"steps": -1}}, out=tmp_path / "out")
+
+
+@pytest.mark.parametrize("on", ["compose", "kubernetes"])
+def test_a_function_that_no_module_has_does_not_travel_to_containers(tmp_path: Path, on: str) -> None:
+    job = sample_job().model_dump(mode="json")
+
+    def build() -> None:
+        """No module has it."""
+
+    with pytest.raises(UsageError, match=f"program 'build' is defined in a script or notebook, .* {on} cannot import"):
+        psfleet.start(job, program=build, out=tmp_path / "out", on=on)
+    assert not list(tmp_path.iterdir())

@@ -12,9 +12,10 @@ from support.live_chief import live
 
 import psfleet
 from psfleet.checkpoint.manifest import read_manifest
-from psfleet.checkpoint.replacement import SET_BY, specs_of
+from psfleet.checkpoint.replacement import specs_of
 from psfleet.checkpoint.store import committed_checkpoints, newest, newest_committed, verify
 from psfleet.checkpoint.tensors import read_shard, read_tensors
+from psfleet.checkpoint.weight_changes import CHANGES, WeightChanges
 from psfleet.control import run_control_pb2 as pb
 from psfleet.errors import UsageError
 from psfleet.handle.weights import flat
@@ -92,7 +93,7 @@ def test_the_vector_has_the_trained_tensors_without_gaps(tmp_path: Path) -> None
         assert weights.get_flat().shape == (size,)
         weights.set_flat(np.arange(size))
         # The simulated ps do not hold them, but the checkpoint that they would restore does.
-        made = next(each for each in committed_checkpoints(tmp_path / "checkpoints") if SET_BY in each.extra)
+        made = next(each for each in committed_checkpoints(tmp_path / "checkpoints") if CHANGES in each.extra)
         tensors = read_tensors(made)
         np.testing.assert_array_equal(flat(PARAMETERS, tensors), np.arange(size, dtype=np.float32))
         np.testing.assert_array_equal(tensors["dense/bias"], np.arange(35, 40, dtype=np.float32))
@@ -132,12 +133,32 @@ def test_a_repeated_call_changes_nothing_although_the_fleet_has_trained_on(tmp_p
     """Its first answer was lost with the connection, or with the chief."""
     call = pb.RunCall(call="first", owner="a test")
     with live(tmp_path) as chief:
-        chief.services().weights.set(call, ZEROS, lambda: True)
+        chief.services().weights.set(call, ZEROS, 0, lambda: True)
         generation = chief.generation
         saved = read_manifest(psfleet.attach(tmp_path).save())
         assert saved.generation == generation
-        assert chief.services().weights.set(call, ZEROS, lambda: True).step >= saved.step
+        assert chief.services().weights.set(call, ZEROS, 0, lambda: True).step >= saved.step
         assert chief.generation == generation
+
+
+def test_a_repeated_or_late_call_does_not_undo_one_after_it(tmp_path: Path) -> None:
+    repeated, late = (pb.RunCall(call=name, owner="a test") for name in ("repeated", "late"))
+    with live(tmp_path) as chief:
+        chief.services().weights.set(repeated, ZEROS, 0, lambda: True)
+        weights = psfleet.attach(tmp_path).weights
+        weights.set({"dense/bias": np.full(5, 7, np.float32)})
+        generation = chief.generation
+        chief.services().weights.set(repeated, ZEROS, 0, lambda: True)
+        with pytest.raises(
+            UsageError, match="`set` of a test is late: the weights were replaced 2 times by now, and 1 when"
+        ):
+            chief.services().weights.set(late, ZEROS, 1, lambda: True)
+        assert chief.generation == generation
+        weights.set({"dense/bias": np.full(5, 8, np.float32)})
+        made = newest(tmp_path / "checkpoints")
+        assert made is not None
+        assert WeightChanges.of(made.extra).number == 3
+        np.testing.assert_array_equal(read_tensors(made)["dense/bias"], np.full(5, 8))
 
 
 def test_a_held_run_trains_the_steps_of_each_call_once(tmp_path: Path) -> None:
@@ -146,7 +167,7 @@ def test_a_held_run_trains_the_steps_of_each_call_once(tmp_path: Path) -> None:
         calls = [run.train(5), run.train(steps=7)]
         assert [call.result(20) for call in calls] == [45, 52]
         assert chief.hold_at == 52
-        with pytest.raises(UsageError, match=r"train\(steps=0\): expected at least 1"):
+        with pytest.raises(UsageError, match=r"train\(steps=0\): expected a whole number of at least 1"):
             run.train(0).result(20)
         assert run.train(1000).result(20) == 100, "the final step of the job"
 

@@ -90,7 +90,7 @@ def test_a_module_that_is_a_link_is_found_by_its_own_name(tmp_path: Path, monkey
 def test_a_function_that_no_module_has_is_stored_with_what_it_uses(tmp_path: Path) -> None:
     program, folder = function_program.reference(closure(100))
     assert (program, folder) == ("stored_program:build", None)
-    assert function_program.store(closure(100), tmp_path / "program") == tmp_path / "program"
+    assert function_program.write(function_program.contents(closure(100)), tmp_path / "program") == tmp_path / "program"
     assert imported(program, tmp_path / "program") == "143"
 
 
@@ -99,13 +99,13 @@ def test_a_file_that_was_loaded_under_another_name_is_stored(tmp_path: Path) -> 
     (tmp_path / "train.py").write_text("ADDED = 5\ndef build(number): return number + ADDED\n")
     code = """
 import importlib.util, pathlib, sys
-from psfleet.job.function_program import reference, store
+from psfleet.job.function_program import contents, reference, write
 spec = importlib.util.spec_from_file_location("loaded_so", sys.argv[1] + "/train.py")
 sys.modules["loaded_so"] = module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 program, folder = reference(module.build)
 assert folder is None, folder
-store(module.build, pathlib.Path(sys.argv[1]) / "program")
+write(contents(module.build), pathlib.Path(sys.argv[1]) / "program")
 print(program)
 """
     done = subprocess.run(
@@ -154,7 +154,7 @@ def unused(x):
 def build(number):
     return Twice()
 
-function_program.store(build, pathlib.Path(sys.argv[1]))
+function_program.write(function_program.contents(build), pathlib.Path(sys.argv[1]))
 """)
     forked = os.fork()
     if forked == 0:
@@ -168,20 +168,19 @@ def test_a_changed_function_has_another_digest(tmp_path: Path) -> None:
     """A worker that is started again must not train with another program than the rest of the fleet."""
     digests = []
     for add in (1, 1, 2):
-        function_program.store(closure(add), tmp_path)
+        function_program.write(function_program.contents(closure(add)), tmp_path)
         digests.append(digest(program_files("stored_program:build", tmp_path)))
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_what_cannot_be_stored_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_what_cannot_be_stored_is_refused_with_the_reason() -> None:
     lock = threading.Lock()
 
     def uses_a_lock() -> Any:
         return lock
 
     with pytest.raises(UsageError, match=r"program 'uses_a_lock' uses an object that cannot be passed.*lock"):
-        function_program.store(uses_a_lock, tmp_path)
-    assert not list(tmp_path.iterdir())
+        function_program.contents(uses_a_lock)
 
 
 def test_what_is_no_function_is_refused() -> None:

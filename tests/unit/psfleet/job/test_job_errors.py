@@ -88,6 +88,8 @@ BAD = [
     ({"train": {"steps": -5, "batch_size": 1}}, "train.steps is -5: Input should be greater than or equal to 1"),
     ({"checkpoint": {"keep": 0}}, "checkpoint.keep is 0: Input should be greater than or equal to 1"),
     ({"device": {"gpu_memory_fraction": 1.5}}, "device.gpu_memory_fraction is 1.5: Input should be less than or equal"),
+    ({"device": {"visible_gpus": {"worker": [[0, 0]]}}}, "worker 0 has [0, 0], expected each GPU once"),
+    ({"device": {"visible_gpus": {"ps": [[0]]}}}, "device.visible_gpus.ps"),
     ({"deadlines": {"step_secs": 0}}, "deadlines.step_secs is 0: Input should be greater than 0"),
 ]
 

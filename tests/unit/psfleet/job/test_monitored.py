@@ -10,8 +10,9 @@ import pytest
 
 from psfleet.errors import BadJobError
 from psfleet.job.job import Job, parse_job
-from psfleet.job.monitored import Best, Stop, require_metrics
+from psfleet.job.monitored import Best, Stop
 from psfleet.job.program import load_program
+from psfleet.job.watched_metrics import require_metrics
 
 SGD = {"name": "sgd", "learning_rate": 0.1}
 PROGRAM = """

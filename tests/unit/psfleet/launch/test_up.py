@@ -10,7 +10,6 @@ from support.scripted_platform import ScriptedPlatform, ended, job, member
 
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.errors import BadJobError, UsageError
-from psfleet.launch.kubernetes.platform import Kubernetes
 from psfleet.launch.platform import Member, Request
 from psfleet.launch.up import down, remove, scale, start
 
@@ -65,12 +64,12 @@ def test_a_fresh_fleet_that_the_platform_refuses_deletes_nothing(bucket: StoreFo
     stored = job(checkpoint={"store": f"{bucket}/run"})
     request_ = Request(stored, tmp_path / "job.yaml", fresh=True, fleet="large")
 
-    class Empty(Kubernetes):
-        def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
-            return []
+    class Refusing(ScriptedPlatform):
+        def check(self, request: Request) -> None:
+            raise UsageError(f"--fleet {request.fleet}: no such fleet")
 
-    with pytest.raises(UsageError, match="--fleet large: expected --on compose"):
-        start(Empty(), request_)
+    with pytest.raises(UsageError, match="--fleet large: no such fleet"):
+        start(Refusing([]), request_)
     assert len(root.iterdir()) == 1
 
 

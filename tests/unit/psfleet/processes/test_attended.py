@@ -67,6 +67,21 @@ def test_a_script_that_a_signal_ends_has_the_code_of_that_signal(attended: Atten
     assert process.wait(SECS) == 128 + signal.SIGKILL
 
 
+def test_a_script_that_ignores_the_end_of_its_command_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "client.py"
+    script.write_text(f"import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n{STARTS}time.sleep(100)\n")
+    program = (
+        "import sys\nfrom psfleet.processes import attended\nattended.GRACE_SECS = 0.2\n"
+        f"sys.exit(attended.run([sys.executable, {str(script)!r}], 0))"
+    )
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert line(process) == "starts\n"
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(SECS) == 128 + signal.SIGKILL
+
+
 def test_a_script_ends_when_nobody_holds_its_stdin_any_more(attended: Attended) -> None:
     process = attended(STARTS + "time.sleep(100)\n")
     assert line(process) == "starts\n"

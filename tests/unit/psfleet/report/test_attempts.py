@@ -150,3 +150,9 @@ def test_an_attempt_starts_from_the_newest_checkpoint_with_what_has_changed_sinc
     assert resumed_from(tmp_path, job) == (20, []), "its manifest has no job"
     next(tmp_path.rglob("manifest.json")).unlink()
     assert resumed_from(tmp_path, job) == (None, []), "no checkpoint is complete"
+
+
+def test_an_attempt_that_trained_without_training_metrics_does_not_show_those_of_before() -> None:
+    earlier = FIRST.model_copy(update={"training_metrics": {"accuracy": 0.5}})
+    assert merged(earlier, outcome(0, None, loss=0.1, mode="ssp", final_step=3000)).training_metrics == {}
+    assert merged(earlier, outcome()).training_metrics == {"accuracy": 0.5}

@@ -5,16 +5,13 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
-from support.report_samples import DONE, TWO_ATTEMPTS
 from support.tiny_job import job
 
-from psfleet.report.progress import callers_console, progress, starting_entry, summary
-from psfleet.report.schema import CheckpointInfo
+from psfleet.report.progress import callers_console, progress, starting_entry
 
 STARTING = {"event": "starting", "message": "chief: importing TensorFlow"}
 STEP = {"event": "progress", "step": 7, "loss": 0.25, "examples_per_sec": 1200.0, "step_secs": 0.1}
@@ -55,6 +52,12 @@ def test_the_bar_says_starting_until_the_first_step() -> None:
     assert "1,200 examples/s" in last
 
 
+@pytest.mark.parametrize("on_terminal", [True, False])
+def test_of_several_losses_the_newest_of_each_is_shown(on_terminal: bool) -> None:
+    text = shown([{**STEP, "losses": {"critic": 0.25, "actor": 1.5}}], on_terminal=on_terminal)
+    assert "loss critic 0.25, actor 1.5" in text
+
+
 def test_progress_without_a_terminal_is_a_line_each_few_seconds_and_one_at_the_end() -> None:
     lines = shown([STEP, {**STEP, "step": 8}, {**STEP, "step": 20}], on_terminal=False).splitlines()
     assert lines == [
@@ -75,36 +78,6 @@ def test_the_launcher_names_the_processes_that_it_starts(fleet: dict[str, Any], 
     entry = starting_entry(job(fleet=fleet))
     assert entry["event"] == "starting"
     assert entry["message"] == f"tiny: starting {processes} (importing TensorFlow takes some seconds)"
-
-
-def test_the_summary_lists_the_attempts_if_there_was_more_than_one() -> None:
-    text = io.StringIO()
-    for report in (DONE, TWO_ATTEMPTS):
-        summary(Console(file=text, width=200, color_system=None), report, Path("out"))
-    first, _, second = text.getvalue().partition("status:          failed (exit code 75)")
-    assert "attempts" not in first
-    assert "attempts:        2: done at step 1900, failed at step 1900 (exit code 75)" in second
-    assert "steps:           1900 of 1900" in second
-
-
-def test_the_values_of_a_summary_are_below_each_other_whatever_the_metrics_are_called() -> None:
-    text = io.StringIO()
-    report = DONE.model_copy(update={"eval": {"weighted_accuracy": 0.5}})
-    summary(Console(file=text, width=200, color_system=None), report, Path("out"))
-    lines = text.getvalue().splitlines()
-    assert "test weighted_accuracy: 0.5" in lines
-    assert {line[:24].rstrip()[-1:] for line in lines} == {":"}, lines
-
-
-@pytest.mark.parametrize("manifest", [None, "{}", "no json"])
-def test_the_summary_of_a_run_with_a_damaged_checkpoint_ends(tmp_path: Path, manifest: str | None) -> None:
-    """The report says what is wrong, and the command exits with the report's code."""
-    if manifest is not None:
-        (tmp_path / "manifest.json").write_text(manifest)
-    text = io.StringIO()
-    report = DONE.model_copy(update={"checkpoint": CheckpointInfo(path=str(tmp_path), step=1900)})
-    summary(Console(file=text, width=500, color_system=None), report, Path("out"))
-    assert f"checkpoint:      {tmp_path}" in text.getvalue()
 
 
 class Stream(io.StringIO):

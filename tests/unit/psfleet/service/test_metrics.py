@@ -17,7 +17,7 @@ from psfleet.job.job import Job, parse_job
 from psfleet.layout import Layout, TensorSpec
 from psfleet.service import health, metrics
 from psfleet.service.metrics import COMMON_LABELS, METRICS, Distribution, Metric, Times
-from psfleet.service.settings import ADDRESS
+from psfleet.service.settings import ADDRESS, FAILURE, TLS
 from psfleet.tf import STALENESS_BUCKETS
 from worker_service import progress
 from worker_service.metrics import Payload
@@ -172,4 +172,4 @@ def test_the_probe_asks_the_port_after_that_of_the_address(address: str, port: i
 
 
 def test_the_probe_reads_the_setting_that_services_read() -> None:
-    assert health.ADDRESS == ADDRESS
+    assert (health.ADDRESS, health.TLS, health.FAILURE) == (ADDRESS, TLS, FAILURE)

@@ -33,9 +33,14 @@ def ipv6(host: str, port: int) -> bytes:
     ],
 )
 def test_the_servers_port_gets_the_loopback_address_and_no_other_does(requested: bytes, bound: bytes) -> None:
-    assert loopback_address(requested, PORT) == bound
+    assert loopback_address(requested, PORT, "127.0.0.1") == bound
 
 
 def test_an_address_of_another_family_is_left_alone() -> None:
     unix = struct.pack("=H", socket.AF_UNIX) + struct.pack("!H", PORT) + b"a/socket"
-    assert loopback_address(unix, PORT) == unix
+    assert loopback_address(unix, PORT, "127.0.0.1") == unix
+
+
+def test_the_host_is_any_address_of_loopback() -> None:
+    assert loopback_address(ipv4("0.0.0.0", PORT), PORT, "127.9.8.7") == ipv4("127.9.8.7", PORT)
+    assert loopback_address(ipv6("::", PORT), PORT, "127.9.8.7") == ipv6("::ffff:127.9.8.7", PORT)

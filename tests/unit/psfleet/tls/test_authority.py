@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from support.command_line import Psfleet, commands
 
 from psfleet.errors import UsageError
@@ -74,3 +75,19 @@ def test_certificates_that_would_end_before_a_run_are_renewed(folder: Path) -> N
     ends = certificates.ensure(folder, days=61, lasting=timedelta(days=60))
     assert ends - datetime.now(UTC) > timedelta(days=60)
     assert certificate(folder / "ps" / "tls.crt").not_valid_after_utc == ends.replace(microsecond=0)
+
+
+def test_certificates_of_an_older_psfleet_whose_clients_take_no_connections_are_renewed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(certificates, "USES", (ExtendedKeyUsageOID.CLIENT_AUTH,))
+        certificates.renew(folder)
+    authority = (folder / "ca.crt").read_bytes()
+    certificates.ensure(folder)
+    uses = certificate(folder / "client" / "tls.crt").extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert ExtendedKeyUsageOID.SERVER_AUTH in uses
+    assert (folder / "ca.crt").read_bytes() == authority
+    renewed = (folder / "client" / "tls.crt").read_bytes()
+    certificates.ensure(folder)
+    assert (folder / "client" / "tls.crt").read_bytes() == renewed

@@ -7,9 +7,11 @@ from typing import cast
 
 import pytest
 
+from psfleet.addresses import run_address
 from psfleet.service import settings
 from psfleet.tls.data_plane import Tunnelled
-from psfleet.tls.tunnel import Route, Tunnels
+from psfleet.tls.route import Route
+from psfleet.tls.tunnel import Tunnels
 
 
 @dataclass
@@ -49,6 +51,6 @@ def test_a_worker_needs_no_tunnel_to_the_ps_of_its_host(address: str, expected: 
 def test_a_ps_needs_no_tunnel_to_the_worker_of_its_host() -> None:
     opened = OpenedTunnels()
     plane = tunnelled("ps", 0, "a:2222", opened)
-    plane.meet(0, "a:2300")
-    plane.meet(1, "b:2304")
-    assert opened.dialled() == [("127.0.0.1:21001", "b:2307")]
+    plane.meet("digits", 0, "a:2300")
+    plane.meet("digits", 1, "b:2304")
+    assert opened.dialled() == [(run_address("digits", 1).data, "b:2307")]

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from psfleet.addresses import LOCAL_PORTS, Address
+from psfleet.addresses import LOCAL_PORTS, Address, run_address
 from psfleet.errors import BadJobError
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.service.settings import Settings
-from psfleet.tls.data_plane import Direct
-from psfleet.tls.fleet_plane import FleetTunnels, lasting_plane
-from psfleet.tls.tunnel import Route
+from psfleet.tls import certificates
+from psfleet.tls.data_plane import Direct, OnLoopback
+from psfleet.tls.fleet_plane import FleetTunnels, lasting_plane, plane_of
+from psfleet.tls.identity import Identity
+from psfleet.tls.route import Route
 
 ACCESS = FleetAccess(name="lab", id="lab-1", version="1", ps=["ps-0:2222", "ps-1:2222"], workers=["worker-0:2222"])
 PS_0, PS_1, WORKER_0, CLIENT_3 = (20000, 20001, 21000, 31003)
@@ -27,14 +29,21 @@ class Opened:
     def open(self, route: Route) -> None:
         self.routes.append(route)
 
+    def close(self, accept: str) -> None:
+        self.routes = [route for route in self.routes if route.accept != accept]
+
 
 def settings(index: int, address: str) -> Settings:
     return Settings(None, Path(), "", index, (), Address.parse(address), Path(), 0, "", fleet=ACCESS)
 
 
+def plane_with(tunnels: Opened, role: str, index: int, address: str) -> FleetTunnels:
+    return FleetTunnels(settings(index, address), ACCESS, role, tunnels)  # type: ignore[arg-type]
+
+
 def opened(role: str, index: int, address: str) -> tuple[FleetTunnels, list[Route]]:
     tunnels = Opened()
-    return FleetTunnels(settings(index, address), ACCESS, role, tunnels), tunnels.routes  # type: ignore[arg-type]
+    return plane_with(tunnels, role, index, address), tunnels.routes
 
 
 def test_a_ps_takes_connections_of_all_roles_and_reaches_all_others() -> None:
@@ -67,10 +76,31 @@ def test_a_process_reaches_a_client_that_registers() -> None:
         plane.meet_client(-1, "box-3:2222")
 
 
-def test_workers_of_runs_are_refused() -> None:
-    plane, _ = opened("ps", 0, "ps-0:2222")
-    with pytest.raises(BadJobError, match="expected a fleet without tls, one with it serves no runs"):
-        plane.meet(0, "chief:2222")
+def test_a_ps_reaches_the_workers_of_each_run_until_the_run_is_over() -> None:
+    tunnels = Opened()
+    plane = plane_with(tunnels, "ps", 0, "ps-0:2222")
+    of_fleet = list(tunnels.routes)
+    plane.meet("one", 0, "chief-of-one:2222")
+    plane.meet("one", 1, "c0ffee:2222")
+    plane.meet("two", 0, "chief-of-two:2222")
+    to_two = Route(run_address("two", 0).data, "chief-of-two:2225", "worker", dials=True)
+    assert tunnels.routes[len(of_fleet) :] == [
+        Route(run_address("one", 0).data, "chief-of-one:2225", "worker", dials=True),
+        Route(run_address("one", 1).data, "c0ffee:2225", "worker", dials=True),
+        to_two,
+    ]
+    plane.forget("one")
+    plane.forget("one")
+    assert tunnels.routes == [*of_fleet, to_two]
+    with pytest.raises(BadJobError, match="address 'nowhere': expected host:port"):
+        plane.meet("two", 0, "nowhere")
+
+
+def test_processes_of_one_machine_need_no_tunnel(tmp_path: Path) -> None:
+    certificates.make(tmp_path / "certs")
+    own = settings(0, "127.0.0.1:2222")
+    with plane_of(own, "ps", Identity(tmp_path / "certs" / "ps")) as plane:
+        assert plane == OnLoopback(own.address, ())
 
 
 def test_ports_of_roles_are_apart() -> None:

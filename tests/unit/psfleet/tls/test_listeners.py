@@ -31,7 +31,9 @@ def bound(stack: ExitStack, host: str, port: int) -> socket.socket:
     ("hosts", "expected"),
     [
         (["127.0.0.1"], True),
+        (["127.9.8.7"], True),
         (["::ffff:127.0.0.1"], True),
+        (["::ffff:127.9.8.7"], True),
         (["0.0.0.0"], False),
         (["::"], False),
         (["127.0.0.1", "0.0.0.0"], False),

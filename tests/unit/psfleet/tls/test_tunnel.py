@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import shutil
@@ -10,21 +11,23 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from psfleet.addresses import LOCAL_PORTS, Address, local_address
+from psfleet.addresses import LOCAL_PORTS, RUN_PORTS, Address, local_address, run_address
 from psfleet.errors import BadJobError, LostPeerError
 from psfleet.manifests.container import CONTROL_PORT, METRICS_PORT, TUNNEL_PORT
 from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
 from psfleet.service.settings import Settings
 from psfleet.tls import certificates, tunnel
-from psfleet.tls.data_plane import Direct, Tunnelled, data_plane
+from psfleet.tls.data_plane import ANY_HOST, Direct, OnLoopback, Tunnelled, data_plane
 from psfleet.tls.identity import Identity
 from psfleet.tls.listeners import listeners
-from psfleet.tls.tunnel import Route, Tunnels
+from psfleet.tls.route import Route
+from psfleet.tls.tunnel import Tunnels
 
 STAND_IN = """\
 #!{python} -SE
@@ -108,6 +111,18 @@ def test_the_same_route_is_kept_and_another_one_replaces_it(tunnels: Tunnels, re
     assert Path(f"/proc/{new}").exists()
 
 
+def test_a_tunnel_that_is_closed_is_not_restarted(tunnels: Tunnels, reloads: Path) -> None:
+    closed, kept = route("worker-1:2225"), route("worker-2:2225")
+    tunnels.open(closed)
+    tunnels.open(kept)
+    tunnels.close(closed.accept)
+    tunnels.close("127.0.0.1:1")
+    assert not listeners(closed.port)
+    os.kill(pids(reloads, kept.port)[0], signal.SIGKILL)
+    wait_until(lambda: len(pids(reloads, kept.port)) == 2, 10.0, "the watcher to look")
+    assert len(pids(reloads, closed.port)) == 1
+
+
 def test_a_tunnel_that_exits_is_restarted(tunnels: Tunnels, reloads: Path, caplog: pytest.LogCaptureFixture) -> None:
     way = route("worker-1:2225")
     tunnels.open(way)
@@ -172,7 +187,7 @@ class Opened:
         self.routes: list[tuple[str, str, str, bool]] = []
 
     def open(self, way: Route) -> None:
-        self.routes.append((way.accept.rpartition(":")[2], way.connect, way.peer, way.dials))
+        self.routes.append((way.accept, way.connect, way.peer, way.dials))
 
 
 def settings(address: str, run: str = "run") -> Settings:
@@ -183,14 +198,12 @@ def settings(address: str, run: str = "run") -> Settings:
 def test_a_workers_tensorflow_knows_only_loopback() -> None:
     opened = Opened()
     plane = Tunnelled(settings("w:2222"), "worker", 3, opened)  # type: ignore[arg-type]
-    assert (plane.own.data, [at.data for at in plane.ps]) == (
-        "127.0.0.1:21003",
-        ["127.0.0.1:20000", "127.0.0.1:20001"],
-    )
+    own = run_address("run", 3).data
+    assert (plane.own.data, [at.data for at in plane.ps]) == (own, ["127.0.0.1:20000", "127.0.0.1:20001"])
     assert opened.routes == [
-        ("2225", "127.0.0.1:21003", "ps", False),
-        ("20000", "ps-0:2225", "ps", True),
-        ("20001", "ps-1:2225", "ps", True),
+        (f"{ANY_HOST}:2225", own, "ps", False),
+        ("127.0.0.1:20000", "ps-0:2225", "ps", True),
+        ("127.0.0.1:20001", "ps-1:2225", "ps", True),
     ]
 
 
@@ -198,11 +211,23 @@ def test_a_ps_reaches_a_worker_once_it_knows_the_address() -> None:
     opened = Opened()
     plane = Tunnelled(settings("ps-1:2222"), "ps", 1, opened)  # type: ignore[arg-type]
     assert plane.own.data == "127.0.0.1:20001"
-    assert opened.routes == [("2225", "127.0.0.1:20001", "worker", False)]
-    plane.meet(4, "c0ffee:2222")
-    assert opened.routes[1:] == [("21004", "c0ffee:2225", "worker", True)]
+    assert opened.routes == [(f"{ANY_HOST}:2225", "127.0.0.1:20001", "worker", False)]
+    plane.meet("run", 4, "c0ffee:2222")
+    assert opened.routes[1:] == [(run_address("run", 4).data, "c0ffee:2225", "worker", True)]
     with pytest.raises(BadJobError, match="expected host:port"):
-        plane.meet(4, "nowhere")
+        plane.meet("run", 4, "nowhere")
+
+
+def test_workers_of_several_runs_have_addresses_of_their_own_on_loopback() -> None:
+    found = {run_address(run, worker) for run in ("one", "two") for worker in range(1000)}
+    assert len(found) == 2000
+    for at in found:
+        host = ipaddress.ip_address(at.host)
+        assert host.is_loopback
+        assert host not in ipaddress.ip_network("127.0.0.0/16")
+        assert at.port in RUN_PORTS
+        assert at.loopback_host == at.host
+    assert RUN_PORTS.stop <= 32768
 
 
 def test_without_tls_addresses_are_the_fleets_own(tmp_path: Path) -> None:
@@ -210,6 +235,15 @@ def test_without_tls_addresses_are_the_fleets_own(tmp_path: Path) -> None:
     with data_plane(plain, "worker", 3, None) as plane:
         assert (plane.own, plane.ps) == (plain.address, plain.ps)
         assert isinstance(plane, Direct)
+
+
+def test_processes_of_one_machine_need_no_tunnel(identity: Identity) -> None:
+    own = free_addresses(1)[0]
+    with data_plane(replace(settings(own.data), ps=(own,)), "worker", 3, identity) as plane:
+        assert (plane.own, plane.ps) == (own, (own,))
+        assert isinstance(plane, OnLoopback)
+        with pytest.raises(BadJobError, match="listens on nothing, expected loopback only"):
+            plane.check()
 
 
 def test_a_ps_for_any_run_is_refused_with_tls(identity: Identity) -> None:
@@ -244,7 +278,7 @@ def test_a_tensorflow_port_that_is_open_to_others_ends_the_process(host: str, re
 
 
 def test_no_port_of_the_tunnels_is_one_that_a_container_has_open() -> None:
-    tunnels = {port for ports in LOCAL_PORTS.values() for port in ports}
+    tunnels = {port for ports in (*LOCAL_PORTS.values(), RUN_PORTS) for port in ports}
     assert {2222, CONTROL_PORT, METRICS_PORT, TUNNEL_PORT}.isdisjoint(tunnels)
 
 

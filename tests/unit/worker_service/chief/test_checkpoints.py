@@ -147,3 +147,14 @@ def test_a_part_that_a_ps_cannot_write_is_an_event_of_that_ps_at_once(tmp_path: 
     assert [(event.role, event.index, event.kind, event.cause) for event in events.all()] == [
         ("ps", 1, "checkpoint_failed", "/checkpoints: No space left on device")
     ]
+
+
+def test_a_checkpoint_with_new_weights_is_not_replaced_by_the_one_that_it_was_made_of(tmp_path: Path) -> None:
+    """The fleet trains the generation before until it starts from the new weights; its parts are of the same step."""
+    root = tmp_path / "checkpoints"
+    base, made = save(root, 40, generation=1), save(root, 40, generation=2)
+    context = sample_context(tmp_path)
+    committer = CheckpointCommitter(context, {}, sample_storage(context))
+    committer.adopt(made)
+    committer.update([with_parts(shard_state(40), shard, base) for shard in range(2)])
+    assert committer.newest == made

@@ -81,6 +81,12 @@ def test_only_a_replacement_looks_for_the_saved_final_step(
     assert (conclusion.saved_final_step(chief(tmp_path, **env)) is not None) == is_found
 
 
+def test_a_checkpoint_beyond_the_final_step_is_none_of_this_run(tmp_path: Path) -> None:
+    """Another fleet, of the same job with more steps, has used the store while this chief was away."""
+    save(tmp_path / "checkpoints", 101)
+    assert conclusion.saved_final_step(chief(tmp_path, CAUSE="it was killed")) is None
+
+
 STOPPING = {"every_steps": 10, "stop": {"metric": "loss", "direction": "minimize", "patience": 1}}
 
 

@@ -14,11 +14,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.checkpoint_samples import random_values, sample_layout, save
+from support.checkpoint_samples import FROZEN, PARAMETERS, STATE, random_values, save
 from support.chief_samples import sample_context, sample_job, shard_state
 
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import LOST_PEERS
+from psfleet.layout import Layout, TensorSpec
 from psfleet.polling import run_within
 from psfleet.report.schema import EvaluationLog, Report
 from psfleet.report.training_metrics import TrainingMetricsLog
@@ -72,8 +73,9 @@ def make_components(out: Path, disk: Disk) -> object:
 
 
 def make_recorder(out: Path, disk: Disk) -> object:
-    job = sample_job()
-    return Recorder(out, job, sample_layout(), None, Storage(Events(out, job, disk=disk), 1.0))
+    job, metric = sample_job(), TensorSpec("metric/total", (1,), is_saved=False)
+    layout = Layout.plan(PARAMETERS, [*STATE, metric], FROZEN, num_ps=2, bucket_bytes=100)
+    return Recorder(out, job, layout, None, Storage(Events(out, job, disk=disk), 1.0))
 
 
 def read_draft(out: Path, disk: Disk) -> object:

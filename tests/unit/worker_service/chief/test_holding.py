@@ -56,7 +56,7 @@ def states(ps: list[Any]) -> list[pb.ShardState]:
     return [one.state() for one in ps]
 
 
-@pytest.mark.parametrize("steps", [(0, 0), (0, 1), (3, 0, 7), (0, 9, 0, 0)])
+@pytest.mark.parametrize("steps", [(0, 0), (0, 1), (3, 0, 7), (0, 9, 0, 0), (5000,)])
 def test_a_pause_is_at_one_step_on_all_ps_that_none_has_passed(tmp_path: Path, steps: tuple[int, ...]) -> None:
     ps: list[Any] = [Shard(20), Shard(20, steps)]
     holding = Holding(tmp_path, Disk(), Update())
@@ -123,7 +123,7 @@ def test_a_call_that_is_repeated_after_one_of_another_handle_trains_no_more_step
     operations: Any = SimpleNamespace(
         context=context, training=lambda found: found, check_active=lambda is_active: None
     )
-    for calls, step in ((("first",), 25), (("second", "first", "second"), 30)):
+    for calls, step in ((("first",), 25), (("second", "first", "second"), 30), (("third", "first"), 35)):
         chief = Holding(tmp_path, Disk(), Update())
         held: Any = HeldRun(operations, chief, *[None] * 2)  # type: ignore[arg-type]
         for call in calls:

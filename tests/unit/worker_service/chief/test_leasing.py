@@ -9,20 +9,22 @@ from pathlib import Path
 
 import pytest
 from support.checkpoint_samples import save
-from support.chief_samples import sample_context, sample_job, sample_storage, shard_state, with_parts
+from support.chief_samples import Ps, sample_context, sample_job, sample_storage, shard_state, stored_job, with_parts
 from support.s3_server import BROKEN, S3Server
 
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.checkpoint.store_client import StoreError
-from psfleet.checkpoint.store_lease import StoreLease
+from psfleet.checkpoint.store_lease import LEASE_SECS, StoreLease
 from psfleet.checkpoint.stored_run import fleet_of
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import BAD_JOB, BadJobError, StoppedError, StorageError
+from psfleet.errors import BAD_JOB, BadJobError, LostPeerError, StoppedError, StorageError
 from psfleet.job.job import Job
 from psfleet.service.process import Stop
 from worker_service.chief import leasing
 from worker_service.chief.checkpoints import CheckpointCommitter
+from worker_service.chief.events import Events
 from worker_service.chief.leasing import keep
+from worker_service.chief.recovery import Recovery
 
 WAIT_SECS = 20.0
 
@@ -35,7 +37,7 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def job_of(bucket: StoreFolder) -> Job:
-    return sample_job(checkpoint={"store": f"{bucket}/run"}, deadlines={"stall_secs": 1})
+    return stored_job(bucket, deadlines={"stall_secs": 1})
 
 
 def lease_of(out: Path, bucket: StoreFolder, stop: Stop | None = None) -> object:
@@ -120,6 +122,44 @@ def test_a_run_whose_prefix_was_taken_ends_and_commits_nothing(tmp_path: Path, b
     committer.update([with_parts(shard_state(41), shard, saved) for shard in range(2)])
     assert committer.newest is None
     assert "other-host" in committer.cause
+
+
+def test_a_chief_that_may_have_lost_the_prefix_deletes_no_checkpoint(tmp_path: Path, bucket: StoreFolder) -> None:
+    now = 0.0
+    lease = StoreLease(bucket / "run", "own", "host", lambda: now)
+    assert lease.try_acquire()
+    root = bucket / "run" / "checkpoints"
+    for step in (20, 40):
+        save(root, step)
+    job = sample_job(checkpoint={"store": f"{bucket}/run", "keep": 1})
+    context = replace(sample_context(tmp_path, job=job), lease=lease)
+    committer = CheckpointCommitter(context, {}, sample_storage(context))
+    now = LEASE_SECS
+    committer.prune()
+    assert len(root.iterdir()) == 2
+    lease.renew()
+    committer.prune()
+    assert [folder.name for folder in root.iterdir()] == ["00000040-g1"]
+
+
+def test_a_chief_that_may_have_lost_the_prefix_restores_nothing_and_abandons_nothing(
+    tmp_path: Path, bucket: StoreFolder
+) -> None:
+    """A recovery would keep the checkpoint that the other fleet is about to commit from being one."""
+    now = 0.0
+    lease = StoreLease(bucket / "run", "own", "host", lambda: now)
+    assert lease.try_acquire()
+    save(bucket / "run" / "checkpoints", 20)
+    begun = save(bucket / "run" / "checkpoints", 40)
+    (begun.folder / "manifest.json").unlink()
+    now = LEASE_SECS
+    states = [pb.ShardState(run="run", phase=pb.EMPTY)] * 2
+    ps = [Ps(state) for state in states]
+    context = replace(sample_context(tmp_path, ps, job_of(bucket)), lease=lease)
+    with pytest.raises(LostPeerError, match="the lease on the prefix was not renewed"):
+        Recovery(context, lambda: {}, {}, Events(tmp_path, context.job)).recover(states, 0)
+    assert [folder for one in ps for folder in one.configured] == []
+    assert not (begun.folder / "manifest.json").exists()
 
 
 def test_a_newer_chief_of_the_same_fleet_does_not_end_the_run(bucket: StoreFolder) -> None:

@@ -15,6 +15,7 @@ from support.chief_samples import sample_context, sample_job, sample_storage, sc
 
 from psfleet.control import control_pb2 as pb
 from psfleet.layout import Layout, TensorSpec
+from psfleet.report.pictures import pictures
 from psfleet.report.schema import EvaluationLog, History, Point
 from worker_service.chief import recorder as recorder_module
 from worker_service.chief import run_finisher
@@ -144,3 +145,51 @@ def test_the_report_has_the_throughput_of_each_worker_that_was_measured(tmp_path
     found = run_finisher._gradients([state], recorder.worker_examples_per_sec()).per_worker
     assert found["0"].examples_per_sec == pytest.approx(16.0)
     assert found["1"].examples_per_sec is None
+
+
+def test_of_several_losses_the_newest_of_each_is_recorded_and_so_is_the_rate_of_each(tmp_path: Path) -> None:
+    rules = {"critic": {"name": "sgd", "learning_rate": 0.5}, "actor": {"name": "sgd", "learning_rate": 0.25}}
+    job = sample_job(
+        optimizer=None,
+        optimizers=rules,
+        train={"steps": 100, "batch_size": 8, "alternate": ["critic", "actor"]},
+        summaries={"every_steps": 1},
+    )
+    storage = sample_storage(sample_context(tmp_path, job=job))
+    recorder = Recorder(tmp_path, job, Layout.plan([], [], [], 2, 4096), None, storage)
+    losses: dict[str, float] = {}
+    session: Any = SimpleNamespace(summaries=lambda batch: None, gradient_norm=lambda: None, losses=losses)
+    batch: Any = None
+    for step, (name, loss) in enumerate([("critic", 1.5), ("actor", 0.75), ("critic", 1.25)], 1):
+        losses[name] = loss
+        recorder.start(step - 1)
+        recorder._last = (float("-inf"), step - 1)
+        recorder.step(session, batch, step, loss=loss, secs=0.1)
+    recorder.close()
+    points = History(tmp_path / History.FILE_NAME).read()
+    assert [point.losses for point in points] == [
+        {"critic": 1.5},
+        {"critic": 1.5, "actor": 0.75},
+        {"critic": 1.25, "actor": 0.75},
+    ]
+    assert recorder.losses == points[-1].losses
+    assert [point.learning_rate for point in points] == [None] * 3
+    found = scalars(tmp_path)
+    assert (found["train/critic_loss"], found["train/actor_loss"]) == ([1.5, 1.5, 1.25], [0.75, 0.75])
+    assert (found["train/learning_rate/critic"], found["train/learning_rate/actor"]) == ([0.5] * 3, [0.25] * 3)
+
+
+def test_image_summaries_of_the_program_become_pictures(tmp_path: Path) -> None:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tf.compat.v1.summary.image("made", np.zeros([1, 4, 4, 1], np.float32), max_outputs=1)
+        tf.compat.v1.summary.scalar("other", 1.0)
+        own = session.run(tf.compat.v1.summary.merge_all())
+    recorder = recorder_of(tmp_path)
+    training: Any = SimpleNamespace(summaries=lambda batch: own, gradient_norm=lambda: None)
+    batch: Any = None
+    recorder.start(0)
+    recorder.step(training, batch, 1, loss=0.5, secs=0.1)
+    recorder.close()
+    [(tag, [picture])] = pictures(tmp_path).items()
+    assert (tag, picture.step) == ("made", 1)
+    assert tf.io.decode_png(picture.path.read_bytes()).shape == (4, 4, 1)

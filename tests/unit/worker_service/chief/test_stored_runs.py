@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.checkpoint_samples import random_values, sample_layout, save
-from support.chief_samples import Ps, sample_context, sample_job, sample_storage, shard_state, with_parts
+from support.checkpoint_samples import random_values, save
+from support.chief_samples import Ps, sample_context, sample_storage, shard_state, stored_job, stored_root, with_parts
 from support.report_samples import DONE
 from support.s3_server import BROKEN, DENIED, S3Server
 
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.checkpoint.store import newest
+from psfleet.checkpoint.store_lease import LEASE_SECS, StoreLease
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, DeadlineError, LostPeerError, NoCheckpointError, ReplacedError, StorageError
-from psfleet.job.job import Job
 from psfleet.polling import run_within, wait_until
 from psfleet.report.schema import Report
 from worker_service.chief import last_checkpoint, stored_report
@@ -32,13 +32,7 @@ from worker_service.chief.recovery import Recovery
 from worker_service.chief.storage import Storage
 
 EMPTY = pb.ShardState(run="run", phase=pb.EMPTY)
-LAYOUT = sample_layout(num_ps=1)
 WAIT_SECS = 10.0
-FINITE_SEED = 1
-
-
-def stored_job(bucket: StoreFolder, **sections: Any) -> Job:
-    return sample_job(checkpoint={"store": f"{bucket}/run"}, **sections)
 
 
 def recover(bucket: StoreFolder, out: Path, states: Sequence[Any] = (EMPTY, EMPTY)) -> list[str]:
@@ -49,24 +43,20 @@ def recover(bucket: StoreFolder, out: Path, states: Sequence[Any] = (EMPTY, EMPT
     return [folder for one in ps for folder in one.configured]
 
 
-def root(bucket: StoreFolder) -> StoreFolder:
-    return bucket / "run" / "checkpoints"
-
-
 def test_a_new_run_starts_from_step_0_in_the_store(bucket: StoreFolder, tmp_path: Path) -> None:
-    assert recover(bucket, tmp_path) == [f"{root(bucket)}/00000000-g1"] * 2
+    assert recover(bucket, tmp_path) == [f"{stored_root(bucket)}/00000000-g1"] * 2
     assert not (tmp_path / "checkpoints").exists()
 
 
 def test_a_new_run_folder_resumes_from_the_store(bucket: StoreFolder, tmp_path: Path) -> None:
-    save(root(bucket), 40)
-    assert recover(bucket, tmp_path) == [f"{root(bucket)}/00000040-g1"] * 2
+    save(stored_root(bucket), 40)
+    assert recover(bucket, tmp_path) == [f"{stored_root(bucket)}/00000040-g1"] * 2
 
 
 def test_an_initial_checkpoint_that_a_dead_chief_has_begun_is_written_anew(bucket: StoreFolder, tmp_path: Path) -> None:
-    begun = save(root(bucket), 0)
+    begun = save(stored_root(bucket), 0)
     (begun.folder / "manifest.json").unlink()
-    assert recover(bucket, tmp_path) == [f"{root(bucket)}/00000000-g2"] * 2
+    assert recover(bucket, tmp_path) == [f"{stored_root(bucket)}/00000000-g2"] * 2
 
 
 def test_a_store_whose_checkpoints_are_all_invalid_is_an_error(bucket: StoreFolder, tmp_path: Path) -> None:
@@ -83,20 +73,20 @@ def test_a_store_that_may_not_be_written_is_a_bad_job(s3: S3Server, bucket: Stor
 
 @pytest.mark.parametrize("method", ["PUT", "GET"])
 def test_a_store_that_fails_is_waited_for(s3: S3Server, bucket: StoreFolder, tmp_path: Path, method: str) -> None:
-    save(root(bucket), 40) if method == "GET" else None
+    save(stored_root(bucket), 40) if method == "GET" else None
     s3.fault = lambda each, path: BROKEN if each == method else None
     with pytest.raises(LostPeerError, match="s3://"):
         recover(bucket, tmp_path)
 
 
 def test_the_run_of_another_job_is_refused(bucket: StoreFolder, tmp_path: Path) -> None:
-    save(root(bucket), 40, extra={"job": {"name": "another"}})
+    save(stored_root(bucket), 40, extra={"job": {"name": "another"}})
     with pytest.raises(BadJobError, match=r"is of job another"):
         recover(bucket, tmp_path)
 
 
 def uncommitted(bucket: StoreFolder) -> Checkpoint:
-    saved = save(root(bucket), 40)
+    saved = save(stored_root(bucket), 40)
     (saved.folder / "manifest.json").unlink()
     return saved
 
@@ -160,7 +150,7 @@ def test_the_last_checkpoint_is_verified_once_the_store_gives_it(
     s3: S3Server, bucket: StoreFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(last_checkpoint, "RETRY_SECS", 0.01)
-    saved, failures = save(root(bucket), 40), [BROKEN] * 3
+    saved, failures = save(stored_root(bucket), 40), [BROKEN] * 3
     unused: Any = None
     last = LastCheckpoint(sample_context(tmp_path, job=stored_job(bucket)), unused, Disk(), secs=WAIT_SECS)
     monkeypatch.setattr(last, "_await_last", lambda generation, is_moved: saved)
@@ -187,6 +177,23 @@ def test_the_report_of_earlier_attempts_comes_from_the_store(bucket: StoreFolder
     (second / Report.FILE_NAME).write_text("{}")
     stored_report.fetch(second, job)
     assert (second / Report.FILE_NAME).read_text() == "{}", "the folder's own report stays"
+
+
+def test_the_report_of_a_fleet_that_has_the_store_now_stays(bucket: StoreFolder, tmp_path: Path) -> None:
+    job, events = stored_job(bucket), Events(tmp_path, stored_job(bucket))
+    now = 0.0
+    lost, present = (StoreLease(bucket / "run", name, name, lambda: now) for name in ("lost", "present"))
+    assert lost.try_acquire()
+    assert not present.try_acquire()
+    now = LEASE_SECS
+    assert present.try_acquire()
+    (bucket / "run" / "report.json").write_bytes(b"of the present fleet")
+    DONE.write(tmp_path)
+    stored_report.save(tmp_path, job, Storage(events, 1.0), lost.require)
+    assert (bucket / "run" / "report.json").read_bytes() == b"of the present fleet"
+    assert ["the lease on the prefix was not renewed" in event.cause for event in events.all()] == [True]
+    stored_report.save(tmp_path, job, Storage(events, 1.0), present.require)
+    assert Report.read(f"{bucket}/run") == DONE
 
 
 def test_a_copy_of_the_report_that_fails_is_an_event(s3: S3Server, bucket: StoreFolder, tmp_path: Path) -> None:
@@ -228,14 +235,14 @@ def test_a_checkpoint_that_takes_long_is_no_store_that_hangs(bucket: StoreFolder
 
 def test_a_checkpoint_that_a_recovery_went_behind_is_never_committed(bucket: StoreFolder, tmp_path: Path) -> None:
     """The chief has seen all parts of step 40; the fleet goes back to step 20 before the manifest is written."""
-    save(root(bucket), 20)
+    save(stored_root(bucket), 20)
     late = uncommitted(bucket)
     context = sample_context(tmp_path, job=stored_job(bucket))
     committer = CheckpointCommitter(context, {}, sample_storage(context))
     states = [with_parts(shard_state(41), shard, late) for shard in range(2)]
-    assert recover(bucket, tmp_path) == [f"{root(bucket)}/00000020-g1"] * 2
+    assert recover(bucket, tmp_path) == [f"{stored_root(bucket)}/00000020-g1"] * 2
     committer.update(states)
-    found = newest(root(bucket))
+    found = newest(stored_root(bucket))
     assert found is not None
     assert found.step == 20
     assert "went back to an earlier step" in committer.cause
@@ -244,14 +251,14 @@ def test_a_checkpoint_that_a_recovery_went_behind_is_never_committed(bucket: Sto
 def test_a_checkpoint_that_is_committed_during_a_recovery_is_restored(
     s3: S3Server, bucket: StoreFolder, tmp_path: Path
 ) -> None:
-    save(root(bucket), 20)
+    save(stored_root(bucket), 20)
     late = uncommitted(bucket)
     begun = iter([True])
 
     def commit(method: str, path: str) -> None:
         """Just before the recovery keeps it from being committed."""
         if method == "PUT" and path.endswith("manifest.json") and next(begun, False):
-            save(root(bucket), late.step)
+            save(stored_root(bucket), late.step)
 
     s3.fault = commit
-    assert recover(bucket, tmp_path) == [f"{root(bucket)}/00000040-g1"] * 2
+    assert recover(bucket, tmp_path) == [f"{stored_root(bucket)}/00000040-g1"] * 2

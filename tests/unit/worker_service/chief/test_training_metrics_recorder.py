@@ -16,6 +16,7 @@ from worker_service.chief.recorder import Recorder
 from worker_service.chief.training_metrics_recorder import EVERY_SECS, NUM_FIRST, TrainingMetricsRecorder
 
 LAYOUT = Layout.plan([], [TensorSpec("total", (), is_saved=False)], [], 2, 4096)
+NO_METRICS = Layout.plan([], [TensorSpec("mean", ())], [], 2, 4096, tables=[("vocabulary", "digest")])
 
 
 class Evaluator:
@@ -34,10 +35,10 @@ class Evaluator:
         return {"total": float(values["total"])}
 
 
-def recorder_of(out: Path, evaluator: Any) -> Recorder:
+def recorder_of(out: Path, evaluator: Any, layout: Layout = LAYOUT) -> Recorder:
     """A recorder of summaries at each step."""
     job = sample_job(summaries={"every_steps": 1})
-    return Recorder(out, job, LAYOUT, evaluator, sample_storage(sample_context(out, job=job)))
+    return Recorder(out, job, layout, evaluator, sample_storage(sample_context(out, job=job)))
 
 
 def train(recorder: Recorder, *steps: int, torn: int = 0) -> None:
@@ -89,6 +90,23 @@ def test_a_chief_that_replaces_another_knows_the_metrics_of_the_file(tmp_path: P
     first.newest_training_metrics()
     first.close()
     assert recorder_of(tmp_path, None).newest_training_metrics() == {"total": 10.0}
+
+
+def test_a_run_that_continues_without_metrics_shows_none_of_before(tmp_path: Path) -> None:
+    """In async and ssp mode, or with a program that has none any more."""
+    first = recorder_of(tmp_path, Evaluator())
+    first.start(0)
+    train(first, 1)
+    first.close()
+    without = recorder_of(tmp_path, Evaluator(), NO_METRICS)
+    without.begin(2)
+    without.start(1)
+    train(without, 2)
+    assert without.newest_training_metrics() == {}
+    without.close()
+    assert [step for step, _, _ in recorded(tmp_path)] == [1]
+    found = scalars(tmp_path)
+    assert (found["train/total"], found["train/loss"]) == ([10.0], [0.5, 0.5])
 
 
 def test_the_curve_is_without_what_a_rollback_has_undone(tmp_path: Path) -> None:

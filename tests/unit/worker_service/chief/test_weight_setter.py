@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +15,13 @@ from support.rows import first_rows
 
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.object_store import StoreFolder
-from psfleet.checkpoint.replacement import SET_BY, specs_of
+from psfleet.checkpoint.replacement import specs_of
 from psfleet.checkpoint.store import committed_checkpoints, newest, verify
 from psfleet.checkpoint.store_client import StoreError
+from psfleet.checkpoint.store_lease import LEASE_SECS, StoreLease
+from psfleet.checkpoint.weight_changes import WeightChanges
 from psfleet.control import run_control_pb2 as pb
-from psfleet.errors import UsageError
+from psfleet.errors import ReplacedError, UsageError
 from psfleet.job.update import Update
 from psfleet.report.hold import HoldRecord
 from worker_service.chief.holding import Holding
@@ -40,7 +43,7 @@ class Fleet:
     def _adopt(self, made: Checkpoint) -> None:
         self._generation, folder = made.generation + 1, made.folder.parent
         self.committer.newest = made
-        self._base = save(folder, made.step, generation=self._generation)  # type: ignore[arg-type]
+        self._base = save(folder, made.step, generation=self._generation, extra=made.extra)  # type: ignore[arg-type]
 
     def training(self, states: Any) -> Any:
         """See `Operations`."""
@@ -79,16 +82,16 @@ def test_a_change_that_the_disk_has_made_before_it_fails_is_made(
         raise OSError(5, "Input/output error")
 
     made = setter(tmp_path, save(tmp_path / "checkpoints", 40))
-    monkeypatch.setattr("psfleet.checkpoint.replacement.sync_folder", refuse)
-    checkpoint = made.set(FIRST, ZEROS, lambda: True)
-    assert (checkpoint.generation, checkpoint.extra[SET_BY]) == (2, "first")
+    monkeypatch.setattr("psfleet.checkpoint.whole.sync_folder", refuse)
+    checkpoint = made.set(FIRST, ZEROS, 0, lambda: True)
+    assert (checkpoint.generation, WeightChanges.of(checkpoint.extra)) == (2, WeightChanges(1, ("first",)))
 
 
 def test_a_change_that_the_disk_refuses_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = setter(tmp_path, save(tmp_path / "checkpoints", 40))
     (tmp_path / "checkpoints" / ".00000040-g2.tmp").write_bytes(b"")
     with pytest.raises(UsageError, match="nothing has changed"):
-        made.set(FIRST, ZEROS, lambda: True)
+        made.set(FIRST, ZEROS, 0, lambda: True)
     found = newest(tmp_path / "checkpoints")
     assert found is not None
     assert found.generation == 1
@@ -113,12 +116,53 @@ def test_a_store_that_has_made_a_change_and_does_not_say_so_is_asked_again(
         faults.setattr(StoreFolder, "create", lose)
         faults.setattr(StoreFolder, "read_bytes", lose)
         with pytest.raises(StoreError, match="the answer is lost"):
-            made.set(FIRST, ZEROS, lambda: True)
-    checkpoint = made.set(repeated, ZEROS if repeated is FIRST else ONES, lambda: True)
-    assert checkpoint.extra[SET_BY] == repeated.call
+            made.set(FIRST, ZEROS, 0, lambda: True)
+    if repeated is SECOND:
+        with pytest.raises(UsageError, match="`set` of second is late: the weights were replaced 1 time by now, and 0"):
+            made.set(SECOND, ONES, 0, lambda: True)
+    checkpoint = made.set(repeated, ZEROS if repeated is FIRST else ONES, int(repeated is SECOND), lambda: True)
+    assert WeightChanges.of(checkpoint.extra).calls[-1] == repeated.call
     assert checkpoint.generation == (2 if repeated is FIRST else 4)
     for found in committed_checkpoints(root):
         verify(found)
+
+
+def test_a_generation_that_a_recovery_has_ended_is_not_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the end of the step and the lock, which the recovery had."""
+    made = setter(tmp_path, save(tmp_path / "checkpoints", 40))
+    monkeypatch.setattr(made._operations, "training", lambda states: [shard_state(40, generation=2)])
+    assert made._replace(1, FIRST, ZEROS, lambda: True) is None
+    assert [found.generation for found in committed_checkpoints(tmp_path / "checkpoints")] == [1]
+
+
+def test_a_chief_that_was_replaced_changes_nothing(tmp_path: Path) -> None:
+    made, state = setter(tmp_path, save(tmp_path / "checkpoints", 40)), shard_state(40)
+    state.workers.add(index=0, incarnation=made._context.incarnation + 1, address="new:2222")
+    made._context = replace(made._context, fleet=sample_context(tmp_path, [Ps(state)]).fleet)
+    with pytest.raises(ReplacedError):
+        made.set(FIRST, ZEROS, 0, lambda: True)
+    assert [found.generation for found in committed_checkpoints(tmp_path / "checkpoints")] == [1]
+
+
+def test_numbers_that_are_not_finite_change_nothing(tmp_path: Path) -> None:
+    """Also those of a program that checks nothing itself."""
+    made = setter(tmp_path, save(tmp_path / "checkpoints", 40))
+    name = next(name for name, value in ZEROS.items() if value.dtype == np.float32)
+    with pytest.raises(UsageError, match=f"tensor '{name}' has NaN or infinity"):
+        made.set(FIRST, {name: np.full_like(ZEROS[name], np.nan)}, 0, lambda: True)
+    assert [found.generation for found in committed_checkpoints(tmp_path / "checkpoints")] == [1]
+
+
+def test_nothing_changes_in_a_store_that_another_fleet_may_have(bucket: StoreFolder, tmp_path: Path) -> None:
+    root, now = bucket / "checkpoints", 0.0
+    made = setter(tmp_path, save(root, 40))  # type: ignore[arg-type]
+    lease = StoreLease(bucket, "fleet", "host", lambda: now)
+    assert lease.try_acquire()
+    made._context = replace(made._context, lease=lease)
+    now = LEASE_SECS
+    with pytest.raises(StoreError, match="the lease on the prefix was not renewed"):
+        made.set(FIRST, ZEROS, 0, lambda: True)
+    assert [found.generation for found in committed_checkpoints(root)] == [1]
 
 
 def test_a_later_step_of_an_earlier_generation_is_no_place_to_go_back_to(tmp_path: Path) -> None:
@@ -126,5 +170,5 @@ def test_a_later_step_of_an_earlier_generation_is_no_place_to_go_back_to(tmp_pat
     root = tmp_path / "checkpoints"
     later = save(root, 50, generation=1)
     with pytest.raises(UsageError, match=r"00000050-g1 is of a later step than 40, .* nothing has changed"):
-        setter(tmp_path, save(root, 40, generation=2)).set(FIRST, ZEROS, lambda: True)
+        setter(tmp_path, save(root, 40, generation=2)).set(FIRST, ZEROS, 0, lambda: True)
     assert newest(root) == later

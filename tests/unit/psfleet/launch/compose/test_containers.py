@@ -39,6 +39,19 @@ def test_a_container_that_runs_is_a_member_with_the_start_of_its_process() -> No
     assert found.started == found.created + 60
 
 
+def test_a_process_that_has_failed_for_good_and_waits_is_shown_as_failed_with_the_reason() -> None:
+    def checked(start: str, output: str) -> dict[str, str]:
+        return {"Start": start, "Output": output}
+
+    before = checked("2026-11-20T09:59:59.123456789+00:00", "failed with exit code 64: of the process before")
+    now = checked("2026-11-20T10:00:05.123456789+00:00", "failed with exit code 78: TLS: it expired\n")
+    found = member("ps", Health={"Status": "starting", "Log": [before, now]})
+    assert (found.state, found.exit_code, found.cause, found.is_over) == ("failed (78)", 78, "TLS: it expired", True)
+    assert found.has_failed
+    for log in ([before], [before, checked(now["Start"], "no response on port 2223")], None):
+        assert member("ps", Health={"Status": "starting", "Log": log}).state == "running"
+
+
 def test_a_worker_is_known_by_its_host_until_its_index_is() -> None:
     found = member("worker")
     assert (found.index, found.host) == (None, "host-worker")

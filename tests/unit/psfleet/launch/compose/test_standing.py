@@ -20,7 +20,7 @@ from psfleet.job.fleet_file import FleetFile
 from psfleet.launch.compose import engine
 from psfleet.launch.compose.containers import index_of
 from psfleet.launch.compose.platform import Compose
-from psfleet.launch.compose.serving import not_serving
+from psfleet.launch.compose.serving import has_failed, not_serving
 from psfleet.launch.compose.standing import ComposeFleets
 from psfleet.launch.platform import Request
 from psfleet.launch.standing.placing import on_fleet
@@ -123,14 +123,36 @@ def test_workers_that_are_added_to_a_run_on_a_fleet_are_on_the_network_of_that_f
     assert settings.HOLD not in texts[0]["services"]["chief"]["environment"], "the run is not one that is held"
 
 
-def test_a_run_takes_all_ps_of_a_fleet_without_tls() -> None:
+def test_a_run_takes_all_ps_of_a_fleet_and_its_tls() -> None:
     ps = standing(Config={"Hostname": "h", "Env": [f"{settings.FLEET}={ACCESS.model_dump_json()}"]})
     placed = on_fleet(job(fleet={"ps": 1, "workers": 3}), "small", fleets(ps))
     assert (placed.fleet.ps, placed.fleet.ps_addresses) == (2, ["ps-0:2222", "ps-1:2222"])
+    assert not placed.tls
+    with pytest.raises(
+        UsageError, match="--fleet small: the job has tls: true, expected a fleet with it, or --set tls"
+    ):
+        on_fleet(job(tls=True), "small", fleets(ps))
     secured = ACCESS.model_copy(update={"tls": True})
     ps.attrs["Config"]["Env"] = [f"{settings.FLEET}={secured.model_dump_json()}"]
-    with pytest.raises(UsageError, match="--fleet small: the fleet has tls: true, expected one without"):
-        on_fleet(job(), "small", fleets(ps))
+    assert on_fleet(job(), "small", fleets(ps)).tls
+
+
+def test_no_other_authority_is_made_for_a_fleet_that_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "job.yaml").touch()
+    tmp_path.chmod(0o755)
+    secured = FILE.model_copy(update={"tls": True})
+    ps = standing(Config={"Hostname": "h", "Env": [f"{settings.FLEET}={ACCESS.model_dump_json()}"]})
+    ps.labels[STANDING] = secured.model_dump_json()
+    trained = job(name="linear", tls=True, fleet={"ps": 2, "workers": 1, "ps_addresses": ACCESS.ps})
+    for call in (
+        lambda: fleets(ps).up(secured),
+        lambda: fleets(ps).run("small", tmp_path / "client.py", []),
+        lambda: runs(ps).apply(Request(trained, tmp_path / "job.yaml", fleet="small")),
+    ):
+        with pytest.raises(UsageError, match=r"small has tls: true, and .*certs/small is missing, expected the certif"):
+            call()
+    assert not (tmp_path / ".psfleet").exists()
 
 
 def test_a_fleet_that_is_up_with_other_settings_stays_as_it_is() -> None:
@@ -158,6 +180,21 @@ def test_a_process_serves_once_its_health_check_says_so() -> None:
 
     ps.exec_run = has_ended
     assert not_serving([ps]) == "ps-0 has ended"
+
+
+def test_a_process_that_has_failed_for_good_ends_the_wait_and_is_started_again_by_the_next_command() -> None:
+    ps = standing(State={"Status": "running", "Health": {"Status": "starting"}})
+    ps.reload = lambda: None
+    said = [b"failed with exit code 78: TLS: /tls/tls.crt expired\n"]
+    ps.exec_run = lambda command: SimpleNamespace(exit_code=1, output=said[-1])
+    with pytest.raises(LostPeerError, match=r"ps-0 failed with exit code 78: TLS: /tls/tls\.crt expired$"):
+        not_serving([ps])
+    assert has_failed(ps)
+    said.append(b"no response on port 2223\n")
+    assert not has_failed(ps)
+    said.append(said[0])
+    ps.attrs["State"]["Health"]["Status"] = "healthy"
+    assert not has_failed(ps), "a check takes a third of a second"
 
 
 def test_a_process_that_would_fail_again_ends_the_wait() -> None:

@@ -5,19 +5,15 @@ from __future__ import annotations
 import http.server
 import json
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kubernetes.config import kube_config
-from kubernetes.stream.ws_client import ERROR_CHANNEL, STDERR_CHANNEL, STDOUT_CHANNEL
-from websocket import WebSocketConnectionClosedException
 
-from psfleet.errors import LostPeerError, UsageError
+from psfleet.errors import LostPeerError
 from psfleet.launch.kubernetes import api
 from psfleet.launch.kubernetes import exec as pod_exec
 from psfleet.launch.kubernetes.api import Cluster
@@ -111,118 +107,3 @@ def test_a_command_that_is_not_opened_leaves_the_other_calls_as_they_are(cluster
 @pytest.mark.parametrize("follow", [False, True])
 def test_a_log_whose_connection_is_dead_ends_with_what_came(cluster: Cluster, follow: bool) -> None:
     assert list(cluster.log("pod-1", "ps", follow=follow)) == ["first"]
-
-
-class Reply:
-    """A command's reply: frames, each the text of a channel or an error, then the end."""
-
-    def __init__(self, *frames: tuple[int, bytes] | Exception) -> None:
-        self._frames = list(frames)
-        self._channels: dict[int, bytes] = {}
-        self.is_closed = False
-
-    def update(self, timeout: float = 0) -> None:
-        """See WSClient."""
-        frame = self._frames.pop(0)
-        if isinstance(frame, Exception):
-            raise frame
-        self._channels[frame[0]] = frame[1]
-
-    def is_open(self) -> bool:
-        """See WSClient."""
-        return bool(self._frames)
-
-    def read_channel(self, channel: int) -> bytes:
-        """See WSClient."""
-        return self._channels.pop(channel, b"")
-
-    def peek_stdout(self) -> bytes:
-        """See WSClient."""
-        return self._channels.get(STDOUT_CHANNEL, b"")
-
-    def peek_stderr(self) -> bytes:
-        """See WSClient."""
-        return self._channels.get(STDERR_CHANNEL, b"")
-
-    def read_stdout(self) -> bytes:
-        """See WSClient."""
-        return self.read_channel(STDOUT_CHANNEL)
-
-    def read_stderr(self) -> bytes:
-        """See WSClient."""
-        return self.read_channel(STDERR_CHANNEL)
-
-    def close(self) -> None:
-        """See WSClient."""
-        self.is_closed = True
-
-
-@contextmanager
-def replied(monkeypatch: pytest.MonkeyPatch, *frames: tuple[int, bytes] | Exception) -> Iterator[Iterator[bytes]]:
-    """The output of `tar -c` in pod-1 with this reply, which must be closed in the end."""
-    reply = Reply(*frames)
-
-    def stream(*arguments: Any, container: str, **options: Any) -> Reply:
-        assert container == "results", "others may be in the pod"
-        return reply
-
-    monkeypatch.setattr(pod_exec, "stream", stream)
-
-    class Pods:
-        namespace = "here"
-        api = SimpleNamespace(configuration=None)
-
-    yield execute(Pods(), "pod-1", "results", ["tar", "-c"])  # type: ignore[arg-type]
-    assert reply.is_closed
-
-
-def verdict(**content: Any) -> tuple[int, bytes]:
-    """The last frame of a command that ended by itself."""
-    return ERROR_CHANNEL, json.dumps(content).encode()
-
-
-def test_a_command_that_succeeds_returns_what_it_prints(monkeypatch: pytest.MonkeyPatch) -> None:
-    frames = [(STDOUT_CHANNEL, b"a"), (STDERR_CHANNEL, b"note"), (STDOUT_CHANNEL, b"b"), verdict(status="Success")]
-    with replied(monkeypatch, *frames) as output:
-        assert list(output) == [b"a", b"b"]
-
-
-@pytest.mark.parametrize(
-    ("frames", "problem"),
-    [
-        ([(STDERR_CHANNEL, b"no\nspace"), verdict(status="Failure", message="exit code 2")], "no space"),
-        ([verdict(status="Failure", message="exit code 2")], "exit code 2"),
-        ([], "the connection broke"),
-    ],
-    ids=["said", "silent", "no verdict"],
-)
-def test_a_command_that_fails_or_has_no_verdict_is_no_success(
-    frames: Sequence[tuple[int, bytes]], problem: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with replied(monkeypatch, (STDOUT_CHANNEL, b"part"), *frames) as output:
-        assert next(output) == b"part"
-        with pytest.raises(LostPeerError, match=f"^tar -c in pod pod-1: {problem}$"):
-            next(output)
-
-
-def test_a_connection_that_breaks_is_a_lost_peer(monkeypatch: pytest.MonkeyPatch) -> None:
-    with (
-        replied(monkeypatch, WebSocketConnectionClosedException("connection lost")) as output,
-        pytest.raises(LostPeerError, match=r"Kubernetes does not answer \(run tar in pod pod-1\): connection lost"),
-    ):
-        list(output)
-
-
-def test_a_command_that_prints_nothing_for_too_long_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_exec, "SILENT_SECS", -1.0)
-    with (
-        replied(monkeypatch, verdict(), verdict()) as output,
-        pytest.raises(LostPeerError, match="tar in pod pod-1 printed nothing for -1 s"),
-    ):
-        list(output)
-
-
-def test_an_api_that_refuses_is_an_error_of_usage(monkeypatch: pytest.MonkeyPatch) -> None:
-    refusal = api.ApiException(status=403, reason="Forbidden")
-    with replied(monkeypatch, refusal) as output, pytest.raises(UsageError, match="run tar in pod pod-1: 403 Forbidd"):
-        list(output)

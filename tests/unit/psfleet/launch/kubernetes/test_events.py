@@ -55,6 +55,14 @@ def pod(index: int, second: int = 1, phase: str = "Pending", state: Content | No
     return Pod(read({"metadata": meta, "spec": {"containers": [], "nodeName": node}, "status": status}, "V1Pod"))
 
 
+def unschedulable(index: int, message: str) -> Pod:
+    """A pod that the scheduler gave no node."""
+    content = pod(index, node="").content
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    content.status.conditions = [read(condition, "V1PodCondition")]
+    return Pod(content)
+
+
 def creating(index: int, second: int = 1) -> Pod:
     return pod(index, second, state={"waiting": {"reason": "ContainerCreating"}})
 
@@ -177,6 +185,18 @@ def test_a_pod_without_a_node_waits_for_the_volume() -> None:
     cluster.now += KEPT_SECS
     cluster.happened.append(event("claim", 1, "ProvisioningFailed", "no space"))
     assert cluster.problems(waits, running(1)) == [f"{problem}: ProvisioningFailed: no space", ""]
+
+
+def test_a_pod_that_no_node_takes_for_its_volume_has_the_problem_of_that() -> None:
+    message = "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"
+    claim = {"metadata": {"name": "small", "uid": "claim"}, "status": {"phase": "Pending"}}
+    cluster = Eventful(claims=[read(claim, "V1PersistentVolumeClaim")])
+    refused = mounting(unschedulable(0, message), "small")
+    assert cluster.problems(refused, running(1)) == [f"Unschedulable: {message}", ""]
+    cluster.happened.append(event("claim", 1, "ProvisioningFailed", 'storageclass "missing" not found'))
+    cluster.now += KEPT_SECS
+    problem = 'PersistentVolumeClaim small is not bound: ProvisioningFailed: storageclass "missing" not found'
+    assert cluster.problems(refused, running(1)) == [problem, ""]
 
 
 def test_a_pod_that_its_node_does_not_end_is_a_problem_because_it_is_not_replaced() -> None:

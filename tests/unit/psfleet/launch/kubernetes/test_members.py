@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support.pod_samples import ended, job, pod, read
+from support.pod_samples import ended, job, kept, pod, read
 
 from psfleet.job.job import parse_job
 from psfleet.launch.kubernetes.jobs import failed_indexes, verdict
@@ -73,6 +73,19 @@ def chief(*pods: Pod, **of_job: Any) -> Member:
     (found,) = members_of([job("chief", **of_job)], pods)
     assert (found.role, found.index) == ("chief", 0)
     return found
+
+
+@pytest.mark.parametrize("code", [0, 70, 78])
+def test_a_chief_that_will_not_be_replaced_is_over_also_if_another_container_keeps_its_pod(code: int) -> None:
+    found = chief(kept(code, "chief"))
+    assert (found.is_over, found.exit_code, found.problem) == (True, code, "")
+
+
+@pytest.mark.parametrize(("role", "index"), [("chief", 0), ("worker", 1)])
+def test_a_failed_process_whose_pod_another_container_keeps_is_said_to_wait_for_that(role: str, index: int) -> None:
+    found = members_of([job(role)], [kept(75, role)])[0]
+    assert (found.role, found.index, found.exit_code, found.is_over) == (role, index, 75, False)
+    assert found.problem == "container mesh, which the cluster has added, still runs: the Job cannot replace the pod"
 
 
 def test_the_chief_is_over_only_with_its_job() -> None:

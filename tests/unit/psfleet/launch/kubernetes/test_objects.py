@@ -81,6 +81,10 @@ class Recording:
         assert owner.metadata.name == "linear-chief"
         self.owned += [(each["kind"], each["metadata"]["name"]) for each in objects]
 
+    def disown(self, name: str, kind: tuple[str, str]) -> None:
+        """See `FleetObjects`."""
+        assert not self.removed, "before their owner is deleted"
+
     def remove_all(self, name: str, kinds: Sequence[tuple[str, str]]) -> bool:
         """See `FleetObjects`."""
         found = [kind for _, kind in kinds if self._left.get(kind)]

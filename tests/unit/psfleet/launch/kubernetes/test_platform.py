@@ -15,7 +15,8 @@ from support.pod_samples import job, read
 
 from psfleet.errors import BadJobError, LostPeerError, UsageError
 from psfleet.launch.kubernetes.api import translate_errors
-from psfleet.launch.kubernetes.platform import PACK, Kubernetes
+from psfleet.launch.kubernetes.platform import Kubernetes
+from psfleet.launch.kubernetes.volume_reader import PACK
 from psfleet.manifests import container
 
 INSTANCE = "app.kubernetes.io/instance"

@@ -12,12 +12,12 @@ from psfleet.errors import DeadlineError, LostPeerError, UsageError
 from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import load_job
 from psfleet.launch.kubernetes.exec import execute
+from psfleet.launch.kubernetes.fleet_start import FleetStart
 from psfleet.launch.kubernetes.platform import Kubernetes
-from psfleet.launch.kubernetes.standing import KubernetesFleets, new_access
+from psfleet.launch.kubernetes.standing import KubernetesFleets
 from psfleet.launch.platform import Request
 from psfleet.launch.up import down, start
 from psfleet.manifests.certificates_folder import certificates_folder
-from psfleet.manifests.kubernetes.standing import render_fleet
 from psfleet.tls import certificates
 
 ROOT = Path(__file__).parents[5]
@@ -70,10 +70,11 @@ def stand_a_fleet_with_a_client() -> None:
     """Its pods have no kubelet, so neither serves."""
     fleets, content = KubernetesFleets(), {"name": "lab", "deadlines": {"start_secs": 0.1}}
     file = FleetFile.model_validate({**content, "fleet": {"ps": 1, "workers": 1}})
-    objects = render_fleet(file, new_access(file))
     with pytest.raises(DeadlineError):
         fleets.up(file)
-    fleets._apply("lab", objects)
+    start = FleetStart(fleets._cluster, fleets._objects, fleets._reasons, file)
+    start.record()
+    start.apply()
     assert [member.role for member in fleets.members("lab")] == ["ps", "worker"]
     with pytest.raises(DeadlineError):
         fleets.run("lab", ROOT / "examples/client/shared_variable.py", [])

@@ -14,6 +14,7 @@ from support.standing_api import StandingApi, ended
 from psfleet.errors import BadJobError, DeadlineError, LostPeerError, UsageError
 from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import load_job
+from psfleet.launch.kubernetes import fleet_start
 from psfleet.launch.kubernetes.all_fleets import AllFleets
 from psfleet.launch.kubernetes.platform import Kubernetes
 from psfleet.launch.kubernetes.standing import KubernetesFleets
@@ -75,7 +76,10 @@ def test_the_ps_own_all_but_the_policies_which_outlast_the_pods(
     )
 
 
-def test_a_fleet_that_is_up_stays_as_it_is(standing_api: StandingApi, fleets: KubernetesFleets) -> None:
+def test_a_fleet_that_is_up_stays_as_it_is(
+    standing_api: StandingApi, fleets: KubernetesFleets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_start, "APPLY_SECS", 0.0)
     access = fleets.up(file())
     before = copy.deepcopy(standing_api.objects)
     standing_api.requests.clear()

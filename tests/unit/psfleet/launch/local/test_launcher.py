@@ -32,7 +32,9 @@ class Processes:
     found: tuple[Member, ...] = ()
     report: Report | None = None
 
-    def __init__(self, job: Any, folder: Any, program_folder: Path, signals: list[int]) -> None:
+    def __init__(
+        self, job: Any, folder: Any, program_folder: Path, signals: list[int], certificates: Path | None
+    ) -> None:
         self._folder = folder.path
 
     def start(self) -> None:

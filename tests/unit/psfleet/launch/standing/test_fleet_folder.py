@@ -139,7 +139,7 @@ def test_the_logs_of_a_fleet_that_is_down_are_read_from_its_folder(lab: FleetFol
 def test_the_status_of_a_fleet_says_that_it_is_down_or_what_runs(
     lab: FleetFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("psfleet.launch.standing.local.problem", lambda port: "")
+    monkeypatch.setattr("psfleet.launch.standing.local.problem", lambda port, tls: "")
     rows = standing_statuses(LocalFleets(), "lab")
     assert [(row.role, row.index, row.state) for row in rows] == [
         ("ps", 0, "down"),

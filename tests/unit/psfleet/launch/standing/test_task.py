@@ -11,7 +11,7 @@ import pytest
 from psfleet.errors import BAD_JOB, LOST_PEERS
 from psfleet.launch.standing import task as module
 from psfleet.launch.standing.state import FAILED, RESTARTING, RUNNING, TaskState
-from psfleet.launch.standing.task import ADOPTED, FIRST_PAUSE_SECS, MAX_PAUSE_SECS, StandingTask
+from psfleet.launch.standing.task import ADOPTED, FIRST_PAUSE_SECS, MAX_PAUSE_SECS, STABLE_SECS, StandingTask
 from psfleet.processes.command import Command
 from psfleet.processes.identity import identity
 
@@ -70,6 +70,23 @@ def test_a_process_that_dies_is_started_again_with_growing_pauses(started: list[
     assert pauses[-1] == MAX_PAUSE_SECS
     assert (task.state.state, task.state.restarts) == (RUNNING, 9)
     assert started[-1].command.environment["PSFLEET_CAUSE"] == "killed by SIGKILL"
+
+
+def test_a_process_that_has_lived_long_is_started_again_after_the_first_pause(
+    started: list[Started], log: Path
+) -> None:
+    task, now = new_task(log), 0.0
+    for _ in range(4):
+        assert task.check(now)
+        started[-1].returncode = -9
+        assert task.check(now)
+        now += MAX_PAUSE_SECS
+    assert task.check(now)
+    task.state.started -= STABLE_SECS
+    started[-1].returncode = -9
+    assert task.check(now)
+    assert task.check(now + FIRST_PAUSE_SECS)
+    assert task.state.state == RUNNING
 
 
 def test_a_process_that_would_only_fail_again_is_not_started_again(started: list[Started], log: Path) -> None:

@@ -35,11 +35,23 @@ def test_a_run_has_workers_of_its_own_on_the_fleets_network_alone(tmp_path: Path
     assert services["tensorboard"]["networks"] == ["outside"]
 
 
+def test_with_tls_workers_have_a_certificate_of_the_fleets_authority(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "a$b"))
+    content = yaml.safe_load(file_text(parse_job({**JOB, "tls": True}), tmp_path / "job.yaml", None, "", fleet="lab"))
+    for name in ("chief", "worker"):
+        service = content["services"][name]
+        [mounted] = [each for each in service["volumes"] if each["target"] == "/tls"]
+        assert (mounted["source"], mounted["read_only"]) == (f"{tmp_path}/a$$b/.psfleet/certs/lab/worker", True)
+        assert service["environment"]["PSFLEET_TLS"] == "/tls"
+    assert not [each for each in content["services"]["tensorboard"]["volumes"] if each["target"] == "/tls"]
+
+
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"tls": True}, "tls is true, expected false on fleet lab: its ps have no certificate"),
-        ({"checkpoint": {"shared": True}}, r"checkpoint\.shared is true, expected false on fleet lab"),
+        ({"checkpoint": {"shared": True}}, r"checkpoint\.shared is true, expected false on fleet lab: its ps have no"),
         ({"checkpoint": {"store": "s3://bucket/run"}}, r"checkpoint\.store is s3://bucket/run, expected null on fleet"),
     ],
 )

@@ -86,6 +86,14 @@ def test_limits_of_the_job_reach_their_role(tmp_path: Path) -> None:
     assert "cpus" not in found["chief"]
 
 
+def test_gpus_of_the_engines_host_go_to_workers_only(tmp_path: Path) -> None:
+    found = services(tmp_path, container={"worker": {"gpus": True}})
+    gpus = {"reservations": {"devices": [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]}}
+    assert found["chief"]["deploy"] == {"resources": gpus}
+    assert found["worker"]["deploy"] == {"replicas": 2, "resources": gpus}
+    assert not any("deploy" in service for name, service in found.items() if name not in ("chief", "worker"))
+
+
 def test_workers_lease_their_index_and_the_chief_is_told_its_own(tmp_path: Path) -> None:
     found = services(tmp_path)
     assert found["chief"]["environment"]["PSFLEET_INDEX"] == "0"

@@ -38,6 +38,8 @@ def test_each_process_is_a_service_that_the_engine_always_starts_again() -> None
         assert service["environment"]["PSFLEET_ADDRESS"] == f"{name}:2222"
         assert service["environment"]["PSFLEET_INDEX"] == name[-1]
         assert service["labels"]["psfleet.role"] == name[:-2]
+        assert service["environment"]["PSFLEET_FAILURE"] == "/tmp/psfleet-failure", "for the health check"
+        assert "/tmp" in service["tmpfs"], "which begins empty at each start"
         assert service["healthcheck"]["test"] == ["CMD", "python", "-m", "psfleet.service.health"]
         for key, value in container_hardening().items():
             assert service[key] == value, name

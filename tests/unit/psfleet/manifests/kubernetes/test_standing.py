@@ -9,10 +9,11 @@ from support.kubernetes_schema import problem, versions
 
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.fleet_file import FleetFile
-from psfleet.launch.kubernetes.standing import new_access
-from psfleet.manifests.kubernetes.names import RUN, STANDING, selector
+from psfleet.launch.kubernetes.fleet_record import new_access
+from psfleet.manifests.kubernetes.client import client_pod
+from psfleet.manifests.kubernetes.names import RENEWED, RUN, STANDING, selector
 from psfleet.manifests.kubernetes.program_configmap import Files
-from psfleet.manifests.kubernetes.standing import client_pod, render_fleet
+from psfleet.manifests.kubernetes.standing import render_fleet
 from psfleet.service import settings
 
 Object = dict[str, Any]
@@ -186,7 +187,8 @@ def test_a_client_gets_its_words_as_they_are_and_is_reached_at_its_own_address()
     pod = client("--steps", "5", "$(HOME) $HOME")
     (container,) = pod["spec"]["containers"]
     assert container["command"] == [
-        "/usr/bin/tini", "--", "python", "/program/client.py", "--steps", "5", "$$(HOME) $HOME",
+        "/usr/bin/tini", "--", "python", "-P", "-m", "psfleet.processes.renewed", "/etc/psfleet/client/renewed",
+        "/program/client.py", "--steps", "5", "$$(HOME) $HOME",
     ]  # fmt: skip
     env = {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
     assert (pod["metadata"]["name"], env[settings.INDEX]) == ("lab-client-1", "1")
@@ -198,7 +200,17 @@ def test_a_client_gets_its_words_as_they_are_and_is_reached_at_its_own_address()
     assert {volume["name"]: volume.get("configMap", {}).get("name") for volume in pod["spec"]["volumes"]} == {
         "tmp": None,
         "program": "lab-client-x.program",
+        "renewal": None,
     }
+
+
+def test_a_client_reads_its_own_annotation_where_its_watching_process_looks() -> None:
+    spec = client()["spec"]
+    (volume,) = [each for each in spec["volumes"] if each["name"] == "renewal"]
+    (mount,) = [each for each in spec["containers"][0]["volumeMounts"] if each["name"] == "renewal"]
+    (item,) = volume["downwardAPI"]["items"]
+    assert item["fieldRef"]["fieldPath"] == f"metadata.annotations['{RENEWED}']"
+    assert f"{mount['mountPath']}/{item['path']}" in spec["containers"][0]["command"]
 
 
 def test_the_kubernetes_section_applies_to_servers_and_clients() -> None:

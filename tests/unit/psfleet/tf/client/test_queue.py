@@ -41,6 +41,15 @@ def test_clients_exchange_tuples_one_by_one_and_many_at_once(fleet: Fleet, other
     assert (xs.shape, labels.tolist()) == ((2, 2), [4, 5])
 
 
+def test_a_container_ends_with_its_block_and_may_be_in_another_one(fleet: Fleet, name: str) -> None:
+    with fleet.container(name):
+        with fleet.container(f"{name}/inner"):
+            inner = numbers(fleet, f"{name}/innermost")
+        outer = fleet.queue("numbers", [tf.int32])
+    assert (inner.container, outer.container) == (f"{name}/innermost", name)
+    assert fleet._container == ""
+
+
 def test_queues_of_one_name_in_two_containers_are_two(fleet: Fleet, name: str) -> None:
     first, second = numbers(fleet, name), numbers(fleet, f"{name}/2")
     first.enqueue(1)
@@ -177,7 +186,7 @@ def test_a_queue_of_the_same_name_with_other_properties_is_refused_and_unchanged
         ({"kind": "padding", "shapes": None}, "shapes is None, expected shapes with kind 'padding'"),
         ({"min_after_dequeue": 2}, "min_after_dequeue is 2, expected 0 with kind 'fifo'"),
         ({"kind": "shuffle", "capacity": 2, "min_after_dequeue": 2}, "capacity is 2 and min_after_dequeue 2"),
-        ({"shapes": [[], []]}, "1 dtypes and 2 shapes, expected one of each"),
+        ({"shapes": [[], []]}, "1 dtype and 2 shapes, expected one of each"),
         ({"capacity": 0}, "capacity is 0"),
         ({"capacity": "7"}, "capacity is '7'"),
         ({"shapes": [[-1]]}, r"shapes \[\[-1\]\], expected lists"),
@@ -196,13 +205,19 @@ def test_values_that_are_no_element_are_refused_in_one_line(fleet: Fleet, name: 
     queue = pairs(fleet, name)
     for values, message in (
         ([1.0, 2.0, 3.0], "3 values, expected 2 components"),
-        (([1.0], 1), r"Cannot feed value of shape \(1,\)"),
-        (([1.0, 2.0], "a"), "invalid literal"),
+        (([1.0], 1), r"^queue 'pairs': component 0 has shape \[1\], expected float32 \[2\]$"),
+        (([1.0, 2.0], "a"), r"component 1 is 'a', expected int64 \[\]$"),
+        (([1.0, 2.0], 1.5), r"component 1 is float64 \[\], expected int64 \[\]$"),
+        (([1.0, [2.0]], 1), r"component 0 is \[1\.0, \[2\.0\]\], expected float32 \[2\]$"),
     ):
         with pytest.raises(UsageError, match=message):
             queue.enqueue(values)
     with pytest.raises(UsageError, match=r"components of shapes \[\(2, 2\), \(1,\)\], expected one first dimension"):
         queue.enqueue_many((np.zeros([2, 2]), [1]))
+    with pytest.raises(UsageError, match=r"component 0 of the elements has shape \[2\], expected float32 \[any, 2\]$"):
+        queue.enqueue_many((np.zeros([2]), [1, 2]))
+    with pytest.raises(UsageError, match=r"component 1 of the elements has shape \[\], expected int64 \[any\]$"):
+        queue.enqueue_many((np.zeros([2, 2]), 1))
     assert queue.size() == 0
 
 

@@ -1,0 +1,46 @@
+"""Which calls have replaced the weights of a run, in their order: part of each manifest, so that no loss forgets it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from psfleet.checkpoint.manifest import Checkpoint
+
+CHANGES = "weight_changes"
+"""Key in a manifest's `extra`."""
+MAX_CALLS = 16
+"""Calls whose ids are kept: earlier ones are late by so many changes that they are not repeated any more."""
+
+
+@dataclass(frozen=True)
+class WeightChanges:
+    """The changes before a checkpoint, itself included.
+
+    Attributes:
+        number: How many there are.
+        calls: The ids of the last `MAX_CALLS`, the newest last.
+    """
+
+    number: int = 0
+    calls: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, extra: Mapping[str, Any]) -> WeightChanges:
+        """Those in the `extra` of a manifest."""
+        found = extra.get(CHANGES, {"number": 0, "calls": []})
+        return cls(int(found["number"]), tuple(found["calls"]))
+
+    def followed_by(self, call: str) -> WeightChanges:
+        """With the change of one more call."""
+        return WeightChanges(self.number + 1, (*self.calls, call)[-MAX_CALLS:])
+
+    def as_extra(self) -> dict[str, Any]:
+        """What a manifest's `extra` has of them; empty if there are none."""
+        return {CHANGES: {"number": self.number, "calls": list(self.calls)}} if self.number else {}
+
+
+def kept_changes(newest: Checkpoint | None) -> dict[str, Any]:
+    """What each manifest takes over from the newest one before it: a call that is repeated must find itself made."""
+    return {} if newest is None else WeightChanges.of(newest.extra).as_extra()

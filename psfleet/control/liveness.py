@@ -1,0 +1,69 @@
+"""Finds that a peer does not answer any more, beside a call to it that may take as long as the run does.
+
+A process that is frozen keeps its connections, and its machine accepts new ones for it: only a question that needs an
+answer tells it from one that is busy. The health service answers whatever the process waits for.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from psfleet.errors import NoAnswerError
+
+ANSWER_SECS = 30.0
+"""A peer that has answered nothing for so long counts as frozen: a call to it ends with `NoAnswerError`."""
+ASK_SECS = 2.0
+"""Until a peer is asked after its last answer."""
+UNANSWERED_SECS = 4.0
+"""A call that fails after such a silence has failed because of it. Fewer than gRPC waits for a frozen peer to accept a
+connection; one that is dead refuses it at once."""
+
+
+class Liveness:
+    """Whether one peer answers, while a call to it is made; `check` is called by one thread.
+
+    Args of the constructor:
+        to_peer: A channel to it.
+        who: Names it in messages.
+    """
+
+    def __init__(self, to_peer: grpc.Channel, who: str) -> None:
+        self._who = who
+        self._ask = health_pb2_grpc.HealthStub(to_peer).Check
+        self._asked: Any = None
+        self._heard = time.monotonic()
+
+    @property
+    def silent_secs(self) -> float:
+        """Since its last answer, or since the call began."""
+        return time.monotonic() - self._heard
+
+    def check(self) -> None:
+        """Asks it if that is due.
+
+        Raises:
+            NoAnswerError: It has answered nothing for `ANSWER_SECS`.
+        """
+        if self._asked is not None and self._asked.done():
+            if self._asked.code() == grpc.StatusCode.OK:
+                self._heard = time.monotonic()
+            self._asked = None
+        if self._asked is None and self.silent_secs >= ASK_SECS:
+            self._asked = self._ask.future(health_pb2.HealthCheckRequest())
+        if self.silent_secs >= ANSWER_SECS:
+            raise no_answer(self._who, self.silent_secs)
+
+    def close(self) -> None:
+        """Ends the question that is not answered."""
+        if self._asked is not None:
+            self._asked.cancel()
+
+
+def no_answer(who: str, silent_secs: float) -> NoAnswerError:
+    """The error of a peer that does not answer."""
+    reason = f"{who} does not answer, {silent_secs:.0f} s after the last sign of it: its process is frozen or cut off"
+    return NoAnswerError(reason, silent_secs)

@@ -1,0 +1,76 @@
+"""Reads job files and fleet files as mappings; nothing in them is checked yet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from psfleet.errors import BadJobError, UsageError
+
+
+def read_mapping(path: Path, kind: str, loader: type[yaml.SafeLoader] = yaml.SafeLoader) -> dict[str, Any]:
+    """Reads a YAML file whose content is a mapping.
+
+    Args:
+        path: The file.
+        kind: What the file is, for messages.
+        loader: Knows the tags of the file.
+
+    Raises:
+        UsageError: The file cannot be read.
+        BadJobError: The content is no mapping.
+    """
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), loader)
+    except OSError as error:
+        raise UsageError(f"{kind} {path}: {error.strerror or error}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadJobError(f"{kind} {path} is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise BadJobError(f"{kind} {path} holds {type(content).__name__}, expected a mapping of fields")
+    return content
+
+
+def path_loader(folder: Path) -> type[yaml.SafeLoader]:
+    """A YAML loader that knows the tag `!path`: a path relative to a folder."""
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    def path(loader: yaml.SafeLoader, node: yaml.Node) -> str:
+        if not isinstance(node, yaml.ScalarNode):
+            raise yaml.constructor.ConstructorError(None, None, "!path needs a text", node.start_mark)
+        return str(folder / loader.construct_scalar(node))
+
+    Loader.add_constructor("!path", path)
+    return Loader
+
+
+def override(content: dict[str, Any], text: str) -> None:
+    """Sets one field of a file's content.
+
+    Args:
+        content: Changed in place.
+        text: `key=value`; a dotted key addresses a field of a section, the value is YAML.
+
+    Raises:
+        UsageError: The text is not that.
+    """
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        raise UsageError(f"--set {text!r}: expected key=value")
+    *sections, last = key.split(".")
+    mapping = content
+    for section in sections:
+        inner = mapping.get(section)
+        if inner is None:
+            inner = mapping[section] = {}
+        if not isinstance(inner, dict):
+            raise UsageError(f"--set {text!r}: {section} is not a section")
+        mapping = inner
+    try:
+        mapping[last] = yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise UsageError(f"--set {text!r}: the value is not YAML") from error

@@ -1,0 +1,30 @@
+"""Chooses the platform of a run by its name."""
+
+from __future__ import annotations
+
+from psfleet.errors import UsageError
+from psfleet.launch.platform import COMPOSE, KUBERNETES, Platform
+
+
+def platform(name: str, context: str | None = None, namespace: str | None = None) -> Platform:
+    """The platform of a name; its module is imported on demand.
+
+    Args:
+        context: Of the kubeconfig file, on Kubernetes; None: the current one.
+        namespace: On Kubernetes; None: that of the context.
+
+    Raises:
+        UsageError: There is none of this name, or a context or namespace is given elsewhere than on Kubernetes.
+    """
+    if name == COMPOSE:
+        for option, value in (("--context", context), ("--namespace", namespace)):
+            if value is not None:
+                raise UsageError(f"{option} {value}: expected only with --on {KUBERNETES}")
+        from psfleet.launch.compose.platform import Compose
+
+        return Compose()
+    if name == KUBERNETES:
+        from psfleet.launch.kubernetes.platform import Kubernetes
+
+        return Kubernetes(context, namespace)
+    raise UsageError(f"platform {name!r}: expected one of {COMPOSE}, {KUBERNETES}")

@@ -1,0 +1,118 @@
+"""A fleet with TLS that stands on this machine: runs and clients on it, and strangers who are refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+from support.local_fleet import START_SECS, training
+
+import psfleet
+from psfleet.addresses import Address
+from psfleet.control.attendance import Attendance, FleetTask, SecuredClient
+from psfleet.control.client import PsClient
+from psfleet.errors import PsfleetError
+from psfleet.launch.standing import commands
+from psfleet.launch.standing.fleet_folder import FleetFolder, find
+from psfleet.launch.standing.local import LocalFleets
+from psfleet.service import settings
+from psfleet.tls import certificates
+from psfleet.tls.identity import Identity
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-P", "-m", "psfleet"]
+SESSION = """\
+import psfleet
+import tensorflow as tf
+
+fleet = psfleet.connect()
+with tf.Graph().as_default() as graph, tf.device(fleet.device("ps", 0)):
+    x = tf.constant(20) + 1
+with fleet.session(graph) as session:
+    print(session.run(2 * x))
+"""
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FleetFolder]:
+    """A ps that stands, with TLS."""
+    folder = tmp_path_factory.mktemp("lab")
+    file = folder / "fleet.yaml"
+    file.write_text("name: lab\nfleet: {ps: 1}\ntls: true\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(settings.STATE, str(folder / "state"))
+        up = subprocess.run([*COMMAND, "fleet", "up", str(file)], capture_output=True, text=True, check=False)
+        assert (up.returncode, up.stdout) == (0, "lab: up, 1 ps and 0 workers\n"), up.stderr
+        yield find("lab")
+        commands.down("lab")
+        assert not (folder / "state/fleets/lab").exists(), "with its authority"
+
+
+@pytest.mark.usefixtures("launches_forked")
+def test_a_run_and_a_client_have_certificates_of_the_fleets_authority(lab: FleetFolder, tmp_path: Path) -> None:
+    assert [member.health for member in LocalFleets().members("lab")] == ["healthy"]
+    report = psfleet.train(
+        ROOT / "examples/linear/job.yaml", out=tmp_path, overrides=["train.steps=20", "fleet.workers=2"], fleet="lab",
+        listener=lambda entry: None,
+    )  # fmt: skip
+    assert (report.status, report.final_step) == ("done", 20), report.error
+    with psfleet.connect("lab") as fleet:
+        with tf.Graph().as_default() as graph, tf.device(fleet.device("ps", 0)):
+            x = v1.get_variable("x", initializer=3.0)
+        with fleet.session(graph) as session:
+            session.run(x.initializer)
+            assert session.run(2 * x) == 6
+
+
+@pytest.mark.parametrize("has_certificate", [False, True], ids=["without a certificate", "with one of another fleet"])
+def test_strangers_are_refused(lab: FleetFolder, tmp_path: Path, has_certificate: bool) -> None:
+    access = lab.access()
+    ps = Address.parse(access.ps[0])
+
+    def attends(client: SecuredClient | None) -> str:
+        registration = Attendance(access.id, [FleetTask("ps", 0, ps)], f"client_{0:016x}", client)
+        try:
+            registration.await_tasks()
+        except PsfleetError as error:
+            return str(error)
+        finally:
+            registration.close()
+        return ""
+
+    def resets(identity: Identity | None) -> str:
+        caller = PsClient(ps, "a-run", identity)
+        try:
+            caller.reset()
+        except PsfleetError as error:
+            return str(error)
+        finally:
+            caller.close()
+        return ""
+
+    certificates.make(tmp_path / "others")
+    stranger = Identity(tmp_path / "others" / "client") if has_certificate else None
+    assert "ps 0" in attends(None if stranger is None else SecuredClient(stranger))
+    assert "ps at 127.0.0.1" in resets(stranger)
+    own = Identity(lab.certificates / "client")
+    assert (attends(SecuredClient(own)), resets(own)) == ("", "")
+
+
+@pytest.mark.extended
+def test_a_script_of_the_command_line_and_a_handle_on_a_run_get_in(lab: FleetFolder, tmp_path: Path) -> None:
+    script = tmp_path / "client.py"
+    script.write_text(SESSION)
+    ran = subprocess.run([*COMMAND, "run", str(script), "--fleet", "lab"], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "42\n"), ran.stderr
+    with training(tmp_path, "--fleet", "lab", step_secs=0.1, fleet={"ps": 1, "workers": 2}) as fleet:
+        fleet.wait_for_step(1)
+        run = psfleet.attach(fleet.out)
+        assert run.weights.get_flat().size == run.weights.get_flat().size > 0
+        assert run.save().is_dir()
+        fleet.gates.hurry()
+        fleet.wait_for(lambda: run.status != "running", START_SECS, "the end of the run")
+        assert fleet.done().status == "done"

@@ -1,0 +1,62 @@
+"""The variables of a graph program: their values at the start, and what takes their place in a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from psfleet.errors import ProgramError
+from psfleet.layout import TensorSpec
+
+Collections = tf.compat.v1.GraphKeys
+
+
+class GivenVariables:
+    """A custom getter: returns given tensors and variables by name, and fills collections like TensorFlow."""
+
+    def __init__(self, named: Mapping[str, Any], trained: set[str]) -> None:
+        self._named = named
+        self._trained = trained
+        self._seen: set[str] = set()
+
+    def __call__(self, getter: Callable[..., Any], name: str, **kwargs: Any) -> Any:
+        """The tensor or variable of that name."""
+        del getter
+        if name not in self._named:
+            raise ProgramError(
+                f"loss(batch) gets variable {name} in its second call and not in its first, expected the same variables"
+            )
+        value = self._named[name]
+        if name not in self._seen:
+            self._seen.add(name)
+            self._collect(name, value, kwargs.get("regularizer"), kwargs.get("collections"))
+        return value
+
+    def _collect(self, name: str, value: Any, regularizer: Any, collections: Sequence[str] | None) -> None:
+        keys = set(collections or [Collections.GLOBAL_VARIABLES])
+        if name in self._trained:
+            keys.add(Collections.TRAINABLE_VARIABLES)
+        tf.compat.v1.add_to_collections(keys, value)
+        if regularizer is None:
+            return
+        # The name by which TensorFlow finds the penalties of a scope.
+        with tf.name_scope(f"{name}/Regularizer/"):
+            penalty = regularizer(value)
+        if penalty is not None:
+            tf.compat.v1.add_to_collection(Collections.REGULARIZATION_LOSSES, penalty)
+
+
+def spec_of(name: str, variable: Any) -> TensorSpec:
+    """Name, shape and type of a variable."""
+    return TensorSpec(name, tuple(variable.shape.as_list()), variable.dtype.base_dtype.name)
+
+
+def initialized(graph: tf.Graph, variables: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Runs the initializers of all variables, in a session of this process."""
+    with tf.compat.v1.Session(graph=graph) as session:
+        session.run(tf.compat.v1.variables_initializer(list(variables.values())))
+        values: dict[str, np.ndarray] = session.run(dict(variables))
+    return values
