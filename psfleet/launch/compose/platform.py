@@ -73,6 +73,7 @@ class Compose:
     def check(self, request: Request) -> None:
         """See `Platform`."""
         job = request.job
+        container.require_between_graph(job)
         engine.require_plugin()
         engine.require_images(self._client, [job.container.ps_image, job.container.worker_image])
         if request.fleet:

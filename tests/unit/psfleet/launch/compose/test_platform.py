@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from itertools import chain
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +14,10 @@ from docker.errors import APIError, NotFound
 from support.compose_samples import container
 from support.scripted_platform import job
 
-from psfleet.errors import LostPeerError, UsageError
+from psfleet.errors import BadJobError, LostPeerError, UsageError
 from psfleet.launch.compose.platform import START_TRIES, Compose
 from psfleet.launch.compose.volume_reader import READER
+from psfleet.launch.platform import Request
 
 
 class Engine:
@@ -122,6 +124,14 @@ def test_what_runs_is_stopped_before_it_is_removed_and_results_go_only_on_reques
     assert engine.platform().remove("small", results)
     volume = {"volume": ["remove"]} if results else {}
     assert engine.asked == {"ps": ["stop", "remove"], "chief": ["remove"], "network": ["remove"], **volume}
+
+
+def test_a_job_that_containers_do_not_run_removes_nothing() -> None:
+    engine = Engine(State={"Status": "exited", "ExitCode": 0})
+    in_graph = Request(job(update={"replication": "in_graph"}, fleet={"workers": 2}), Path("job.yaml"), fresh=True)
+    with pytest.raises(BadJobError, match=r"update\.replication is in_graph"):
+        engine.platform().apply(in_graph)
+    assert engine.asked == {}
 
 
 def test_results_are_copied_as_far_as_they_are_there() -> None:
