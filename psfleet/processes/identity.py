@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,6 +28,20 @@ def identity(pid: int) -> str:
     except OSError:
         return ""
     return "" if state == ZOMBIE else f"{BOOT_ID.read_text().strip()}:{fields[18]}"
+
+
+def started_with(variables: Mapping[str, str]) -> int:
+    """The id of a running process that was started with these environment variables, among others; 0: there is none.
+
+    Only on Linux, and only a process of this user: proc_pid_environ(5).
+    """
+    wanted = {f"{name}={value}".encode() for name, value in variables.items()}
+    for folder in PROC.glob("[0-9]*"):
+        with suppress(OSError):
+            found = (folder / "environ").read_bytes().split(b"\0")
+            if wanted.issubset(found) and identity(int(folder.name)):
+                return int(folder.name)
+    return 0
 
 
 def is_alive(pid: int, identity_: str) -> bool:

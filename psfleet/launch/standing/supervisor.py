@@ -22,9 +22,10 @@ from psfleet.errors import DeadlineError, PsfleetError
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.fleet_file import FleetFile
 from psfleet.launch.standing.fleet_folder import FleetFolder, renew_certificates, write
-from psfleet.launch.standing.state import FleetState, TaskState
+from psfleet.launch.standing.state import RUNNING, FleetState, TaskState
 from psfleet.launch.standing.task import StandingTask
 from psfleet.polling import wait_until
+from psfleet.processes.identity import identity, started_with
 from psfleet.processes.ports import free_addresses, reserve
 from psfleet.service import settings
 from psfleet.service.logs import log_service
@@ -56,6 +57,8 @@ class Supervisor:
         self._folder = folder
         self._file = file
         before = folder.state()
+        if before is not None:
+            _find_unrecorded(before)
         if before is not None and any(task.is_alive() for task in before.tasks):
             logger.info("fleet %s: adopting its processes", file.name)
             self.state = before
@@ -150,6 +153,21 @@ class Supervisor:
         if problem != self._problem:
             logger.warning("%s; trying again", problem)
             self._problem = problem
+
+
+def _find_unrecorded(state: FleetState) -> None:
+    """Records processes that a supervisor had started, and was killed before it recorded them.
+
+    Otherwise their successors would find their ports taken for ever.
+    """
+    access = state.access.model_dump_json()
+    for task in state.tasks:
+        if task.is_alive():
+            continue
+        pid = started_with({settings.FLEET: access, settings.ADDRESS: task.address, settings.INDEX: str(task.index)})
+        if pid:
+            logger.info("%s runs as process %d, which was not recorded", task.name, pid)
+            task.pid, task.identity, task.state, task.started = pid, identity(pid), RUNNING, time.time()
 
 
 def new_state(file: FleetFile) -> FleetState:

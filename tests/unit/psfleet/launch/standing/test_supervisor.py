@@ -1,9 +1,11 @@
-"""The supervisor of a standing fleet: what it records, and a disk that is full; no process is started."""
+"""The supervisor of a standing fleet: what it records, adopts, and a disk that is full."""
 
 from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -67,3 +69,30 @@ def test_a_full_disk_does_not_end_the_supervisor(lab: FleetFolder, monkeypatch: 
     monkeypatch.setattr(module, "write", write)
     supervisor.look()
     assert recorded(lab) == [os.getpid()] * 2
+
+
+def test_a_process_that_a_killed_supervisor_had_not_recorded_is_adopted(
+    lab: FleetFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the ports: another one could not start."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(command: Command, modules: tuple[str, ...]) -> subprocess.Popen[bytes]:
+        waiting = [sys.executable, "-S", "-c", "import signal; signal.pause()"]
+        started.append(subprocess.Popen(waiting, env=command.environment))
+        return started[-1]
+
+    monkeypatch.setattr(fork_client, "start", start)
+    killed = Supervisor(lab, FILE)
+    killed._record()
+    try:
+        killed.tasks[1].check(0.0)
+        assert recorded(lab) == [0, 0]
+        successor = Supervisor(lab, FILE)
+        assert [task.state.pid for task in successor.tasks] == [0, started[0].pid]
+        successor.look()
+        assert recorded(lab) == [started[1].pid, started[0].pid]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
