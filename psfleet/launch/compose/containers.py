@@ -15,9 +15,12 @@ from docker.models.containers import Container
 
 from psfleet.errors import PERMANENT_CODES, UsageError, cause_of_end
 from psfleet.launch.platform import KILLED, TRAINING, Member, out_of_memory
+from psfleet.manifests.compose.on_fleet import ON_FLEET
 from psfleet.manifests.compose.render import ROLE, project
 from psfleet.manifests.compose.standing import STANDING
 from psfleet.manifests.container import USER
+from psfleet.manifests.on_fleet import OnFleet
+from psfleet.service import settings
 from psfleet.service.lasting_failure import PREFIX
 
 PROJECT = "com.docker.compose.project"
@@ -68,7 +71,14 @@ def member_of(container: Container, starts: int = 0, killed: float | None = None
         note=f"killed at {when}: out of memory, the limit is {limit}" if killed is not None else "",
         host=str(container.attrs["Config"]["Hostname"]) if role == "worker" and index is None else "",
         url=_url(container.attrs),
+        run="" if (place := place_on_fleet(container)) is None else place.run,
     )
+
+
+def place_on_fleet(container: Container) -> OnFleet | None:
+    """Where the run of a container trains; None: not on a standing fleet."""
+    fleet = container.labels.get(ON_FLEET)
+    return None if fleet is None else OnFleet(fleet, environment_of(container).get(settings.RUN, ""))
 
 
 def index_of(labels: Mapping[str, str]) -> int | None:

@@ -27,6 +27,7 @@ from psfleet.launch.compose.containers import (
     member_of,
     memory_kills,
     place_of,
+    place_on_fleet,
     require_readable,
     require_run,
 )
@@ -38,8 +39,9 @@ from psfleet.launch.compose.volume_reader import remove_readers, volume_reader
 from psfleet.launch.log_reader import lines_of
 from psfleet.launch.platform import Member, Request
 from psfleet.manifests import container
-from psfleet.manifests.compose.on_fleet import ON_FLEET, require_no_way_out
+from psfleet.manifests.compose.on_fleet import require_no_way_out
 from psfleet.manifests.compose.render import ROLE, file_text, project
+from psfleet.manifests.on_fleet import OnFleet
 from psfleet.service import settings
 
 STOP_SECS = 10
@@ -93,7 +95,8 @@ class Compose:
         elif job.tls:
             ensure_certificates(job.name)
         self.remove(job.name, results=request.fresh)
-        text = file_text(job, request.job_file, None, "psfleet up", paused=request.paused, fleet=request.fleet)
+        place = OnFleet.of_new_run(job, request.fleet) if request.fleet else None
+        text = file_text(job, request.job_file, None, "psfleet up", paused=request.paused, place=place)
         engine.compose(project(job.name), text, request.job_file.resolve().parent, "up", "--no-start")
         self._start(job.name)
 
@@ -175,9 +178,9 @@ class Compose:
     def scale(self, job: Job, workers: int) -> None:
         """See `Platform`."""
         engine.require_plugin()
-        labels = self._chief(job.name).labels
-        home = Path(labels[WORKING_DIR])
-        text = file_text(job, home / "job.yaml", None, "psfleet scale", fleet=labels.get(ON_FLEET, ""))
+        chief = self._chief(job.name)
+        home = Path(chief.labels[WORKING_DIR])
+        text = file_text(job, home / "job.yaml", None, "psfleet scale", place=place_on_fleet(chief))
         arguments = ["up", "-d", "--no-recreate", "--no-deps", "--scale", f"worker={workers - 1}", "worker"]
         engine.compose(project(job.name), text, home, *arguments)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from psfleet.errors import UsageError
 from psfleet.manifests.kubernetes.names import COMPONENT, INSTANCE, ON_FLEET, PROGRAM_VOLUME, RUN_ID, WORKER
-from psfleet.manifests.kubernetes.on_fleet import OnFleet
+from psfleet.manifests.on_fleet import OnFleet
 from psfleet.service.settings import FIRST_INDEX
 
 SUSPENDED = "the Job is suspended: it waits until a user resumes it"

@@ -25,9 +25,10 @@ from psfleet.launch.kubernetes.renewal import Renewal, renewal_of
 from psfleet.launch.kubernetes.volume_reader import packed
 from psfleet.launch.platform import Member, Request
 from psfleet.manifests.kubernetes.names import CHIEF, FIRST_INDEX, JOB_KEY, WORKER, component_name
-from psfleet.manifests.kubernetes.on_fleet import OnFleet, require_served
+from psfleet.manifests.kubernetes.on_fleet import require_served
 from psfleet.manifests.kubernetes.render import manifests_text, render, workers_job
 from psfleet.manifests.kubernetes.tls_secrets import ensure_certificates, tls_secrets
+from psfleet.manifests.on_fleet import OnFleet
 from psfleet.polling import wait_until
 
 REMOVAL_SECS = 60.0

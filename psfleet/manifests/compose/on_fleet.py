@@ -8,6 +8,8 @@ from psfleet.errors import BadJobError
 from psfleet.job.job import Job
 from psfleet.manifests.compose.mounts import certificate_mount
 from psfleet.manifests.container import TLS
+from psfleet.manifests.on_fleet import OnFleet
+from psfleet.service import settings
 
 ON_FLEET = "psfleet.on-fleet"
 """Label of the containers of such a run: the fleet's name."""
@@ -28,7 +30,7 @@ def require_no_way_out(job: Job, fleet: str) -> None:
             raise BadJobError(f"{problem} on fleet {fleet}: its ps have no volume and no way out")
 
 
-def moved(content: dict[str, Any], network: str, fleet: str, closed: str, outside: str) -> dict[str, Any]:
+def moved(content: dict[str, Any], network: str, place: OnFleet, closed: str, outside: str) -> dict[str, Any]:
     """A rendered run, moved to the network of a standing fleet, with certificates of that fleet's authority.
 
     Args:
@@ -38,12 +40,14 @@ def moved(content: dict[str, Any], network: str, fleet: str, closed: str, outsid
         outside: Name of the network with a way out, which workers need for ps elsewhere only.
     """
     for service in content["services"].values():
-        service["labels"][ON_FLEET] = fleet
+        service["labels"][ON_FLEET] = place.fleet
+        if settings.RUN in (environment := service.get("environment", {})):
+            environment[settings.RUN] = place.run
         if isinstance(service["networks"], dict) and closed in service["networks"]:
             service["networks"].pop(outside, None)
         mounts = service["volumes"]
         if any(each["target"] == TLS for each in mounts):
             others = [each for each in mounts if each["target"] != TLS]
-            service["volumes"] = [*others, certificate_mount(fleet, "worker")]
+            service["volumes"] = [*others, certificate_mount(place.fleet, "worker")]
     content["networks"][closed] = {"external": True, "name": network}
     return content

@@ -15,6 +15,7 @@ from psfleet.manifests.compose import monitoring, store_access
 from psfleet.manifests.compose.limits import limited
 from psfleet.manifests.compose.mounts import bind, certificate_mount, plain
 from psfleet.manifests.compose.on_fleet import moved
+from psfleet.manifests.on_fleet import OnFleet
 from psfleet.manifests.yaml_text import comment, dump, job_text
 from psfleet.service import settings
 
@@ -49,7 +50,7 @@ def network_of(name: str) -> str:
 
 
 def file_text(
-    job: Job, job_file: Path, folder: Path | None, command: str, *, paused: bool = False, fleet: str = ""
+    job: Job, job_file: Path, folder: Path | None, command: str, *, paused: bool = False, place: OnFleet | None = None
 ) -> str:
     """A compose file as YAML.
 
@@ -58,10 +59,10 @@ def file_text(
         folder: The folder of the compose file, to which its paths are relative; None: paths are absolute.
         command: The command line that renders this file, for its header.
         paused: Whether the run is held at the step that it starts from.
-        fleet: The standing fleet on whose network it trains; empty: on a network of its own.
+        place: The standing fleet on whose network it trains; None: on a network of its own.
     """
     content = render(job, job_file, folder, paused)
-    placed = moved(content, network_of(fleet), fleet, FLEET, OUTSIDE) if fleet else content
+    placed = content if place is None else moved(content, network_of(place.fleet), place, FLEET, OUTSIDE)
     return HEADER.format(command=comment(command), program=container.PROGRAM) + dump(placed)
 
 

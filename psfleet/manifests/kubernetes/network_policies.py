@@ -18,8 +18,8 @@ from psfleet.manifests.kubernetes.names import (
     on_fleet_policy,
     selector,
 )
-from psfleet.manifests.kubernetes.on_fleet import OnFleet
 from psfleet.manifests.kubernetes.pod_template import Object, ports
+from psfleet.manifests.on_fleet import OnFleet
 
 DNS_PORTS = (53, 5353)
 """Ports of the cluster's resolver, wherever it runs: a policy sees the port of its pod, which is 5353 on OpenShift."""

@@ -25,8 +25,8 @@ from psfleet.manifests.kubernetes.names import (
     role_of,
     tls_secret,
 )
-from psfleet.manifests.kubernetes.on_fleet import OnFleet
 from psfleet.manifests.kubernetes.placement import mounts_results, same_node_affinity, spread
+from psfleet.manifests.on_fleet import OnFleet
 from psfleet.service import settings
 from psfleet.service.probes import PROBE_FAILURES, PROBE_LIMIT_SECS, PROBE_SECS, START_PROBE_SECS
 

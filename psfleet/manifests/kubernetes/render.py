@@ -23,10 +23,10 @@ from psfleet.manifests.kubernetes.names import (
     selector,
 )
 from psfleet.manifests.kubernetes.network_policies import run_policies
-from psfleet.manifests.kubernetes.on_fleet import OnFleet
 from psfleet.manifests.kubernetes.pod_settings import apply_settings, service_account
 from psfleet.manifests.kubernetes.pod_template import Object, ports, template
 from psfleet.manifests.kubernetes.program_configmap import Files
+from psfleet.manifests.on_fleet import OnFleet
 from psfleet.manifests.yaml_text import comment, dump, job_text
 
 HEADER = """\

@@ -116,10 +116,12 @@ def test_workers_that_are_added_to_a_run_on_a_fleet_are_on_the_network_of_that_f
     (tmp_path / "job.yaml").touch()
     chief, texts = container("chief"), []
     chief.labels.update({"com.docker.compose.project.working_dir": str(tmp_path), ON_FLEET: "large"})
+    chief.attrs["Config"]["Env"] = [f"{settings.RUN}=small-1a2b3c4d"]
     monkeypatch.setattr(engine, "compose", lambda name, text, *arguments: texts.append(yaml.safe_load(text)))
     trained = job(name="small", fleet={"ps": 1, "workers": 2, "max_workers": 4, "ps_addresses": ["ps-0:2222"]})
     runs(chief).scale(trained, 3)
     assert texts[0]["networks"]["fleet"] == {"external": True, "name": "psfleet-large_fleet"}
+    assert texts[0]["services"]["worker"]["environment"][settings.RUN] == "small-1a2b3c4d"
     assert settings.HOLD not in texts[0]["services"]["chief"]["environment"], "the run is not one that is held"
 
 

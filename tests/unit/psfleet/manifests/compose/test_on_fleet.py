@@ -12,6 +12,7 @@ from psfleet.errors import BadJobError
 from psfleet.job.job import parse_job
 from psfleet.manifests.compose.on_fleet import ON_FLEET, require_no_way_out
 from psfleet.manifests.compose.render import file_text
+from psfleet.manifests.on_fleet import OnFleet
 
 JOB: dict[str, Any] = {
     "name": "small",
@@ -21,9 +22,11 @@ JOB: dict[str, Any] = {
     "train": {"steps": 10, "batch_size": 2},
 }
 
+PLACE = OnFleet("lab", "small-1a2b3c4d")
+
 
 def test_a_run_has_workers_of_its_own_on_the_fleets_network_alone(tmp_path: Path) -> None:
-    content = yaml.safe_load(file_text(parse_job(JOB), tmp_path / "job.yaml", None, "", fleet="lab"))
+    content = yaml.safe_load(file_text(parse_job(JOB), tmp_path / "job.yaml", None, "", place=PLACE))
     assert content["name"] == "psfleet-small"
     assert content["networks"]["fleet"] == {"external": True, "name": "psfleet-lab_fleet"}
     services = content["services"]
@@ -32,6 +35,7 @@ def test_a_run_has_workers_of_its_own_on_the_fleets_network_alone(tmp_path: Path
         assert list(services[name]["networks"]) == ["fleet"], name
         assert services[name]["environment"]["PSFLEET_PS"] == "ps-0:2222,ps-1:2222"
         assert services[name]["labels"][ON_FLEET] == "lab"
+        assert services[name]["environment"]["PSFLEET_RUN"] == PLACE.run, "ps may have shards of an earlier run"
     assert services["tensorboard"]["networks"] == ["outside"]
 
 
@@ -39,7 +43,7 @@ def test_with_tls_workers_have_a_certificate_of_the_fleets_authority(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "a$b"))
-    content = yaml.safe_load(file_text(parse_job({**JOB, "tls": True}), tmp_path / "job.yaml", None, "", fleet="lab"))
+    content = yaml.safe_load(file_text(parse_job({**JOB, "tls": True}), tmp_path / "job.yaml", None, "", place=PLACE))
     for name in ("chief", "worker"):
         service = content["services"][name]
         [mounted] = [each for each in service["volumes"] if each["target"] == "/tls"]

@@ -12,8 +12,9 @@ from psfleet.errors import BadJobError
 from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import parse_job
 from psfleet.manifests.kubernetes.names import COMPONENT, ON_FLEET, RUN, RUN_ID, STANDING, selector
-from psfleet.manifests.kubernetes.on_fleet import OnFleet, require_served
+from psfleet.manifests.kubernetes.on_fleet import require_served
 from psfleet.manifests.kubernetes.render import render
+from psfleet.manifests.on_fleet import OnFleet
 
 Object = dict[str, Any]
 PS = ["lab-ps-0.lab:2222", "lab-ps-1.lab:2222"]
