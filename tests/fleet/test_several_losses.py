@@ -13,6 +13,7 @@ from support.rows import first_rows
 
 import psfleet
 from psfleet.checkpoint import store
+from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.tensors import read_tensors
 from psfleet.report.schema import EvaluationLog, History
 
@@ -43,11 +44,7 @@ def test_a_run_that_resumes_within_a_cycle_on_other_ps_makes_the_steps_of_one_wi
     for steps, num_ps in ((7, 2), (20, 1)):
         report = psfleet.train(job(steps, ps=num_ps), out=tmp_path, program_folder=PROGRAMS)
         assert (report.status, report.final_step) == ("done", steps), report.error
-    newest = store.newest(tmp_path / "checkpoints")
-    assert newest is not None
-    found, expected = read_tensors(newest), replayed(OPTIMIZERS, tiny.ALTERNATE, 2, BATCH_SIZE, 20)
-    assert found.keys() == expected.keys()
-    assert {name for name in expected if np.abs(found[name] - expected[name]).max() > MAX_DIFFERENCE} == set()
+    newest = check_replayed(tmp_path, 20)
     assert newest.optimizer == "discriminator adam, generator momentum"
     assert report.attempts[-1].first_step == 7
     names = {"discriminator_loss", "generator_loss"}
@@ -56,6 +53,24 @@ def test_a_run_that_resumes_within_a_cycle_on_other_ps_makes_the_steps_of_one_wi
     assert last.losses == report.losses
     assert last.losses.keys() == {"discriminator", "generator"}
     assert last.loss == last.losses["discriminator"], "step 20 is one of the discriminator"
+
+
+@pytest.mark.extended
+def test_one_graph_over_all_workers_makes_the_same_steps(tmp_path: Path) -> None:
+    update = {"mode": "sync", "replication": "in_graph"}
+    report = psfleet.train({**job(10, ps=2), "update": update}, out=tmp_path, program_folder=PROGRAMS)
+    assert (report.status, report.final_step) == ("done", 10), report.error
+    check_replayed(tmp_path, 10)
+
+
+def check_replayed(out: Path, steps: int) -> Checkpoint:
+    """Compares the newest checkpoint with the steps in NumPy; returns it."""
+    newest = store.newest(out / "checkpoints")
+    assert newest is not None
+    found, expected = read_tensors(newest), replayed(OPTIMIZERS, tiny.ALTERNATE, 2, BATCH_SIZE, steps)
+    assert found.keys() == expected.keys()
+    assert {name for name in expected if np.abs(found[name] - expected[name]).max() > MAX_DIFFERENCE} == set()
+    return newest
 
 
 MODES: list[dict[str, Any]] = [
