@@ -135,8 +135,9 @@ def cause(fleet: Fleet, role: str, index: int, number: signal.Signals) -> None:
 
 
 def lost(fleet: Fleet) -> int:
-    """How often a worker has lost a peer."""
-    return sum(len(fleet.entries("lost_peer", index=worker)) for worker in range(WORKERS))
+    """How often a worker has lost a peer, or ps 0 a worker: in one graph, no other worker has a session to lose."""
+    slow = sum("(gone)" in entry["message"] for entry in fleet.entries("slow_step", "ps"))
+    return slow + sum(len(fleet.entries("lost_peer", index=worker)) for worker in range(WORKERS))
 
 
 def replayed(front_end: str, rate: Callable[[int], float]) -> Weights:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -114,3 +115,18 @@ def test_a_killed_worker_is_waited_for_and_a_killed_chief_trains_on_with_the_sam
 def restarted(fleet: Fleet, role: str) -> bool:
     """Whether a worker of that role was restarted."""
     return any(entry["message"].startswith(f"{role} ") for entry in fleet.entries("restarted"))
+
+
+@pytest.mark.extended
+def test_a_run_that_was_stopped_trains_on_between_graphs(tmp_path: Path) -> None:
+    steps = {"steps": 100}
+    with training(tmp_path, update=IN_GRAPH, train=steps) as fleet:
+        fleet.wait_for_step(10)
+        fleet.launcher.send_signal(signal.SIGINT)
+        assert fleet.end() == 128 + signal.SIGINT, fleet.tails()
+        saved = fleet.checkpoint().step
+        assert saved >= 10
+    with training(tmp_path, train=steps) as fleet:
+        fleet.gates.hurry()
+        fleet.done()
+    assert used(fleet) == {"0": 100 - saved, "1": 100 - saved}
