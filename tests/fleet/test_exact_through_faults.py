@@ -135,8 +135,9 @@ def cause(fleet: Fleet, role: str, index: int, number: signal.Signals) -> None:
 
 
 def lost(fleet: Fleet) -> int:
-    """How often a worker has lost a peer."""
-    return sum(len(fleet.entries("lost_peer", index=worker)) for worker in range(WORKERS))
+    """How often a worker has lost a peer, or ps 0 has waited for one: in one graph only the chief has peers to lose."""
+    by_workers = sum(len(fleet.entries("lost_peer", index=worker)) for worker in range(WORKERS))
+    return by_workers + len(fleet.entries("slow_step", role="ps"))
 
 
 def replayed(front_end: str, rate: Callable[[int], float]) -> Weights:
