@@ -70,7 +70,7 @@ class Heartbeat:
         self._states: States = [None] * len(fleet.ps)
         self._outcome: pb.Outcome | None = None
         self._replaced = ""
-        self._joins = joins
+        self.joins = joins
         self._program = program
         self._beats = itertools.count(1)
         self._beats_late = 0
@@ -199,7 +199,7 @@ class Heartbeat:
             leaving=leaving,
             generation=self.generation,
             address=self._address,
-            joins=self._joins,
+            joins=self.joins,
             program=self._program,
             beat=next(self._beats),
         )

@@ -46,7 +46,7 @@ class ReplicaStep:
     local_update: tf.Tensor | None = None
 
 
-def merged(build: Callable[[int], StepGraph], num_replicas: int, is_sync: bool) -> list[ReplicaStep]:
+def merged(build: Callable[[int], StepGraph], num_replicas: int, is_sync: bool, joins: int = 1) -> list[ReplicaStep]:
     """The replicas in one graph.
 
     They share the placeholders of the numbers. The batch of each replica but the first comes from its worker.
@@ -55,6 +55,7 @@ def merged(build: Callable[[int], StepGraph], num_replicas: int, is_sync: bool) 
         build: Returns the graph of the worker with an index, with as many tasks.
         num_replicas: Number of workers.
         is_sync: Whether all replicas make each step together.
+        joins: Number of processes that have been the chief; see `copies_of`.
 
     Returns:
         In sync mode one step of all, else one for each.
@@ -69,7 +70,7 @@ def merged(build: Callable[[int], StepGraph], num_replicas: int, is_sync: bool) 
             shared = {source.local_step.name: local_step, source.number.name: number}
             with tf.device(_device(source.worker_job, index)):
                 own = shared | {source.microbatch.name: number if source.microbatch is source.number else microbatch}
-                replicas.append(_imported(graph, source, index, own, is_sync))
+                replicas.append(_imported(graph, source, index, own, is_sync, joins))
         with tf.device(_device(replicas[0].worker_job, 0)):
             steps = [_together(replicas)] if is_sync else _apart(replicas)
         graph.finalize()
@@ -81,7 +82,7 @@ def _device(worker_job: str, index: int) -> str:
 
 
 def _imported(
-    graph: tf.Graph, source: StepGraph, index: int, shared: Mapping[str, tf.Tensor], is_sync: bool
+    graph: tf.Graph, source: StepGraph, index: int, shared: Mapping[str, tf.Tensor], is_sync: bool, joins: int
 ) -> ReplicaStep:
     """Imports a worker's graph into the default graph."""
     microbatch = shared[source.microbatch.name]
@@ -112,9 +113,10 @@ def _imported(
     }
     names = {key: source.graph.as_graph_element(element).name for key, element in single.items() if element is not None}
     wanted = [*names.values(), *(source.graph.as_graph_element(each).name for each in _flat(lists))]
-    found = iter(tf.import_graph_def(_definition(source.graph, index), placed, wanted, name=f"{REPLICA}{index}"))
+    found = iter(tf.import_graph_def(_definition(source.graph, index, joins), placed, wanted, name=f"{REPLICA}{index}"))
     one = dict.fromkeys(single) | {key: next(found) for key in names}
     several = {key: [next(found) for _ in elements] for key, elements in lists.items()}
+    one["initializer"] = tf.group(one["initializer"], *_destroyed(graph, index, joins))
     return ReplicaStep(
         graph=graph,
         worker_job=source.worker_job,
@@ -135,13 +137,44 @@ def _flat(lists: Mapping[str, Sequence[tf.Tensor]]) -> list[tf.Tensor]:
     return [each for elements in lists.values() for each in elements]
 
 
-def _definition(graph: tf.Graph, index: int) -> tf.compat.v1.GraphDef:
-    """The graph, with other names for the frames of its loops.
+def copies_of(joins: int) -> str:
+    """The resource container of the workers' variables, in a session of a chief.
+
+    A worker outlives chiefs. One that was frozen in a step, and has been replaced, has parts of that step on the other
+    workers, which may still store what they have pulled: not where the next chief's replicas have their parameters.
+
+    Args:
+        joins: Number of processes that have been the chief, this one included.
+    """
+    return f"copies-{joins % 2}"
+
+
+def _destroyed(graph: tf.Graph, index: int, joins: int) -> list[tf.Operation]:
+    """Destroys the variables of a replica that a chief before has left on its worker."""
+    own = copies_of(joins).encode()
+    found = [node.node_def.attr for node in graph.get_operations() if node.name.startswith(f"{REPLICA}{index}/")]
+    handles = [
+        tf.raw_ops.VarHandleOp(
+            dtype=attr["dtype"].type,
+            shape=attr["shape"].shape,
+            shared_name=attr["shared_name"].s,
+            container=copies_of(joins + 1),
+        )
+        for attr in found
+        if "shared_name" in attr and attr["container"].s == own
+    ]
+    return [tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True) for handle in handles]
+
+
+def _definition(graph: tf.Graph, index: int, joins: int) -> tf.compat.v1.GraphDef:
+    """The graph, with other names for the frames of its loops, and its own variables in the chief's container.
 
     An executor knows a frame by its name alone: two loops of one name on one ps would be one loop.
     """
     definition = graph.as_graph_def(add_shapes=True)
     for node in definition.node:
+        if node.op == "VarHandleOp" and not node.attr["container"].s:
+            node.attr["container"].s = copies_of(joins).encode()
         if "frame_name" in node.attr:
             node.attr["frame_name"].s = f"{REPLICA}{index}/".encode() + node.attr["frame_name"].s
     return definition

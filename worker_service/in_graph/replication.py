@@ -52,7 +52,7 @@ class InGraph(BetweenGraph):
             front_end = self._front_end.of_worker(index) if index else self._front_end
             return self._build_one(front_end, index, generation)
 
-        first, *self._others = merged(build_one, job.fleet.replicas, job.update.has_quorum)
+        first, *self._others = merged(build_one, job.fleet.replicas, job.update.has_quorum, self._heartbeat.joins)
         return first
 
     def open(self, graph: StepGraph | ReplicaStep, generation: int) -> WorkerSession:
