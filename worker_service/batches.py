@@ -111,19 +111,21 @@ class Batches:
         self._interrupted = threading.Event()
         self._number = -1
         self._current: Batch | None = None
+        self._reading = threading.Lock()
 
     def at(self, number: int) -> Batch:
-        """The batch of a number; the last one is kept.
+        """The batch of a number; the last one is kept. From any thread: each waits for that which reads.
 
         Raises:
             DataStallError: The data set did not give it in time.
             LostPeerError: The wait was interrupted.
             ProgramError: Reading failed.
         """
-        if self._current is None or number != self._number:
-            self._read_to(number)
-        assert self._current is not None
-        return self._current
+        with self._reading:
+            if self._current is None or number != self._number:
+                self._read_to(number)
+            assert self._current is not None
+            return self._current
 
     def interruptible(self) -> Callable[[], None]:
         """Starts a session; returns a function that ends its waits for a batch, from any thread."""

@@ -104,7 +104,8 @@ def _keys(location: Sequence[str | int]) -> list[str]:
         if is_union:
             is_union = False
             continue
-        keys.append(str(part))
+        # In one line also if a name has another character than those of a text.
+        keys.append(str(part) if str(part).isprintable() else repr(part))
         is_union = _is_union(location[: at + 1])
     return keys
 

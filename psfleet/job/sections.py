@@ -21,7 +21,8 @@ class Fleet(Section):
     )
     max_workers: PositiveInt | None = Field(
         None,
-        description="Maximum number of workers and spares when a running fleet is scaled; null: twice their sum.",
+        description="Maximum number of workers and spares when a running fleet is scaled; null: twice their sum, or "
+        "with `update.replication: in_graph` their sum.",
     )
     ps_addresses: list[str] | None = Field(
         None,

@@ -135,12 +135,13 @@ def require_update(update: Update, replicas: int) -> None:
         raise ValueError(f"update.bound is {shown}, expected {expected} in mode {update.mode}")
 
 
-def require_in_graph(update: Update, quorum: int, replicas: int, tls: bool) -> None:
+def require_in_graph(update: Update, quorum: int, replicas: int, max_workers: int | None, tls: bool) -> None:
     """Refuses what one graph over all workers cannot do.
 
     Args:
         quorum: Number of gradients that are averaged in one sync step.
         replicas: Number of workers and spares.
+        max_workers: `fleet.max_workers`.
         tls: Whether the job requires it.
 
     Raises:
@@ -155,6 +156,11 @@ def require_in_graph(update: Update, quorum: int, replicas: int, tls: bool) -> N
         raise ValueError(
             f"update.replication is in_graph with {replicas} workers and spares and quorum {quorum}, expected no "
             "spares and update.quorum null in mode sync: one graph waits for all replicas"
+        )
+    if max_workers not in (None, replicas):
+        raise ValueError(
+            f"fleet.max_workers is {max_workers}, expected null with update.replication in_graph: the graph has "
+            f"{replicas} replicas, and the fleet is not scaled"
         )
     if tls:
         raise ValueError(

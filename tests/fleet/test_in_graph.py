@@ -87,6 +87,8 @@ def test_in_async_mode_each_replica_makes_updates_of_its_own_and_waits_for_no_ot
     assert sum(by_worker.values()) == fleet.steps
     assert min(by_worker.values()) > 10
     assert not fleet.entries("lost_peer")
+    late = [entry["message"] for entry in fleet.log() if "to leave the last step" in entry["message"]]
+    assert not late, "the chief has waited for a worker that lends its device"
 
 
 @pytest.mark.extended

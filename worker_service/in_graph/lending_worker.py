@@ -7,7 +7,7 @@ import sys
 from psfleet.errors import BadJobError, DataStallError
 from psfleet.job.job import Job
 from worker_service.batches import Batches
-from worker_service.fleet_state import States, is_generation_over, is_held
+from worker_service.fleet_state import States, is_complete, is_generation_over, is_held
 from worker_service.frontends.interface import FrontEnd
 from worker_service.heartbeat import Heartbeat
 from worker_service.in_graph.batch_function import BatchFunction
@@ -60,6 +60,10 @@ class LendingWorker(Worker):
             if is_held(states) and (step := self._step_of_fleet()) > self._progress.step:
                 # An errand in a held run begins with the batch of the next step.
                 self._progress.step_awaited(step)
+            if is_complete(states) and (step := self._step_of_fleet()) > self._progress.step:
+                # At once, with another heartbeat: the chief waits until all workers are at the last step.
+                self._progress.step_awaited(step)
+                self._heartbeat.detach()
             return is_generation_over(states, generation)
 
         self._log_start("lending this worker's device to the chief")

@@ -36,7 +36,7 @@ class ReplicaThreads:
         self._context = context
         self._generation = generation
         self._warm_up = warm_up
-        self._failures: list[PsfleetError] = []
+        self._failures: list[Exception] = []
         self._threads: list[threading.Thread] = []
 
     def start(self, steps: Sequence[ReplicaStep], numbers: Sequence[BatchNumbers]) -> None:
@@ -57,7 +57,7 @@ class ReplicaThreads:
         """Waits for the last gradients of all replicas, which no update needs any more.
 
         Raises:
-            ProgramError: A replica failed.
+            Exception: What a replica has raised, other than a lost peer.
         """
         deadline = time.monotonic() + timeout_secs
         for thread in self._threads:
@@ -66,7 +66,7 @@ class ReplicaThreads:
             if not isinstance(failure, LostPeerError):
                 raise failure
 
-    def cause(self, error: PsfleetError) -> PsfleetError:
+    def cause(self, error: PsfleetError) -> Exception:
         """What ended the session: `error` on the chief's own thread, or what a replica raised before."""
         found = [*self._failures, error]
         return next((each for each in found if not isinstance(each, LostPeerError)), found[0])
@@ -83,6 +83,7 @@ class ReplicaThreads:
                     # A worker whose data are slow holds up its own replica only.
                     if "DeadlineExceeded" not in str(error) or session.closed.is_set():
                         raise
-        except PsfleetError as error:
+        except Exception as error:
+            # Any error is raised again on the chief's own thread, which would otherwise train on alone.
             self._failures.append(error)
             session.close(wait_secs=0.0)

@@ -234,3 +234,22 @@ def test_what_reading_raises_is_raised_where_the_batch_is_awaited() -> None:
     data.at(1)
     with pytest.raises(ProgramError, match="boom"):
         data.at(2)
+
+
+def test_two_threads_that_want_the_same_batch_get_that_one(clock: Clock) -> None:
+    """With replicas in one graph, a call of a session that was closed may still read when the next one asks."""
+    data, both_read, found = batches(numbers), threading.Event(), []
+    other = threading.Thread(target=lambda: found.append(data.at(0)))
+
+    def read_twice() -> None:
+        if threading.current_thread() is other:
+            both_read.set()
+        elif not other.is_alive():
+            other.start()
+            both_read.wait(0.2)
+
+    clock.on_get = read_twice
+    found.append(data.at(0))
+    other.join(SECS)
+    assert len(found) == 2
+    assert not both_read.is_set(), "the second thread has read, too"

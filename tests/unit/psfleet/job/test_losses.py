@@ -53,6 +53,7 @@ def test_another_optimizer_of_a_loss_is_a_change_without_the_fields_of_its_own()
 
 BAD: list[tuple[Mapping[str, Any], str]] = [
     ({"optimizers": None, "train": {"steps": 1, "batch_size": 1}}, "optimizer: missing, expected a value"),
+    ({"optimizers": {"critic\n": SGD}}, "optimizers.'critic\\n' is 'critic\\n': String should match pattern"),
     ({"optimizer": SGD}, "optimizer and optimizers are set, expected one of the two"),
     ({"optimizers": None, "optimizer": SGD}, "train.alternate is [critic, critic, actor], expected null without opt"),
     (

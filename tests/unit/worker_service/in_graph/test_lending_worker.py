@@ -30,7 +30,7 @@ IN_GRAPH = job(replication="in_graph")
 def lending(states: States, error: Exception | None = None) -> tuple[LendingWorker, TrainingProgress, list[bool]]:
     """A worker whose waits look at these states once, its progress, and whether they were over."""
     context: Any = SimpleNamespace(job=IN_GRAPH, fleet=SimpleNamespace(ps=(None,)), index=1)
-    heartbeat: Any = SimpleNamespace(states=states, outcome=None)
+    heartbeat: Any = SimpleNamespace(states=states, outcome=None, detach=lambda: None)
     progress, looks = TrainingProgress(), list[bool]()
 
     def check() -> None:
@@ -65,6 +65,15 @@ def test_in_a_held_run_it_is_at_the_step_at_which_the_run_is_held() -> None:
     worker, progress, _ = lending([shard(7, hold_at=7)])
     worker.train(1)
     assert progress.step == 7
+
+
+def test_after_the_last_step_it_is_at_that_step() -> None:
+    """The chief waits for that at the end of the run."""
+    state = shard(100)
+    state.phase = pb.COMPLETE
+    worker, progress, _ = lending([state])
+    worker.train(1)
+    assert progress.step == 100
 
 
 def test_an_error_of_its_data_ends_it() -> None:

@@ -1,0 +1,45 @@
+"""Threads of replicas in async mode: none of them ends in silence."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from support.program_samples import sample_job
+
+from psfleet.errors import LostPeerError, ProgramError
+from worker_service.batches import BatchNumbers
+from worker_service.in_graph.replica_threads import ReplicaThreads
+
+SECS = 30.0
+
+
+def ended_by(error: Exception) -> tuple[ReplicaThreads, threading.Event]:
+    """The threads of one replica that has failed, and whether the session is closed."""
+    closed = threading.Event()
+    session: Any = SimpleNamespace(closed=closed, close=lambda wait_secs: closed.set())
+    context: Any = SimpleNamespace(job=sample_job())
+
+    def warm_up(*_: object) -> None:
+        raise error
+
+    threads = ReplicaThreads(session, context, 1, warm_up)
+    step: Any = None
+    threads.start([step], [BatchNumbers(False, 2)])
+    assert closed.wait(SECS), "the chief's own replica would train on alone"
+    return threads, closed
+
+
+@pytest.mark.parametrize("error", [ProgramError("NaN"), TypeError("a bug of psfleet")])
+def test_a_replica_that_fails_closes_the_session_and_is_the_cause_of_its_end(error: Exception) -> None:
+    threads, _ = ended_by(error)
+    assert threads.cause(LostPeerError("the session is closed")) is error
+    with pytest.raises(type(error), match=str(error)):
+        threads.join(SECS)
+
+
+def test_a_peer_that_a_replica_has_lost_does_not_matter_after_the_last_step() -> None:
+    threads, _ = ended_by(LostPeerError("worker 1"))
+    threads.join(SECS)
