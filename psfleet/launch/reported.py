@@ -51,8 +51,12 @@ def read(run: Folder) -> Report:
         BadJobError: It is not a report of this version.
         StoreError: The store does not answer.
     """
-    if isinstance(run, Path) and owner(run) is not None and not (run / Report.FILE_NAME).exists():
-        raise UsageError(f"{run}: no report yet, no attempt of the run has ended")
+    if isinstance(run, Path) and not (run / Report.FILE_NAME).exists():
+        if owner(run) is not None:
+            raise UsageError(f"{run}: no report yet, no attempt of the run has ended")
+        raise UsageError(
+            f"{run}: no {Report.FILE_NAME}, expected the folder of a run that has ended, or the name of a job"
+        )
     return Report.read(str(run))
 
 

@@ -110,7 +110,7 @@ def test_the_report_of_a_store_is_found_by_url_folder_and_job(psfleet: Psfleet, 
     [
         ("tiny", "tiny: runs has no run of job tiny, expected a job, a run folder or the URL of a store"),
         ("no/where", "'no/where': expected a job file that exists, or the name of a job"),
-        ("empty", "report empty/report.json: No such file or directory"),
+        ("empty", "empty: no report.json, expected the folder of a run that has ended, or the name of a job"),
         ("young", "young: no report yet, no attempt of the run has ended"),
         ("ftp://host/run", "ftp://host/run: it is not BUCKET/PREFIX with one of s3://"),
     ],
