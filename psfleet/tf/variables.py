@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,10 +28,13 @@ class Variables:
         prefix: Begins the names.
 
     Raises:
-        UsageError: There is no variable, two have one name, or one is in no TensorFlow 1 graph.
+        UsageError: There is no variable, two have one name, or one is in no TensorFlow 1 graph; or an argument is of
+            another type.
     """
 
     def __init__(self, target: Any, session: v1.Session, prefix: str = "") -> None:
+        if not hasattr(session, "run"):
+            raise UsageError(f"the session is {session!r}, expected a tf.compat.v1.Session")
         self._session = session
         found = _variables_of(target)
         if not found:
@@ -80,6 +83,9 @@ class Variables:
             UsageError: There is none, a name is not known, a shape or a type differs, or a number is not finite;
                 nothing has changed.
         """
+        if not isinstance(tensors, Mapping):
+            kind = type(tensors).__name__
+            raise UsageError(f"tensors: a value of type {kind}, expected a mapping of names to arrays")
         arrays = {name: np.asarray(value) for name, value in tensors.items()}
         self._check(arrays)
         feeds = {self._feeds[name]: value for name, value in arrays.items()}
@@ -136,13 +142,24 @@ class Variables:
 
 def _variables_of(target: Any) -> Sequence[Any]:
     """In the order of their creation."""
+    if isinstance(target, tf.__internal__.EagerTensor):
+        raise UsageError(
+            f"a tensor of shape {target.shape} is in no graph, expected one of a TensorFlow 1 graph: make it inside of "
+            "one, as in `with tf.Graph().as_default():`"
+        )
     if isinstance(target, tf.Tensor | tf.Operation):
         operation = target if isinstance(target, tf.Operation) else target.op
         read = _names_below(operation)
         with operation.graph.as_default():
             known = [*v1.global_variables(), *v1.local_variables()]
         return [each for each in known if _handle(each).name in read]
-    return list(target.variables if hasattr(target, "variables") else target)
+    given = getattr(target, "variables", target)
+    found = list(given) if isinstance(given, Iterable) else [given]
+    if not all(hasattr(each, "trainable") for each in found):
+        raise UsageError(
+            f"{target!r} has no variables, expected a tensor, an operation, a model or a sequence of variables"
+        )
+    return found
 
 
 def _name(variable: Any) -> str:

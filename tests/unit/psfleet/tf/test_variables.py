@@ -14,6 +14,8 @@ import tensorflow.compat.v1 as v1
 import psfleet
 from psfleet.errors import UsageError
 
+EAGER = tf.ones([2])
+
 
 def loss() -> tf.Tensor:
     weight = v1.get_variable("w", [2, 3], initializer=v1.ones_initializer(), use_resource=True)
@@ -148,3 +150,21 @@ def test_two_variables_of_one_name_are_refused(session: v1.Session) -> None:
         psfleet.Variables([one, one], session)
     with pytest.raises(UsageError, match="depends on no variable"):
         psfleet.Variables(tf.constant(1.0), session)
+
+
+@pytest.mark.parametrize("target", ["loss", 3, None, [1.0]])
+def test_a_target_without_variables_is_refused(session: v1.Session, target: Any) -> None:
+    with pytest.raises(UsageError, match="has no variables, expected a tensor, an operation, a model or a sequence"):
+        psfleet.Variables(target, session)
+
+
+def test_a_tensor_that_is_in_no_graph_is_refused(session: v1.Session) -> None:
+    with pytest.raises(UsageError, match=r"a tensor of shape \(2,\) is in no graph, expected one of a TensorFlow 1"):
+        psfleet.Variables(EAGER, session)
+
+
+def test_what_is_no_session_or_no_mapping_is_refused(session: v1.Session) -> None:
+    with pytest.raises(UsageError, match=r"the session is None, expected a tf\.compat\.v1\.Session"):
+        psfleet.Variables(loss(), None)
+    with pytest.raises(UsageError, match="tensors: a value of type list, expected a mapping of names to arrays"):
+        psfleet.Variables(model(), session).set([1.0])  # type: ignore[arg-type]
