@@ -30,6 +30,8 @@ def run_named(text: str, runs: Path) -> Folder:
     path = Path(text)
     if path.is_dir():
         return _with_report(path)
+    if path.is_file() and path.name in (Report.FILE_NAME, "report.html"):
+        raise UsageError(f"{path}: is a report, expected its folder, {path.parent}")
     name = name_of(text)
     found = [Path(each.run) for each in runs_in(runs) if each.job == name] if runs.is_dir() else []
     reported = [folder for folder in found if (folder / Report.FILE_NAME).exists()]
