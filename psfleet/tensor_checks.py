@@ -84,7 +84,7 @@ def arrays(tensors: Any) -> dict[str, np.ndarray]:
         UsageError: It is no mapping of names to arrays.
     """
     if not isinstance(tensors, Mapping):
-        raise UsageError(f"tensors are a {type(tensors).__name__}, expected a mapping of names to arrays")
+        raise UsageError(f"tensors: a value of type {type(tensors).__name__}, expected a mapping of names to arrays")
     for name in tensors:
         if not isinstance(name, str):
             raise UsageError(f"the name of a tensor is {name!r}, expected a text")

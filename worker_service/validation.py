@@ -45,6 +45,7 @@ def check(job: Job, folder: Path) -> str:
         BadJobError: The job watches a metric, or applies an optimizer, that the program does not have.
         DataStallError: Its data set gave no batch in `deadlines.first_batch_secs`.
     """
+    job = job.model_copy(update={"device": job.device.model_copy(update={"log_placement": False})})
     program = load_program(job, folder)
     load_callbacks(job)
     front = front_end(_with_one_batch(program, job), job, job.fleet.replicas, 0)

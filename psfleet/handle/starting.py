@@ -19,7 +19,7 @@ from psfleet.handle.local_channel import LocalChannel
 from psfleet.handle.run import Run
 from psfleet.job import function_program
 from psfleet.job.job import Job, load_job, name_of, parse_job
-from psfleet.launch.choice import platform
+from psfleet.launch.choice import platform, require_known
 from psfleet.launch.platform import KUBERNETES, Platform, Request, chief_of
 from psfleet.launch.shown import require
 from psfleet.launch.up import start as start_fleet
@@ -70,6 +70,8 @@ def start(
         BadJobError: The job is not valid, or ends before the newest checkpoint in `out`.
         LostPeerError: The platform does not answer.
     """
+    if on is not None:
+        require_known(on)
     files: Mapping[str, bytes] = {}
     if program is not None:
         name, program_folder, files = _function(program, program_folder, on)

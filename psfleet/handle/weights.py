@@ -79,7 +79,11 @@ class Weights:
         self.set(self.named(vector))
 
     def flat(self, tensors: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The trained tensors among these, or their gradients, as one vector: float32."""
+        """The trained tensors among these, or their gradients, as one vector: float32.
+
+        Raises:
+            UsageError: One is missing or has another shape.
+        """
         return flat(self._trained, tensors)
 
     def named(self, vector: np.ndarray) -> dict[str, np.ndarray]:
@@ -109,9 +113,18 @@ class Weights:
 
 
 def flat(specs: Sequence[TensorSpec], tensors: Mapping[str, np.ndarray]) -> np.ndarray:
-    """The trained tensors of a model as one vector, float32."""
-    parts = [np.asarray(tensors[spec.name], np.float32).reshape(-1) for spec in specs]
-    return np.concatenate(parts)
+    """The trained tensors of a model as one vector, float32.
+
+    Raises:
+        UsageError: One is missing or has another shape.
+    """
+    given = arrays(tensors)
+    for spec in specs:
+        if spec.name not in given:
+            raise UsageError(f"tensor {spec.name!r} is missing, expected all trained tensors")
+        if (shape := given[spec.name].shape) != spec.shape:
+            raise UsageError(f"tensor {spec.name!r} has shape {list(shape)}, expected {list(spec.shape)}")
+    return np.concatenate([given[spec.name].astype(np.float32).reshape(-1) for spec in specs])
 
 
 def from_flat(specs: Sequence[TensorSpec], vector: np.ndarray) -> dict[str, np.ndarray]:

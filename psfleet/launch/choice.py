@@ -16,6 +16,7 @@ def platform(name: str, context: str | None = None, namespace: str | None = None
     Raises:
         UsageError: There is none of this name, or a context or namespace is given elsewhere than on Kubernetes.
     """
+    require_known(name)
     if name == COMPOSE:
         for option, value in (("--context", context), ("--namespace", namespace)):
             if value is not None:
@@ -23,8 +24,16 @@ def platform(name: str, context: str | None = None, namespace: str | None = None
         from psfleet.launch.compose.platform import Compose
 
         return Compose()
-    if name == KUBERNETES:
-        from psfleet.launch.kubernetes.platform import Kubernetes
+    from psfleet.launch.kubernetes.platform import Kubernetes
 
-        return Kubernetes(context, namespace)
-    raise UsageError(f"platform {name!r}: expected one of {COMPOSE}, {KUBERNETES}")
+    return Kubernetes(context, namespace)
+
+
+def require_known(name: str) -> None:
+    """Checks the name of a platform.
+
+    Raises:
+        UsageError: There is none of this name.
+    """
+    if name not in (COMPOSE, KUBERNETES):
+        raise UsageError(f"platform {name!r}: expected one of {COMPOSE}, {KUBERNETES}")

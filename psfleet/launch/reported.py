@@ -30,6 +30,8 @@ def run_named(text: str, runs: Path) -> Folder:
     path = Path(text)
     if path.is_dir():
         return _with_report(path)
+    if path.is_file() and path.name in (Report.FILE_NAME, "report.html"):
+        raise UsageError(f"{path}: is a report, expected its folder, {path.parent}")
     name = name_of(text)
     found = [Path(each.run) for each in runs_in(runs) if each.job == name] if runs.is_dir() else []
     reported = [folder for folder in found if (folder / Report.FILE_NAME).exists()]
@@ -51,8 +53,12 @@ def read(run: Folder) -> Report:
         BadJobError: It is not a report of this version.
         StoreError: The store does not answer.
     """
-    if isinstance(run, Path) and owner(run) is not None and not (run / Report.FILE_NAME).exists():
-        raise UsageError(f"{run}: no report yet, no attempt of the run has ended")
+    if isinstance(run, Path) and not (run / Report.FILE_NAME).exists():
+        if owner(run) is not None:
+            raise UsageError(f"{run}: no report yet, no attempt of the run has ended")
+        raise UsageError(
+            f"{run}: no {Report.FILE_NAME}, expected the folder of a run that has ended, or the name of a job"
+        )
     return Report.read(str(run))
 
 

@@ -29,11 +29,13 @@ class Variables:
         prefix: Begins the names.
 
     Raises:
-        UsageError: There is no variable, two have one name, one is in no TensorFlow 1 graph, or the target is
-            none of these.
+        UsageError: There is no variable, two have one name, or one is in no TensorFlow 1 graph; or an argument is of
+            another type.
     """
 
     def __init__(self, target: Any, session: v1.Session, prefix: str = "") -> None:
+        if not hasattr(session, "run"):
+            raise UsageError(f"the session is {session!r}, expected a tf.compat.v1.Session")
         self._session = session
         found = _variables_of(target)
         if not found:
@@ -138,16 +140,24 @@ class Variables:
 
 def _variables_of(target: Any) -> Sequence[Any]:
     """In the order of their creation."""
+    if isinstance(target, tf.__internal__.EagerTensor):
+        raise UsageError(
+            f"a tensor of shape {target.shape} is in no graph, expected one of a TensorFlow 1 graph: make it inside of "
+            "one, as in `with tf.Graph().as_default():`"
+        )
     if isinstance(target, tf.Tensor | tf.Operation):
         operation = target if isinstance(target, tf.Operation) else target.op
         read = _names_below(operation)
         with operation.graph.as_default():
             known = [*v1.global_variables(), *v1.local_variables()]
         return [each for each in known if _handle(each).name in read]
-    found = target.variables if hasattr(target, "variables") else target
-    if not isinstance(found, Iterable):
-        raise UsageError(f"target is {target!r}, expected a tensor, a Keras model or a sequence of variables")
-    return list(found)
+    given = getattr(target, "variables", target)
+    found = list(given) if isinstance(given, Iterable) else [given]
+    if not all(hasattr(each, "trainable") for each in found):
+        raise UsageError(
+            f"{target!r} has no variables, expected a tensor, an operation, a model or a sequence of variables"
+        )
+    return found
 
 
 def _name(variable: Any) -> str:

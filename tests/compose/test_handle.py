@@ -49,7 +49,7 @@ def test_a_run_is_driven_from_outside_through_the_loss_of_its_chief(tmp_path: Pa
         zeros = {name: np.zeros_like(value) for name, value in weights.items()}
         run.weights.set(zeros)
         assert run.evaluate().result(CALL_SECS) != before
-        with pytest.raises(UsageError, match="is missing; expected all"):
+        with pytest.raises(UsageError, match="no tensor is given"):
             run.weights.set({})
 
         calls = run.train(20)

@@ -120,12 +120,13 @@ def test_a_web_identity_and_a_proxy_of_the_environment_lead_to_the_store(
     monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(token))
     monkeypatch.setenv("AWS_ENDPOINT_URL", NOWHERE)
     monkeypatch.setenv("HTTP_PROXY", s3.url)
-    with fleet(tmp_path / "job", **{**SECTIONS, "train": {"steps": EVERY_STEPS}}) as seen:
+    checkpoint = {**SECTIONS["checkpoint"], "store": f"{STORE}-of-identity"}
+    with fleet(tmp_path / "job", **{**SECTIONS, "train": {"steps": EVERY_STEPS}, "checkpoint": checkpoint}) as seen:
         seen.up()
         assert seen.end(START_SECS) == 0, seen.screen.read_text()
         report = seen.report()
         assert report.checkpoint is not None
-        assert report.checkpoint.path.startswith(f"{STORE}/checkpoints/{EVERY_STEPS:08d}-g")
+        assert report.checkpoint.path.startswith(f"{checkpoint['store']}/checkpoints/{EVERY_STEPS:08d}-g")
         assert s3.requests.count(("POST", "/?")) >= 3, "each of two ps and the chief has got credentials"
 
 

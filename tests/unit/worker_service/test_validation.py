@@ -121,6 +121,12 @@ def test_a_job_cannot_apply_an_optimizer_that_the_program_does_not_have(check: C
         check("graph()", optimizer={"name": "program"})
 
 
+def test_a_check_does_not_print_the_devices_of_operations(check: Check, capfd: pytest.CaptureFixture[str]) -> None:
+    check("graph()", device={"log_placement": True})
+    captured = capfd.readouterr()
+    assert "device:CPU:0" not in captured.out + captured.err
+
+
 def test_the_verdict_is_in_a_file(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check("graph()")
     verdict = tmp_path / "verdict.json"

@@ -110,14 +110,18 @@ def test_the_report_of_a_store_is_found_by_url_folder_and_job(psfleet: Psfleet, 
     [
         ("tiny", "tiny: runs has no run of job tiny, expected a job, a run folder or the URL of a store"),
         ("no/where", "'no/where': expected a job file that exists, or the name of a job"),
-        ("empty", "report empty/report.json: No such file or directory"),
+        ("empty", "empty: no report.json, expected the folder of a run that has ended, or the name of a job"),
         ("young", "young: no report yet, no attempt of the run has ended"),
+        ("ended/report.json", "ended/report.json: is a report, expected its folder, ended"),
+        ("ended/report.html", "ended/report.html: is a report, expected its folder, ended"),
         ("ftp://host/run", "ftp://host/run: it is not BUCKET/PREFIX with one of s3://"),
     ],
 )
 def test_a_report_that_is_not_there_is_an_error_in_one_line(psfleet: Psfleet, named: str, expected: str) -> None:
     Path("empty").mkdir()
     leave("young", None)
+    leave("ended", EARLIER)
+    Path("ended/report.html").touch()
     said = psfleet("report", named)
     assert (said.code, said.out, len(said.err.splitlines())) == (64, "", 1), said
     assert expected in said.err

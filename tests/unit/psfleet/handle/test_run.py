@@ -156,6 +156,8 @@ def test_a_function_that_no_module_has_does_not_travel_to_containers(tmp_path: P
 
     with pytest.raises(UsageError, match=f"program 'build' is defined in a script or notebook, .* {on} cannot import"):
         psfleet.start(job, program=build, out=tmp_path / "out", on=on)
+    with pytest.raises(UsageError, match="platform 'docker': expected one of compose, kubernetes"):
+        psfleet.start(job, program=build, out=tmp_path / "out", on="docker")
     assert not list(tmp_path.iterdir())
 
 

@@ -178,3 +178,14 @@ def test_only_a_run_that_was_started_so_is_held(tmp_path: Path) -> None:
         for call in (run.train(5), run.evaluate()):
             with pytest.raises(UsageError, match="start it with paused=True"):
                 call.result(20)
+
+
+def test_a_vector_is_made_of_all_trained_tensors_in_their_shapes() -> None:
+    tensors = {spec.name: np.zeros(spec.shape, np.float32) for spec in PARAMETERS}
+    first = PARAMETERS[0]
+    with pytest.raises(UsageError, match=f"tensor '{first.name}' is missing, expected all trained tensors"):
+        flat(PARAMETERS, {name: value for name, value in tensors.items() if name != first.name})
+    with pytest.raises(UsageError, match=rf"tensor '{first.name}' has shape \[1, {first.size}\], expected"):
+        flat(PARAMETERS, tensors | {first.name: np.zeros((1, first.size), np.float32)})
+    with pytest.raises(UsageError, match="tensors: a value of type list, expected a mapping of names to arrays"):
+        flat(PARAMETERS, [1.0])  # type: ignore[arg-type]

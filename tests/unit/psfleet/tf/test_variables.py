@@ -14,6 +14,8 @@ import tensorflow.compat.v1 as v1
 import psfleet
 from psfleet.errors import UsageError
 
+EAGER = tf.ones([2])
+
 
 def loss() -> tf.Tensor:
     weight = v1.get_variable("w", [2, 3], initializer=v1.ones_initializer(), use_resource=True)
@@ -150,13 +152,28 @@ def test_two_variables_of_one_name_are_refused(session: v1.Session) -> None:
         psfleet.Variables(tf.constant(1.0), session)
 
 
-def test_what_are_no_tensors_and_no_variables_is_refused_in_one_line(session: v1.Session) -> None:
+def test_what_are_no_tensors_is_refused_in_one_line(session: v1.Session) -> None:
     made: Any = variables(session)
     for call, message in (
-        (lambda: made.set(None), "tensors are a NoneType, expected a mapping of names to arrays"),
+        (lambda: made.set(None), "tensors: a value of type NoneType, expected a mapping of names to arrays"),
         (lambda: made.set({made.names[0]: [[1], [1, 2]]}), "cannot be converted to an array"),
         (lambda: made.set_flat("abc"), "the vector cannot be converted to an array"),
-        (lambda: psfleet.Variables(3, session), "target is 3, expected a tensor, a Keras model or a sequence"),
     ):
         with pytest.raises(UsageError, match=message):
             call()
+
+
+@pytest.mark.parametrize("target", ["loss", 3, None, [1.0]])
+def test_a_target_without_variables_is_refused(session: v1.Session, target: Any) -> None:
+    with pytest.raises(UsageError, match="has no variables, expected a tensor, an operation, a model or a sequence"):
+        psfleet.Variables(target, session)
+
+
+def test_a_tensor_that_is_in_no_graph_is_refused(session: v1.Session) -> None:
+    with pytest.raises(UsageError, match=r"a tensor of shape \(2,\) is in no graph, expected one of a TensorFlow 1"):
+        psfleet.Variables(EAGER, session)
+
+
+def test_what_is_no_session_is_refused(session: v1.Session) -> None:
+    with pytest.raises(UsageError, match=r"the session is None, expected a tf\.compat\.v1\.Session"):
+        psfleet.Variables(loss(), None)
