@@ -166,7 +166,8 @@ def crossings_of(
     options = v1.RunOptions(output_partition_graphs=True, timeout_in_ms=STEP_SECS * 1000)
     # A local step before the shards' own opens the barrier of `await_step`; a step has to be of this global step.
     feeds = {step.feeds[0]: BATCH, step.number: 0, step.local_step: 0 if fetch == "step" else -1}
-    session.run(getattr(step, fetch), feeds, options=options, run_metadata=metadata)
+    fetches = step.steps[0] if fetch == "step" else getattr(step, fetch)
+    session.run(fetches, feeds, options=options, run_metadata=metadata)
     updates.join(STEP_SECS)
     assert not updates.is_alive(), "the ps did not make the step"
     pieces = metadata.partition_graphs

@@ -72,7 +72,7 @@ def test_a_script_that_ignores_the_end_of_its_command_is_killed(tmp_path: Path) 
     script.write_text(f"import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n{STARTS}time.sleep(100)\n")
     program = (
         "import sys\nfrom psfleet.processes import attended\nattended.GRACE_SECS = 0.2\n"
-        f"sys.exit(attended.run([sys.executable, {str(script)!r}], 0))"
+        f"sys.exit(attended.run([sys.executable, {str(script)!r}], lambda: attended.await_eof(0)))"
     )
     command = [sys.executable, "-c", program]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:

@@ -101,7 +101,7 @@ def test_a_chief_asks_the_workers_of_a_fleet_with_tls_for_their_gradients(tmp_pa
     identity, worker = Identity(tmp_path / "worker"), SimpleNamespace(index=0, is_alive=True)
     with serving(address, identity=identity, worker_control=OneGradient()):
         mean = mean_of(worker, identity, address)
-        loss, gradient = mean._asked(pb.TensorMessage(batches=1), WEIGHTS, lambda: True)
+        loss, gradient = mean._asked([address], pb.TensorMessage(batches=1), WEIGHTS, lambda: True)
     assert loss == 0.5
     np.testing.assert_array_equal(gradient["w"], WEIGHTS["w"])
 
@@ -119,4 +119,4 @@ def test_a_worker_that_freezes_while_it_is_asked_for_its_gradient_is_lost(tmp_pa
     with serving(address, identity=identity, worker_control=frozen):
         mean = mean_of(worker, identity, address)
         with pytest.raises(LostPeerError, match=rf"the worker at {address.data} is away"):
-            run_within(CALL_SECS, lambda: mean._asked(pb.TensorMessage(batches=1), WEIGHTS, lambda: True))
+            run_within(CALL_SECS, lambda: mean._asked([address], pb.TensorMessage(batches=1), WEIGHTS, lambda: True))

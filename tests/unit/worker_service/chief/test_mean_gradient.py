@@ -63,7 +63,8 @@ def test_it_is_the_mean_over_the_workers_without_the_spares() -> None:
         for address, worker in zip(addresses, workers, strict=True):
             stack.enter_context(serving(address, worker_control=worker))
         asked = pb.TensorMessage(batches=3)
-        loss, gradient = mean_of(addresses, [True] * 3)._asked(asked, WEIGHTS, lambda: True)
+        mean = mean_of(addresses, [True] * 3)
+        loss, gradient = mean._asked(mean._workers(), asked, WEIGHTS, lambda: True)
     assert loss == 2.5
     np.testing.assert_array_equal(gradient["w"], 2.5 * WEIGHTS["w"])
     assert [worker.batches for worker in workers] == [[3], [3], []]
