@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.local_fleet import START_SECS, Fleet, processes, training
 
 from psfleet.report.schema import Event, EventLog
