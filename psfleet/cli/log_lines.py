@@ -6,16 +6,55 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from psfleet.errors import LostPeerError, UsageError
+from psfleet.job.job import name_of
 from psfleet.launch.local.logs import run_folder_of
 from psfleet.launch.local.status import not_running
 from psfleet.launch.logs import UnknownTaskError
+from psfleet.run_folder import HOSTS, LOCAL, owner
 from psfleet.service.logs import EntriesAfter, as_text, parse_line
 
 Lines = Iterator[tuple[str, str]]
 """Pairs of a task and a line."""
+
+
+@dataclass(frozen=True)
+class NamedRun:
+    """The run whose logs a command line asks for.
+
+    Attributes:
+        job: The name of its job.
+        on: Its platform; None: processes of this machine, too.
+        folder: Has its logs; None: they are looked for by the job's name.
+    """
+
+    job: str
+    on: str | None
+    folder: Path | None = None
+
+
+def named_run(text: str, on: str | None) -> NamedRun:
+    """The run that a job file, the name of a job or a run folder stands for.
+
+    Args:
+        on: The platform of the command line; None: as the folder says.
+
+    Raises:
+        UsageError: It is none of these, or the run of the folder is on another platform or has no logs.
+    """
+    path = Path(text)
+    found = owner(path)
+    if found is None:
+        return NamedRun(name_of(text, "a job file that exists, the name of a job or a run folder"), on)
+    if on is not None and found.platform not in ("", on):
+        raise UsageError(f"{text}: has a run on platform {found.platform}, expected one on {on}")
+    if found.platform == HOSTS:
+        raise UsageError(f"{text}: has a run of `psfleet task`, whose processes log to their own output")
+    is_local = on is None and found.platform in ("", LOCAL)
+    return NamedRun(found.name, None, path) if is_local else NamedRun(found.name, on or found.platform)
 
 
 def local_or_else(of_fleet: Callable[[], Lines], of_folder: Callable[[Path], Lines], name: str | None) -> Lines:

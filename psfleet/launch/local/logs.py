@@ -50,6 +50,8 @@ def local_logs(path: Path, task: str | None, follow: bool, tail: int | None) -> 
     if wanted is not None and not logs:
         expected = ", ".join(sorted(_logs(path, None)))
         raise UsageError(f"{path / LOGS} has no log of {task}, expected one of {expected}")
+    if not logs and not follow:
+        raise UsageError(f"{path}: has no logs, expected the folder of a run that this machine has trained")
     return _lines(path, wanted, follow, tail)
 
 
