@@ -22,12 +22,16 @@ OLDEST_VERSION = (1, 33)
 ANSWER_SECS = 30
 FOLLOW_SECS = 300
 """How long a log that is followed may have no new line before it is opened again: its connection may be dead."""
-NOT_FOUND, CONFLICT = 404, 409
+FORBIDDEN, NOT_FOUND, CONFLICT = 403, 404, 409
 TEMPORARY = (408, 429)
 SERVER_ERROR = 500
 
 UNANSWERED = (HTTPError, OSError, WebSocketException)
 API_ERRORS = (ApiException, *UNANSWERED)
+
+
+class ForbiddenError(UsageError):
+    """The user of the cluster lacks a right."""
 
 
 @contextmanager
@@ -38,14 +42,16 @@ def translate_errors(what: str) -> Iterator[None]:
         what: What the block does, for the message: "Kubernetes refuses to `what`".
 
     Raises:
-        UsageError: The API refuses the request.
+        ForbiddenError: The user has no right to the request.
+        UsageError: The API refuses the request for another reason.
         LostPeerError: The API does not answer, is overloaded, or opens no connection for a command (status 0).
     """
     try:
         yield
     except ApiException as error:
         is_temporary = not error.status or error.status in TEMPORARY or error.status >= SERVER_ERROR
-        kind = LostPeerError if is_temporary else UsageError
+        refused = ForbiddenError if error.status == FORBIDDEN else UsageError
+        kind = LostPeerError if is_temporary else refused
         raise kind(f"Kubernetes refuses to {what}: {_reason(error)}") from error
     except UNANSWERED as error:
         raise LostPeerError(f"Kubernetes does not answer ({what}): {innermost(error)}") from error
