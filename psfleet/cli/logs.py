@@ -53,14 +53,11 @@ def logs(
     start_time = time.time() - log_lines.seconds(since) if since is not None else None
     try:
         run = log_lines.named_run(job, on)
-        if run.folder is not None:
-            lines = local_logs(run.folder, task, follow, tail)
-        else:
-            lines = log_lines.local_or_else(
-                lambda: fleet_logs(_with_logs(run, context, namespace), run.job, task, follow, tail),
-                lambda folder: local_logs(folder, task, follow, tail),
-                None if run.on is not None else run.job,
-            )
+        lines = log_lines.lines_of(
+            run,
+            lambda: fleet_logs(_with_logs(run, context, namespace), run.job, task, follow, tail),
+            lambda folder: local_logs(folder, task, follow, tail),
+        )
         if start_time is not None:
             lines = log_lines.since(lines, start_time)
         if placement:

@@ -68,6 +68,25 @@ def test_the_folder_of_a_fleet_in_containers_stands_for_the_fleet(
     assert "psfleet: runs/other: has a run on platform compose, expected one on kubernetes" in said.err
 
 
+def test_a_fleet_that_is_gone_has_the_logs_that_were_copied_into_its_folder(
+    psfleet: Psfleet, use: Callable[[ScriptedPlatform], list[str]]
+) -> None:
+    use(ScriptedPlatform([]))
+    folder = run_folder("runs/other", "compose")
+    said = psfleet("logs", "runs/other")
+    assert (said.code, "no fleet tiny is in the script" in said.err) == (64, True), said.err
+    (folder / "logs" / "worker-0.log").write_text(LINE + "\n")
+    assert psfleet("logs", "runs/other", "--json").out == f"chief | {LINE}\n"
+    assert psfleet("logs", "runs/other", "chief", "--on", "compose", "--follow", "--json").out == f"{LINE}\n"
+
+
+def test_a_local_run_without_logs_says_so(psfleet: Psfleet) -> None:
+    (run_folder("runs/tiny") / "logs" / "worker-0.log").unlink()
+    said = psfleet("logs", "runs/tiny")
+    assert said.code == 64
+    assert "runs/tiny: has no logs, expected the folder of a run of `psfleet train`" in said.err
+
+
 def test_a_local_run_has_no_logs_on_a_platform(psfleet: Psfleet) -> None:
     said = psfleet("logs", str(run_folder("runs/tiny")), "--on", "compose")
     assert (said.code, "runs/tiny: has a run on platform local, expected one on compose" in said.err) == (64, True)
