@@ -23,6 +23,8 @@ ANSWER_SECS = 30
 FOLLOW_SECS = 300
 """How long a log that is followed may have no new line before it is opened again: its connection may be dead."""
 FORBIDDEN, NOT_FOUND, CONFLICT = 403, 404, 409
+HANDSHAKE = re.compile("Handshake status (401|403)")
+"""In the package's error for a connection that the API refuses, whose own status is 0."""
 TEMPORARY = (408, 429)
 SERVER_ERROR = 500
 
@@ -49,8 +51,10 @@ def translate_errors(what: str) -> Iterator[None]:
     try:
         yield
     except ApiException as error:
-        is_temporary = not error.status or error.status in TEMPORARY or error.status >= SERVER_ERROR
-        refused = ForbiddenError if error.status == FORBIDDEN else UsageError
+        handshake = HANDSHAKE.match(str(error.reason))
+        status = int(handshake[1]) if handshake else error.status
+        is_temporary = not status or status in TEMPORARY or status >= SERVER_ERROR
+        refused = ForbiddenError if status == FORBIDDEN else UsageError
         kind = LostPeerError if is_temporary else refused
         raise kind(f"Kubernetes refuses to {what}: {_reason(error)}") from error
     except UNANSWERED as error:
@@ -240,5 +244,5 @@ def label_selector(name: str | None, part_of: str = RUN) -> str:
 
 def _reason(error: ApiException) -> str:
     """The API's message in one line."""
-    found = re.search(r'"message": *"((?:[^"\\]|\\.)*)"', str(error.body or ""))
+    found = re.search(r'"message": *"((?:[^"\\]|\\.)*)"', str(error.body or error.reason))
     return found[1].replace('\\"', '"') if found else f"{error.status} {error.reason}"
