@@ -28,9 +28,9 @@ def may_be_in_progress(folder: Folder) -> bool:
 
 
 def _changes(folder: Path) -> Iterator[float]:
-    """When a folder and the files in it changed, in seconds since 1970; nothing once it is deleted."""
+    """When a folder and the files in it changed, in seconds since 1970, as far as they can be read."""
     try:
         yield folder.stat().st_mtime
         yield from [path.stat().st_mtime for path in folder.iterdir()]
-    except FileNotFoundError:
+    except OSError:
         return
