@@ -10,6 +10,7 @@ import numpy as np
 import safetensors.numpy
 
 from psfleet.checkpoint import evaluated
+from psfleet.checkpoint.in_progress import may_be_in_progress
 from psfleet.checkpoint.keras_names import Variable, keras_names
 from psfleet.checkpoint.location import Folder, recorded_root
 from psfleet.checkpoint.manifest import MANIFEST, Checkpoint, read_manifest
@@ -56,7 +57,7 @@ class KerasModel(Protocol):
         """Saves the weights."""
 
 
-def export(source: Folder, out: Path, best: bool = False) -> int:
+def export(source: Folder, out: Path, best: bool = False, is_live: bool = False) -> int:
     """Writes all parameters, state and frozen tensors of a checkpoint atomically to `out`.
 
     Args:
@@ -64,6 +65,7 @@ def export(source: Folder, out: Path, best: bool = False) -> int:
             the same of a store.
         out: `*.safetensors` (without TensorFlow), or `*.weights.h5` or `*.keras` (these build the program's model).
         best: Whether the best checkpoint of a run is exported, by `checkpoint.best` of its job.
+        is_live: Whether a run trains there: then a newer checkpoint that it has not committed is not logged.
 
     Returns:
         The number of tensors.
@@ -81,7 +83,7 @@ def export(source: Folder, out: Path, best: bool = False) -> int:
     if not out.parent.is_dir() or out.is_dir():
         raise UsageError(f"--out {out}: expected a file in a folder that exists")
     try:
-        checkpoint = find_best(source) if best else find(source)
+        checkpoint = find_best(source) if best else find(source, is_live)
     except StoreError as error:
         raise UsageError(str(error)) if error.is_denied else error from error
     if out.name.endswith(SAFETENSORS):
@@ -89,8 +91,8 @@ def export(source: Folder, out: Path, best: bool = False) -> int:
     return export_keras(checkpoint, out, _model(checkpoint))
 
 
-def find(source: Folder) -> Checkpoint:
-    """Finds and verifies the checkpoint that `source` of `export` names.
+def find(source: Folder, is_live: bool = False) -> Checkpoint:
+    """Finds and verifies the checkpoint that `source` of `export` names; arguments as there.
 
     Raises:
         UsageError: There is no checkpoint.
@@ -100,7 +102,7 @@ def find(source: Folder) -> Checkpoint:
         checkpoint = read_manifest(source)
         verify(checkpoint)
         return checkpoint
-    found = newest(_root(source))
+    found = newest(_root(source), lambda folder: is_live or may_be_in_progress(folder))
     if found is None:
         raise _no_checkpoint(source)
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -72,8 +72,12 @@ def _digest(path: Folder) -> tuple[str, int]:
         return hashlib.file_digest(file, "sha256").hexdigest(), file.tell()
 
 
-def newest(root: Folder) -> Checkpoint | None:
+def newest(root: Folder, is_expected: Callable[[Folder], bool] | None = None) -> Checkpoint | None:
     """The newest valid checkpoint, by step and then by generation; newer ones that are invalid are logged.
+
+    Args:
+        root: The folder of the checkpoints.
+        is_expected: Whether a folder with a checkpoint that was not committed is not logged; None: all are.
 
     Returns:
         None if `root` has no checkpoints. In a store, where nothing can be renamed, a folder of step 0 without a
@@ -83,7 +87,7 @@ def newest(root: Folder) -> Checkpoint | None:
         NoCheckpointError: `root` has checkpoints, but none is valid.
         StoreError: A store did not give one: an older one must not take its place.
     """
-    found = newest_from(root, 0)
+    found = newest_from(root, 0, is_expected)
     if found is None and (existing := [folder for folder in folders(root) if not _is_begun(folder)]):
         raise NoCheckpointError(f"none of the {len(existing)} checkpoints in {root} is valid")
     return found
@@ -108,8 +112,13 @@ def require_within(checkpoint: Checkpoint, num_steps: int) -> None:
         )
 
 
-def newest_from(root: Folder, step: int) -> Checkpoint | None:
-    """The newest valid checkpoint of at least a step, or None; newer invalid ones are logged, older ones not read."""
+def newest_from(root: Folder, step: int, is_expected: Callable[[Folder], bool] | None = None) -> Checkpoint | None:
+    """The newest valid checkpoint of at least a step, or None; newer invalid ones are logged, older ones not read.
+
+    Args:
+        root, is_expected: As for `newest`.
+        step: The least step.
+    """
     for folder in folders(root):
         if step_and_generation(folder)[0] < step:
             return None
@@ -117,7 +126,8 @@ def newest_from(root: Folder, step: int) -> Checkpoint | None:
             checkpoint = read_manifest(folder)
             verify(checkpoint)
         except NoCheckpointError as error:
-            logger.warning("skipped an invalid checkpoint: %s", error)
+            if not (isinstance(error, UncommittedError) and is_expected is not None and is_expected(folder)):
+                logger.warning("skipped an invalid checkpoint: %s", error)
         else:
             return checkpoint
     return None

@@ -183,21 +183,45 @@ class StoreLease:
         return owner.fleet == self._own.fleet
 
     def _numbers(self) -> list[int]:
-        return [int(name) for name in self._folder.sizes() if name.isdecimal()]
+        return _numbers(self._folder)
 
     def _read(self, number: int) -> Owner | None:
-        """An owner; one that nothing is known of if its object cannot be parsed; None if it was deleted meanwhile."""
-        try:
-            content = self._object(number).read_bytes()
-        except FileNotFoundError:
-            return None
-        try:
-            return Owner(**json.loads(content))
-        except (ValueError, TypeError):
-            return Owner(number, fleet="", process=content.hex(), host="unknown")
+        return _read(self._object(number), number)
 
     def _object(self, number: int) -> StoreFolder:
-        return self._folder / f"{number:08d}"
+        return _object(self._folder, number)
+
+
+def has_owner(store: StoreFolder) -> bool:
+    """Whether a process owns a prefix, or was killed while it did.
+
+    Raises:
+        StoreError: The store refuses a request.
+    """
+    folder = store / OWNERS
+    number = max(_numbers(folder), default=0)
+    owner = _read(_object(folder, number), number) if number else None
+    return owner is not None and not owner.is_released
+
+
+def _numbers(folder: StoreFolder) -> list[int]:
+    return [int(name) for name in folder.sizes() if name.isdecimal()]
+
+
+def _object(folder: StoreFolder, number: int) -> StoreFolder:
+    return folder / f"{number:08d}"
+
+
+def _read(owner: StoreFolder, number: int) -> Owner | None:
+    """An owner; one that nothing is known of if its object cannot be parsed; None if it was deleted meanwhile."""
+    try:
+        content = owner.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        return Owner(**json.loads(content))
+    except (ValueError, TypeError):
+        return Owner(number, fleet="", process=content.hex(), host="unknown")
 
 
 def _content(owner: Owner) -> bytes:

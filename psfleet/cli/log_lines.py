@@ -6,41 +6,81 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from psfleet.errors import LostPeerError, UsageError
-from psfleet.launch.local.logs import run_folder_of
+from psfleet.job.job import name_of
+from psfleet.launch.local.logs import has_logs, run_folder_of
 from psfleet.launch.local.status import not_running
 from psfleet.launch.logs import UnknownTaskError
+from psfleet.run_folder import HOSTS, LOCAL, owner
 from psfleet.service.logs import EntriesAfter, as_text, parse_line
 
 Lines = Iterator[tuple[str, str]]
 """Pairs of a task and a line."""
 
 
-def local_or_else(of_fleet: Callable[[], Lines], of_folder: Callable[[Path], Lines], name: str | None) -> Lines:
-    """Lines of a local run of a job that trains, or else of its fleet, or else of its local run that has ended.
+@dataclass(frozen=True)
+class NamedRun:
+    """The run whose logs a command line asks for.
+
+    Attributes:
+        job: The name of its job.
+        on: Its platform; None: processes of this machine, too.
+        folder: Its run folder; None: the job was named. With a platform, it has copies of the fleet's logs, at most.
+    """
+
+    job: str
+    on: str | None
+    folder: Path | None = None
+
+
+def named_run(text: str, on: str | None) -> NamedRun:
+    """The run that a job file, the name of a job or a run folder stands for.
+
+    Args:
+        on: The platform of the command line; None: as the folder says.
+
+    Raises:
+        UsageError: It is none of these, or the run of the folder is on another platform or has no logs.
+    """
+    path = Path(text)
+    found = owner(path)
+    if found is None:
+        return NamedRun(name_of(text, "a job file that exists, the name of a job or a run folder"), on)
+    if on is not None and found.platform not in ("", on):
+        raise UsageError(f"{text}: has a run on platform {found.platform}, expected one on {on}")
+    if found.platform == HOSTS:
+        raise UsageError(f"{text}: has a run of `psfleet task`, whose processes log to their own output")
+    return NamedRun(found.name, on or (found.platform if found.platform not in ("", LOCAL) else None), path)
+
+
+def lines_of(run: NamedRun, of_fleet: Callable[[], Lines], of_folder: Callable[[Path], Lines]) -> Lines:
+    """Lines of a run.
+
+    Those of a named job are of its local run that trains, or else of its fleet, or else of its local run that has
+    ended. Those of a run folder on a platform are of the fleet, or else the copies that the folder has.
 
     Args:
         of_fleet: Returns those of the fleet; raises UsageError or LostPeerError if there is none, and UnknownTaskError
             if there is one without the task.
         of_folder: Returns those of a run folder.
-        name: Of the job; None: only the fleet's are wanted.
     """
-    runs = Path("runs")
-    running = None if name is None else run_folder_of(name, runs, only_running=True)
-    if running is not None:
-        return of_folder(running)
+    runs, is_local = Path("runs"), run.on is None
+    first = run.folder or run_folder_of(run.job, runs, only_running=True) if is_local else None
+    if first is not None:
+        return of_folder(first)
     try:
         return of_fleet()
     except UnknownTaskError:
         raise
     except (UsageError, LostPeerError) as error:
-        if name is None:
+        ended = run_folder_of(run.job, runs) if is_local else run.folder
+        if is_local and ended is None:
+            raise type(error)(f"{not_running(runs, run.job)}, and in containers: {error}") from error
+        if ended is None or not has_logs(ended):
             raise
-        ended = run_folder_of(name, runs)
-        if ended is None:
-            raise type(error)(f"{not_running(runs, name)}, and in containers: {error}") from error
     return of_folder(ended)
 
 

@@ -11,11 +11,10 @@ import typer
 from rich.console import Console
 
 from psfleet.cli import log_lines
-from psfleet.cli.arguments import Context, Fleet, Namespace, OnOrHere
+from psfleet.cli.arguments import Context, Namespace, OnOrHere
 from psfleet.cli.fleets import INTERRUPTED
 from psfleet.cli.tables import table
 from psfleet.errors import UsageError
-from psfleet.job.job import name_of
 from psfleet.launch.choice import platform
 from psfleet.launch.local.logs import local_logs
 from psfleet.launch.logs import fleet_logs
@@ -30,7 +29,9 @@ KINDS = 5
 
 
 def logs(
-    job: Fleet,
+    job: Annotated[
+        str, typer.Argument(metavar="JOB", help="The job file, the job's name, or a run folder.", show_default=False)
+    ],
     task: Annotated[str | None, typer.Argument(help="ps-0, worker-1, chief, …; all by default.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more until the fleet ends.")] = False,
     tail: Annotated[int | None, typer.Option(min=0, help="Only the last N lines of each log.", metavar="N")] = None,
@@ -51,16 +52,16 @@ def logs(
         raise UsageError("--placement with --follow: expected one of them")
     start_time = time.time() - log_lines.seconds(since) if since is not None else None
     try:
-        name = name_of(job)
-        lines = log_lines.local_or_else(
-            lambda: fleet_logs(_with_logs(name, on, context, namespace), name, task, follow, tail),
+        run = log_lines.named_run(job, on)
+        lines = log_lines.lines_of(
+            run,
+            lambda: fleet_logs(_with_logs(run, context, namespace), run.job, task, follow, tail),
             lambda folder: local_logs(folder, task, follow, tail),
-            None if on is not None else name,
         )
         if start_time is not None:
             lines = log_lines.since(lines, start_time)
         if placement:
-            _print_placement(name, placements(lines), as_json)
+            _print_placement(run.job, placements(lines), as_json)
             return
         for each, line in lines:
             raw = line if task is not None else f"{each} | {line}"
@@ -69,11 +70,11 @@ def logs(
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _with_logs(name: str, on: str | None, context: str | None, namespace: str | None) -> ShownPlatform:
-    """The platform with the logs of a name: that of a fleet which stands on this machine, unless `on` is given."""
-    if on is None and (local := LocalFleets()).members(name):
+def _with_logs(run: log_lines.NamedRun, context: str | None, namespace: str | None) -> ShownPlatform:
+    """The platform with the logs of a fleet: this machine if one of the name stands there, unless it is given."""
+    if run.on is None and (local := LocalFleets()).members(run.job):
         return local
-    return with_standing(platform(on or COMPOSE, context, namespace), on, context, namespace)
+    return with_standing(platform(run.on or COMPOSE, context, namespace), run.on, context, namespace)
 
 
 def _print_placement(name: str, rows: Sequence[Placement], as_json: bool) -> None:

@@ -26,6 +26,7 @@ from psfleet.control.credentials import read_identity
 from psfleet.errors import BadJobError, PsfleetError, UsageError
 from psfleet.job.job import load_job
 from psfleet.job.store_url import require_package
+from psfleet.launch.runs import has_live_run
 from psfleet.plurals import counted
 from psfleet.processes.validation import check_program
 from psfleet.report.progress import progress
@@ -142,7 +143,8 @@ def export_weights(
     if needs_tensorflow:
         prepare_tensorflow()
     with without_tensorflows_own() if needs_tensorflow else nullcontext():
-        number = export.export(parse(checkpoint_dir), out, best)
+        source = parse(checkpoint_dir)
+        number = export.export(source, out, best, isinstance(source, Path) and has_live_run(source))
     typer.echo(f"{out}: {counted(number, 'tensor')}")
 
 

@@ -174,8 +174,11 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:
     return parse_job(content, str(path), overrides)
 
 
-def name_of(text: str) -> str:
+def name_of(text: str, expected: str = "a job file that exists, or the name of a job") -> str:
     """The name of a job, given as such or as a job file.
+
+    Args:
+        expected: What the text may be, for the message.
 
     Raises:
         UsageError: It is neither.
@@ -185,7 +188,7 @@ def name_of(text: str) -> str:
         return load_job(path).name
     if re.fullmatch(NAME_PATTERN, text):
         return text
-    raise UsageError(f"{text!r}: expected a job file that exists, or the name of a job")
+    raise UsageError(f"{text!r}: expected {expected}")
 
 
 def parse_job(content: Mapping[str, Any], source: str = "job", overrides: Sequence[str] = ()) -> Job:

@@ -71,6 +71,11 @@ def is_running(path: Path, belongs_to: Owner) -> bool:
     return belongs_to.platform in ("", LOCAL) and is_locked(path)
 
 
+def has_live_run(path: Path) -> bool:
+    """Whether a run holds the lock of the run folder that a path names: the folder, or the one of its checkpoints."""
+    return any(is_locked(each) for each in (path, path.resolve().parent))
+
+
 def claimed_at(path: Path) -> float:
     """When the newest run claimed a folder, in seconds since 1970; 0: not known."""
     marker = path / OWNER_FILE

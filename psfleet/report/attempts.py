@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from psfleet.checkpoint.in_progress import may_be_in_progress
 from psfleet.checkpoint.location import Folder, parse, recorded_root
 from psfleet.checkpoint.store import has_checkpoints, newest_committed, newest_from
 from psfleet.errors import DONE, PsfleetError
@@ -153,7 +154,7 @@ def _standing(report: Report, folder: Path) -> Report:
 def newest_checkpoint(folder: Path) -> CheckpointInfo | None:
     """The newest verified checkpoint in a run folder; None if there is none."""
     try:
-        found = newest_from(recorded_root(folder), 0)
+        found = newest_from(recorded_root(folder), 0, may_be_in_progress)
     except PsfleetError as error:
         logger.warning("the newest checkpoint is not known: %s", error)
         return None

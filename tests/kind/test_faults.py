@@ -64,6 +64,19 @@ def delete(space: Space, component: str, index: int) -> tuple[Object, Object]:
     return old, wait_until(successor, RECOVERY_SECS, f"a new pod of {component} {index}", poll_secs=1)[0]
 
 
+def started(space: Space, component: str, index: int) -> Object:
+    """The pod of an index once its startup probe has passed, which alone has a deadline of `deadlines.start_secs`.
+
+    The fault before may have left a pod that is still to be created, or that starts.
+    """
+
+    def look() -> list[Object]:
+        pod = space.pod(component, index)
+        return [pod for each in pod["status"].get("containerStatuses", ()) if each["started"]]
+
+    return wait_until(look, RECOVERY_SECS, f"{component} {index} to answer its probes", poll_secs=1)[0]
+
+
 def uid(pod: Object) -> str:
     return str(pod["metadata"]["uid"])
 
@@ -123,7 +136,7 @@ def test_a_worker_without_memory_is_replaced_and_status_says_why(fleet: Space) -
 
 def test_a_frozen_worker_is_ended_by_its_probe_and_counts_as_a_restart(fleet: Space) -> None:
     failed = fleet.job(f"{NAME}-worker")["status"].get("failed", 0)
-    victim = fleet.pod("worker", 1)["metadata"]["name"]
+    victim = started(fleet, "worker", 1)["metadata"]["name"]
     of_victim = f"--field-selector=reason=Killing,involvedObject.name={victim}"
     with Watcher(fleet) as watcher:
         fleet.kubectl("exec", victim, "--", "sh", "-c", "kill -STOP -1")

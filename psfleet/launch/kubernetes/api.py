@@ -22,12 +22,18 @@ OLDEST_VERSION = (1, 33)
 ANSWER_SECS = 30
 FOLLOW_SECS = 300
 """How long a log that is followed may have no new line before it is opened again: its connection may be dead."""
-NOT_FOUND, CONFLICT = 404, 409
+FORBIDDEN, NOT_FOUND, CONFLICT = 403, 404, 409
+HANDSHAKE = re.compile("Handshake status (401|403)")
+"""In the package's error for a connection that the API refuses, whose own status is 0."""
 TEMPORARY = (408, 429)
 SERVER_ERROR = 500
 
 UNANSWERED = (HTTPError, OSError, WebSocketException)
 API_ERRORS = (ApiException, *UNANSWERED)
+
+
+class ForbiddenError(UsageError):
+    """The user of the cluster lacks a right."""
 
 
 @contextmanager
@@ -38,14 +44,18 @@ def translate_errors(what: str) -> Iterator[None]:
         what: What the block does, for the message: "Kubernetes refuses to `what`".
 
     Raises:
-        UsageError: The API refuses the request.
+        ForbiddenError: The user has no right to the request.
+        UsageError: The API refuses the request for another reason.
         LostPeerError: The API does not answer, is overloaded, or opens no connection for a command (status 0).
     """
     try:
         yield
     except ApiException as error:
-        is_temporary = not error.status or error.status in TEMPORARY or error.status >= SERVER_ERROR
-        kind = LostPeerError if is_temporary else UsageError
+        handshake = HANDSHAKE.match(str(error.reason))
+        status = int(handshake[1]) if handshake else error.status
+        is_temporary = not status or status in TEMPORARY or status >= SERVER_ERROR
+        refused = ForbiddenError if status == FORBIDDEN else UsageError
+        kind = LostPeerError if is_temporary else refused
         raise kind(f"Kubernetes refuses to {what}: {_reason(error)}") from error
     except UNANSWERED as error:
         raise LostPeerError(f"Kubernetes does not answer ({what}): {innermost(error)}") from error
@@ -234,5 +244,5 @@ def label_selector(name: str | None, part_of: str = RUN) -> str:
 
 def _reason(error: ApiException) -> str:
     """The API's message in one line."""
-    found = re.search(r'"message": *"((?:[^"\\]|\\.)*)"', str(error.body or ""))
+    found = re.search(r'"message": *"((?:[^"\\]|\\.)*)"', str(error.body or error.reason))
     return found[1].replace('\\"', '"') if found else f"{error.status} {error.reason}"

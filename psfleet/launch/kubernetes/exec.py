@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import select
 import ssl
 import time
@@ -13,13 +12,12 @@ from functools import partial
 from typing import Any
 
 from kubernetes import client
-from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import stream
 from kubernetes.stream.ws_client import ERROR_CHANNEL, STDERR_CHANNEL, STDIN_CHANNEL, STDOUT_CHANNEL
 from websocket import ABNF, WebSocketConnectionClosedException
 
 from psfleet.control.relay_client import CommandEnd
-from psfleet.errors import LostPeerError, UsageError
+from psfleet.errors import LostPeerError
 from psfleet.launch.kubernetes.api import ANSWER_SECS, Cluster, translate_errors
 from psfleet.polling import run_within
 
@@ -29,8 +27,6 @@ CHUNK_BYTES = 1 << 16
 """Of what is sent in one message of the connection."""
 ERROR_BYTES = 4096
 """Of what is kept of stderr: the end."""
-FORBIDDEN = re.compile("Handshake status (401|403)")
-"""In the package's error for a connection that the API refuses, whose own status is 0."""
 
 
 def execute(cluster: Cluster, pod: str, container: str, command: Sequence[str]) -> Iterator[bytes]:
@@ -133,12 +129,7 @@ def running(cluster: Cluster, pod: str, container: str, command: Sequence[str]) 
         LostPeerError: The API does not answer, or the container does not run.
     """
     with translate_errors(f"run {command[0]} in pod {pod}"):
-        try:
-            reply = _opened(cluster, pod, container, command, stdin=True)
-        except ApiException as error:
-            if FORBIDDEN.search(str(error.reason)):
-                raise UsageError(f"Kubernetes refuses to run {command[0]} in pod {pod}: {error.reason}") from error
-            raise
+        reply = _opened(cluster, pod, container, command, stdin=True)
     with _closing(reply):
         yield PodCommand(reply.sock)
 

@@ -28,9 +28,14 @@ def run_folder_of(name: str, folder: Path, only_running: bool = False) -> Path |
         belongs_to = owner(path) if path.is_dir() else None
         if belongs_to is None or belongs_to.name != name or belongs_to.platform not in ("", LOCAL):
             continue
-        if any((path / LOGS).glob("*.log")) and (not only_running or is_running(path, belongs_to)):
+        if has_logs(path) and (not only_running or is_running(path, belongs_to)):
             found.append(path)
     return max(found, key=lambda path: (path / LOGS).stat().st_mtime, default=None)
+
+
+def has_logs(path: Path) -> bool:
+    """Whether a run folder has logs of processes."""
+    return any((path / LOGS).glob("*.log"))
 
 
 def local_logs(path: Path, task: str | None, follow: bool, tail: int | None) -> Iterator[tuple[str, str]]:
@@ -50,6 +55,8 @@ def local_logs(path: Path, task: str | None, follow: bool, tail: int | None) -> 
     if wanted is not None and not logs:
         expected = ", ".join(sorted(_logs(path, None)))
         raise UsageError(f"{path / LOGS} has no log of {task}, expected one of {expected}")
+    if not logs and not follow:
+        raise UsageError(f"{path}: has no logs, expected the folder of a run of `psfleet train`")
     return _lines(path, wanted, follow, tail)
 
 

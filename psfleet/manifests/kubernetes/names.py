@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from psfleet.addresses import DATA_PORT, Address, num_own_ps, ps_addresses
+from psfleet.errors import BadJobError
 from psfleet.job.job import Job
 
 INSTANCE = "app.kubernetes.io/instance"
@@ -33,6 +34,16 @@ JOB_KEY = "job.json"
 """Key of the resolved job in the fleet's ConfigMap."""
 PROGRAM_VOLUME = "program"
 """Volume of a worker's pod with the files of `program_map`."""
+
+
+def require_service_name(name: str) -> None:
+    """Checks that a Service can have the name of a job or fleet.
+
+    Raises:
+        BadJobError: It begins with a digit, which Kubernetes refuses.
+    """
+    if not name[0].isalpha():
+        raise BadJobError(f"name is {name!r}, expected one that begins with a letter: on Kubernetes it names a Service")
 
 
 def role_of(component: str) -> str:

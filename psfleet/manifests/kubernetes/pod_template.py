@@ -35,6 +35,8 @@ Object = dict[str, Any]
 TMP = "/tmp"
 READER_SECS = 3600
 """Lifetime of a reader pod: it ends even if psfleet was killed before it deleted the pod."""
+READER_CPUS = 0.5
+"""Most CPU cores of a reader pod of a fleet whose pods have a limit of them, as a quota of the namespace demands."""
 
 
 def template(job: Job, component: str, program: list[Object] | None, place: OnFleet | None = None) -> Object:
@@ -94,6 +96,8 @@ def ports(job: Job) -> dict[str, int]:
 
 def reader(job: Job, name: str) -> Object:
     """A pod from which `psfleet up` copies the results on a fleet's volume; the fleet's NetworkPolicy isolates it."""
+    cpus = [each for each in (job.container.ps.cpus, job.container.worker.cpus) if each is not None]
+    limits = Limits(memory="256Mi", cpus=min([READER_CPUS, *cpus]) if cpus else None)
     spec: Object = {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -107,7 +111,7 @@ def reader(job: Job, name: str) -> Object:
                 "image": job.container.ps_image,
                 "imagePullPolicy": "IfNotPresent",
                 "command": ["/usr/bin/tini", "--", "sleep", str(READER_SECS)],
-                "resources": resources(Limits(memory="256Mi")),
+                "resources": resources(limits),
                 "securityContext": container_security(),
                 "volumeMounts": [{"name": "results", "mountPath": container.OUT, "readOnly": True}],
             }

@@ -18,6 +18,7 @@ from psfleet.manifests.kubernetes.names import (
     WORKER,
     component_name,
     labels,
+    require_service_name,
     selector,
     tls_secret,
 )
@@ -46,7 +47,12 @@ def addresses(file: FleetFile, component: str, count: int) -> list[str]:
 
 
 def render_fleet(file: FleetFile, access: FleetAccess) -> list[Object]:
-    """All objects of a standing fleet; the last one, the StatefulSet of the ps, is to own the others."""
+    """All objects of a standing fleet; the last one, the StatefulSet of the ps, is to own the others.
+
+    Raises:
+        BadJobError: No Service can have the fleet's name.
+    """
+    require_service_name(file.name)
     accounts = [
         _object("v1", "ServiceAccount", file, role, automountServiceAccountToken=False)
         for role in SERVING

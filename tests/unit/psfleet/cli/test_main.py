@@ -143,7 +143,7 @@ def test_clusterspec_prints_json_and_nothing_else(psfleet: Psfleet) -> None:
 def test_weights_prints_the_file_and_the_number_of_tensors(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Path, Path, bool]] = []
 
-    def export(source: Path, out: Path, best: bool) -> int:
+    def export(source: Path, out: Path, best: bool, is_live: bool) -> int:
         asked.append((source, out, best))
         return 7
 

@@ -35,7 +35,7 @@ def test_a_command_that_needs_tensorflow_names_the_extra_if_it_is_missing(
 
 def test_weights_as_safetensors_need_no_tensorflow(psfleet: Psfleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorflow", None)
-    monkeypatch.setattr(export_module, "export", lambda source, out, best: 7)
+    monkeypatch.setattr(export_module, "export", lambda source, out, best, is_live: 7)
     assert psfleet("weights", "checkpoints", "--out", "w.safetensors").code == 0
 
 

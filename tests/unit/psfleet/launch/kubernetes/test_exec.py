@@ -121,8 +121,14 @@ def test_a_command_that_prints_nothing_for_too_long_ends(monkeypatch: pytest.Mon
 
 
 def test_an_api_that_refuses_is_an_error_of_usage(monkeypatch: pytest.MonkeyPatch) -> None:
-    refusal = api.ApiException(status=403, reason="Forbidden")
-    with replied(monkeypatch, refusal) as output, pytest.raises(UsageError, match="run tar in pod pod-1: 403 Forbidd"):
+    """The package raises what the API answers to the request for a connection as an error without a status."""
+    message = 'pods "pod-1" is forbidden: User "ann" cannot create resource "pods/exec"'
+    answer = json.dumps({"kind": "Status", "message": message, "code": 403})
+    refusal = api.ApiException(status=0, reason=f"Handshake status 403 Forbidden -+-+- {{'date': 'x'}} -+-+- {answer}")
+    with (
+        replied(monkeypatch, refusal) as output,
+        pytest.raises(UsageError, match=f"^Kubernetes refuses to run tar in pod pod-1: {message}$"),
+    ):
         list(output)
 
 

@@ -136,3 +136,14 @@ def test_the_pod_that_reads_results_runs_where_workers_may_and_has_none_of_their
     assert not {"env", "envFrom"} & container.keys()
     assert container["imagePullPolicy"] == "Always"
     assert "nvidia.com/gpu" not in container["resources"]["limits"]
+
+
+@pytest.mark.parametrize(("cpus", "expected"), [({"ps": 2}, "500m"), ({"worker": 0.25}, "250m"), ({}, None)])
+def test_the_pod_that_reads_results_has_a_limit_of_cpus_if_the_fleet_has_one(
+    cpus: dict[str, float], expected: str | None
+) -> None:
+    """A namespace with a quota of CPUs refuses pods without one."""
+    container = {role: {"cpus": number} for role, number in cpus.items()}
+    described = parse_job({**job().model_dump(mode="json"), "container": container})
+    (made,) = reader(described, "small-results-1")["spec"]["containers"]
+    assert [amounts.get("cpu") for amounts in made["resources"].values()] == [expected, expected]
