@@ -111,15 +111,17 @@ def test_a_ps_that_was_killed_comes_back(lab: Lab) -> None:
 def test_runs_at_the_same_time_train_on_the_ps_of_the_fleet(lab: Lab, tmp_path: Path) -> None:
     """Both have a worker 0 and a worker 1, whom each ps must reach at addresses of their own."""
     names = [f"test-{uuid.uuid4().hex[:8]}" for _ in range(2)]
+    replications = ["between_graph", "between_graph" if lab.tls else "in_graph"]
 
-    def up(name: str) -> Report:
+    def up(name: str, replication: str) -> Report:
         words = ["up", str(EXAMPLES.parent / "linear" / "job.yaml"), "--fleet", lab.name, "--out", str(tmp_path / name)]
-        commanded(*words, *[f"--set={each}" for each in (f"name={name}", "train.steps=200", "fleet.workers=2")])
+        changes = [f"name={name}", "train.steps=200", "fleet.workers=2", f"update.replication={replication}"]
+        commanded(*words, *[f"--set={each}" for each in changes])
         return Report.read(tmp_path / name)
 
     try:
         with ThreadPoolExecutor() as threads:
-            reports = list(threads.map(up, names))
+            reports = list(threads.map(up, names, replications))
         assert [(report.status, report.final_step) for report in reports] == [("done", 200)] * 2
         logged = commanded("logs", lab.name, "ps-1", "--json").stdout
         assert all(f'"run": "{name}-' in logged for name in names), "its ps has trained"
