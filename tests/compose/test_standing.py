@@ -17,6 +17,7 @@ from support.compose_fleet import COMMAND_SECS, inspected
 from support.compose_lab import SECS, Lab, commanded, standing_lab
 from support.images import WORKER_IMAGE, docker
 
+import psfleet
 from psfleet.manifests.compose.render import network_of, project
 from psfleet.polling import wait_until
 from psfleet.report.schema import Report
@@ -129,6 +130,21 @@ def test_runs_at_the_same_time_train_on_the_ps_of_the_fleet(lab: Lab, tmp_path: 
         for name in names:
             commanded("down", name, "--results")
     assert {row["restarts"] for row in lab.status().values() if row["index"] == 0} == {0}
+
+
+def test_a_handle_starts_a_run_on_the_ps_of_the_fleet(lab: Lab, tmp_path: Path) -> None:
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    job, changes = EXAMPLES.parent / "linear" / "job.yaml", [f"name={name}", "fleet.workers=2"]
+    out = tmp_path / "out"
+    try:
+        run = psfleet.start(job, out=out, overrides=changes, paused=True, fleet=lab.name, on="compose")
+        assert run.train(20).result(SECS) == 20
+        run.stop()
+        assert run.wait(SECS).final_step == 20
+        logged = commanded("logs", lab.name, "ps-1", "--json").stdout
+        assert f'"run": "{name}-' in logged, "its ps has trained"
+    finally:
+        commanded("down", name, "--results")
 
 
 def test_a_run_of_the_same_name_leaves_the_fleet_as_it_is(lab: Lab) -> None:
