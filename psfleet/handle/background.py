@@ -47,6 +47,7 @@ def _train(request: Mapping[str, Any], answer: _Answer) -> Report:
         fresh=request["fresh"],
         listener=lambda entry: answer.give(errors.DONE),
         paused=request["paused"],
+        certificates=None if request["certificates"] is None else Path(request["certificates"]),
     )
 
 

@@ -22,6 +22,8 @@ from psfleet.job.job import Job, load_job, name_of, parse_job
 from psfleet.launch.choice import platform, require_known
 from psfleet.launch.platform import KUBERNETES, Platform, Request, chief_of
 from psfleet.launch.shown import require
+from psfleet.launch.standing.placing import certificates_of, on_fleet
+from psfleet.launch.standing.platform import standing_platform
 from psfleet.launch.up import start as start_fleet
 from psfleet.run_folder import HOSTS, LOCAL, Owner, check_owner, claimed, default_folder, owner
 from psfleet.service import settings
@@ -39,6 +41,7 @@ def start(
     overrides: Sequence[str] = (),
     program_folder: Path | str | None = None,
     paused: bool = False,
+    fleet: str | None = None,
     on: str | None = None,
     context: str | None = None,
     namespace: str | None = None,
@@ -57,6 +60,8 @@ def start(
         program_folder: Searched first for the program's module; the job file's folder by default, or else the current
             one.
         paused: Whether the run is held at the step that it starts from, and trains only as `Run.train` says.
+        fleet: Name of the standing fleet whose ps are trained on, all of them: of this machine, or with `on` of that
+            platform; None: the run starts its own.
         on: compose or kubernetes, where training resumes from what is there; None: processes of this machine.
         context: On Kubernetes, of the kubeconfig file; None: the current one.
         namespace: On Kubernetes; None: that of the context.
@@ -65,26 +70,25 @@ def start(
         The handle; of a run that is done already, that one.
 
     Raises:
-        UsageError: The job file, the program or the folder cannot be used, TensorFlow is not installed, or the platform
-            refuses the fleet or has one of this name that runs.
+        UsageError: The job file, the program, the folder or the standing fleet cannot be used, TensorFlow is not
+            installed, or the platform refuses the fleet or has one of this name that runs.
         BadJobError: The job is not valid, or ends before the newest checkpoint in `out`.
         LostPeerError: The platform does not answer.
     """
     if on is not None:
         require_known(on)
-    files: Mapping[str, bytes] = {}
-    if program is not None:
-        name, program_folder, files = _function(program, program_folder, on)
-        overrides = [*overrides, f"program={name}"]
-    loaded, folder = _loaded(job, overrides, program_folder)
+    loaded, folder, files = _loaded(job, program, overrides, program_folder, on)
+    if fleet is not None:
+        loaded = on_fleet(loaded, fleet, None if on is None else standing_platform(on, context, namespace))
     path = Path(out) if out is not None else default_folder(loaded.name, on or LOCAL)
     if on is not None:
         place = platform(on, context, namespace)
         # The job's file is read no more: its folder is the program's.
-        _start_fleet(place, Request(loaded, folder / "job.yaml", fresh, paused), path, on)
+        _start_fleet(place, Request(loaded, folder / "job.yaml", fresh, paused, fleet or ""), path, on)
         return Run(ContainerChannel(place, on, loaded.name, path.resolve()))
     _require_no_cluster(context, namespace)
-    _start_processes(loaded, folder, path, {"fresh": fresh, "paused": paused}, files)
+    certificates = None if fleet is None else certificates_of(fleet)
+    _start_processes(loaded, folder, path, {"fresh": fresh, "paused": paused}, files, certificates)
     return Run(LocalChannel(path.resolve()))
 
 
@@ -151,15 +155,23 @@ def _function(
 
 
 def _loaded(
-    job: Job | Path | str | Mapping[str, Any], overrides: Sequence[str], program_folder: Path | str | None
-) -> tuple[Job, Path]:
-    """The resolved job, and the folder of its program; see `start`."""
+    job: Job | Path | str | Mapping[str, Any],
+    program: Callable[..., Any] | None,
+    overrides: Sequence[str],
+    program_folder: Path | str | None,
+    on: str | None,
+) -> tuple[Job, Path, Mapping[str, bytes]]:
+    """The resolved job, the folder of its program, and the files to store; see `start`."""
+    files: Mapping[str, bytes] = {}
+    if program is not None:
+        name, program_folder, files = _function(program, program_folder, on)
+        overrides = [*overrides, f"program={name}"]
     folder = Path(program_folder) if program_folder is not None else Path()
     if isinstance(job, str | Path):
         folder = Path(job).parent if program_folder is None else folder
-        return load_job(Path(job), overrides), folder
+        return load_job(Path(job), overrides), folder, files
     content = job.model_dump(mode="json") if isinstance(job, Job) else job
-    return parse_job(content, overrides=overrides), folder
+    return parse_job(content, overrides=overrides), folder, files
 
 
 def _start_fleet(place: Platform, request: Request, path: Path, on: str) -> None:
@@ -180,15 +192,21 @@ def _start_fleet(place: Platform, request: Request, path: Path, on: str) -> None
 
 
 def _start_processes(
-    job: Job, folder: Path, path: Path, options: Mapping[str, bool], program_files: Mapping[str, bytes]
+    job: Job,
+    folder: Path,
+    path: Path,
+    options: Mapping[str, bool],
+    program_files: Mapping[str, bytes],
+    certificates: Path | None,
 ) -> None:
-    """Starts a run of local processes in a launcher of its own."""
+    """Starts a run of local processes in a launcher of its own; `certificates` as for `train_resolved`."""
     settings.require_tensorflow()
     request = {
         "job": job.model_dump(mode="json"),
         "out": str(path.resolve()),
         "program_folder": str(folder.resolve()),
         "program_files": {name: base64.b64encode(content).decode() for name, content in program_files.items()},
+        "certificates": None if certificates is None else str(certificates),
         **options,
     }
     _launch(request)

@@ -53,8 +53,8 @@ def require_between_graph(job: Job) -> None:
     """
     if job.update.is_in_graph:
         raise BadJobError(
-            "update.replication is in_graph, expected between_graph in containers: sessions of the chief with other "
-            "workers are not verified there yet; `psfleet train` and `psfleet task` have them"
+            "update.replication is in_graph, expected between_graph on Kubernetes: sessions of the chief with other "
+            "workers are not verified there yet"
         )
 
 

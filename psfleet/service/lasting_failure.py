@@ -1,7 +1,8 @@
 """A process that fails for good where its engine starts each process again: it says why, and waits until it is stopped.
 
 Docker has no restart policy that depends on the exit code, and only `unless-stopped` starts containers again after a
-restart of the engine.
+restart of the engine. A process that a bug has ended does not wait: the next one may serve, and Docker pauses between
+starts, up to a minute.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from support.compose_fleet import COMMAND_SECS, inspected
 from support.compose_lab import SECS, Lab, commanded, standing_lab
 from support.images import WORKER_IMAGE, docker
 
+import psfleet
 from psfleet.manifests.compose.render import network_of, project
 from psfleet.polling import wait_until
 from psfleet.report.schema import Report
@@ -111,15 +112,17 @@ def test_a_ps_that_was_killed_comes_back(lab: Lab) -> None:
 def test_runs_at_the_same_time_train_on_the_ps_of_the_fleet(lab: Lab, tmp_path: Path) -> None:
     """Both have a worker 0 and a worker 1, whom each ps must reach at addresses of their own."""
     names = [f"test-{uuid.uuid4().hex[:8]}" for _ in range(2)]
+    replications = ["between_graph", "between_graph" if lab.tls else "in_graph"]
 
-    def up(name: str) -> Report:
+    def up(name: str, replication: str) -> Report:
         words = ["up", str(EXAMPLES.parent / "linear" / "job.yaml"), "--fleet", lab.name, "--out", str(tmp_path / name)]
-        commanded(*words, *[f"--set={each}" for each in (f"name={name}", "train.steps=200", "fleet.workers=2")])
+        changes = [f"name={name}", "train.steps=200", "fleet.workers=2", f"update.replication={replication}"]
+        commanded(*words, *[f"--set={each}" for each in changes])
         return Report.read(tmp_path / name)
 
     try:
         with ThreadPoolExecutor() as threads:
-            reports = list(threads.map(up, names))
+            reports = list(threads.map(up, names, replications))
         assert [(report.status, report.final_step) for report in reports] == [("done", 200)] * 2
         logged = commanded("logs", lab.name, "ps-1", "--json").stdout
         assert all(f'"run": "{name}-' in logged for name in names), "its ps has trained"
@@ -127,6 +130,21 @@ def test_runs_at_the_same_time_train_on_the_ps_of_the_fleet(lab: Lab, tmp_path: 
         for name in names:
             commanded("down", name, "--results")
     assert {row["restarts"] for row in lab.status().values() if row["index"] == 0} == {0}
+
+
+def test_a_handle_starts_a_run_on_the_ps_of_the_fleet(lab: Lab, tmp_path: Path) -> None:
+    name = f"test-{uuid.uuid4().hex[:8]}"
+    job, changes = EXAMPLES.parent / "linear" / "job.yaml", [f"name={name}", "fleet.workers=2"]
+    out = tmp_path / "out"
+    try:
+        run = psfleet.start(job, out=out, overrides=changes, paused=True, fleet=lab.name, on="compose")
+        assert run.train(20).result(SECS) == 20
+        run.stop()
+        assert run.wait(SECS).final_step == 20
+        logged = commanded("logs", lab.name, "ps-1", "--json").stdout
+        assert f'"run": "{name}-' in logged, "its ps has trained"
+    finally:
+        commanded("down", name, "--results")
 
 
 def test_a_run_of_the_same_name_leaves_the_fleet_as_it_is(lab: Lab) -> None:

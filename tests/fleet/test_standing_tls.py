@@ -69,6 +69,17 @@ def test_a_run_and_a_client_have_certificates_of_the_fleets_authority(lab: Fleet
             assert session.run(2 * x) == 6
 
 
+@pytest.mark.extended
+def test_a_run_that_a_handle_has_started_trains_on_the_fleet(lab: FleetFolder, tmp_path: Path) -> None:
+    job = ROOT / "examples/linear/job.yaml"
+    run = psfleet.start(job, out=tmp_path, overrides=["fleet.workers=2"], fleet="lab", paused=True)
+    assert run.train(20).result(START_SECS) == 20
+    run.stop()
+    report = run.wait(START_SECS)
+    assert (report.status, report.final_step) == ("stopped", 20), report.error
+    assert {path.name for path in (tmp_path / "logs").glob("*-?.log")} == {"worker-0.log", "worker-1.log"}, "no ps"
+
+
 @pytest.mark.parametrize("has_certificate", [False, True], ids=["without a certificate", "with one of another fleet"])
 def test_strangers_are_refused(lab: FleetFolder, tmp_path: Path, has_certificate: bool) -> None:
     access = lab.access()

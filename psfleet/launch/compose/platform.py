@@ -41,6 +41,7 @@ from psfleet.launch.platform import Member, Request
 from psfleet.manifests import container
 from psfleet.manifests.compose.on_fleet import require_no_way_out
 from psfleet.manifests.compose.render import ROLE, file_text, project
+from psfleet.manifests.compose.store_access import require_closed
 from psfleet.manifests.on_fleet import OnFleet
 from psfleet.service import settings
 
@@ -75,7 +76,7 @@ class Compose:
     def check(self, request: Request) -> None:
         """See `Platform`."""
         job = request.job
-        container.require_between_graph(job)
+        require_closed(job)
         engine.require_plugin()
         engine.require_images(self._client, [job.container.ps_image, job.container.worker_image])
         if request.fleet:

@@ -1,8 +1,7 @@
-"""No manifest is rendered for a job that containers do not run."""
+"""In-graph replication is rendered where the chief reaches the other workers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,13 @@ def job(replication: str) -> Job:
     return parse_job({**fields, "update": {"replication": replication}})
 
 
-@pytest.mark.parametrize("render", [compose.render, kubernetes.render], ids=["compose", "kubernetes"])
-def test_in_graph_replication_is_refused_with_the_reason(render: Callable[..., object], tmp_path: Path) -> None:
+def test_on_compose_chief_and_workers_have_one_network(tmp_path: Path) -> None:
+    services = compose.render(job("in_graph"), tmp_path / "job.yaml")["services"]
+    assert services["chief"]["networks"] == services["worker"]["networks"]
+
+
+def test_kubernetes_refuses_it_with_the_reason(tmp_path: Path) -> None:
     (tmp_path / "program.py").touch()
-    assert render(job("between_graph"), tmp_path / "job.yaml")
-    with pytest.raises(BadJobError, match=r"update\.replication is in_graph, expected between_graph in containers"):
-        render(job("in_graph"), tmp_path / "job.yaml")
+    assert kubernetes.render(job("between_graph"), tmp_path / "job.yaml")
+    with pytest.raises(BadJobError, match=r"update\.replication is in_graph, expected between_graph on Kubernetes"):
+        kubernetes.render(job("in_graph"), tmp_path / "job.yaml")

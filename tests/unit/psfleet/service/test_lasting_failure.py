@@ -49,9 +49,10 @@ def test_it_says_why_and_waits_until_it_is_stopped(
         assert process.wait(SECS) == 78
 
 
-def test_an_error_that_another_try_may_mend_ends_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("error", "code"), [("LostPeerError", 75), ("PsfleetError", 1)], ids=["lost peer", "bug"])
+def test_an_error_that_another_try_may_mend_ends_it(tmp_path: Path, error: str, code: int) -> None:
     file = tmp_path / "failure"
-    with started(file, "LostPeerError") as process:
-        assert process.wait(SECS) == 75
+    with started(file, error) as process:
+        assert process.wait(SECS) == code
     assert failure(str(file)) == ""
     assert failure("") == ""

@@ -128,9 +128,9 @@ def test_what_runs_is_stopped_before_it_is_removed_and_results_go_only_on_reques
 
 def test_a_job_that_containers_do_not_run_removes_nothing() -> None:
     engine = Engine(State={"Status": "exited", "ExitCode": 0})
-    in_graph = Request(job(update={"replication": "in_graph"}, fleet={"workers": 2}), Path("job.yaml"), fresh=True)
-    with pytest.raises(BadJobError, match=r"update\.replication is in_graph"):
-        engine.platform().apply(in_graph)
+    unprotected = Request(job(checkpoint={"store": "s3://bucket/run"}), Path("job.yaml"), fresh=True)
+    with pytest.raises(BadJobError, match=r"tls is false, expected true with checkpoint\.store"):
+        engine.platform().apply(unprotected)
     assert engine.asked == {}
 
 

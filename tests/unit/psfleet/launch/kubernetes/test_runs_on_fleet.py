@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.standing_api import StandingApi
 
+import psfleet
 from psfleet.errors import UsageError
 from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import load_job
@@ -55,6 +56,19 @@ def test_a_run_on_a_fleet_keeps_it_up_until_the_run_has_ended(standing_api: Stan
     standing_api.objects["jobs", "linear-chief"]["status"] = {"conditions": [done]}
     fleets.down("lab")
     assert ("jobs", "linear-chief") in standing_api.objects, "its results are to be fetched"
+
+
+def test_a_handle_starts_a_run_on_the_ps_of_a_fleet(standing_api: StandingApi, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no fleet 'lab' stands in namespace here"):
+        psfleet.start(JOB, out=tmp_path / "out", fleet="lab", on="kubernetes")
+    assert not (tmp_path / "out").exists()
+    KubernetesFleets().up(LAB)
+    psfleet.start(JOB, out=tmp_path / "out", fleet="lab", paused=True, on="kubernetes")
+    assert {name for kind, name in standing_api.objects if kind == "jobs"} == {"linear-chief", "linear-worker"}
+    (chief,) = standing_api.objects["jobs", "linear-chief"]["spec"]["template"]["spec"]["containers"]
+    assert {"name": settings.HOLD, "value": settings.AT_START} in chief["env"]
+    assert Kubernetes().job("linear").fleet.ps_addresses == KubernetesFleets().access("lab").ps
+    assert ids(standing_api) != {"linear"}
 
 
 def test_a_run_on_a_fleet_that_does_not_stand_there_is_refused(standing_api: StandingApi) -> None:
