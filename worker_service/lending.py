@@ -28,7 +28,8 @@ def lend(settings: Settings, stop: Stop) -> NoReturn:
     identity = read_identity(settings.tls, "worker")
     with plane_of(settings, "worker", identity) as plane:
         show_gpus(settings.device, settings.index)
-        target = boot(plane.own, settings.device)
+        num_cpus = None if settings.device is None else settings.device.virtual_cpus
+        target = boot(plane.own, settings.device, num_cpus)
         plane.check()
         clients = for_clients(settings, target, plane)
         with serving(settings.address, None, identity, stop.event, stop.probes.note_answer, clients):

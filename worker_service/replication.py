@@ -12,6 +12,7 @@ from worker_service.progress import TrainingProgress
 from worker_service.run_context import RunContext
 from worker_service.session import WorkerSession
 from worker_service.step import StepGraph
+from worker_service.towers import divided
 from worker_service.training_loop import Observer, train_generation
 from worker_service.updates import update_part
 
@@ -55,4 +56,5 @@ class BetweenGraph:
 
     def _build_one(self, front_end: FrontEnd, index: int, generation: int) -> StepGraph:
         context = self._context
-        return StepGraph(front_end, context.job, context.layout, index, context.run, generation, context.update)
+        step = divided(front_end, index, context.job.fleet.worker_limit, context.towers)
+        return StepGraph(step, context.job, context.layout, index, context.run, generation, context.update)

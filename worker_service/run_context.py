@@ -40,6 +40,7 @@ class RunContext:
         lease: On the prefix of the store; None: the run has no store, or this is not its chief.
         is_shared: Whether every ps reads and writes checkpoints, too; False: they travel over the control plane.
         identity: TLS credentials of this process; None: connections are plain.
+        towers: Devices over which this worker divides a batch; empty: it uses one. See `tower_devices`.
     """
 
     run: str
@@ -55,6 +56,7 @@ class RunContext:
     is_shared: bool = True
     lease: StoreLease | None = None
     identity: Identity | None = None
+    towers: tuple[str, ...] = ()
 
     @property
     def optimizer(self) -> str:

@@ -22,6 +22,7 @@ from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
 from psfleet.tf.gpus import show_gpus
 from psfleet.tf.server import boot
+from psfleet.tf.towers import tower_devices
 from psfleet.tls.data_plane import DataPlane, data_plane
 from worker_service.batches import Batches, BatchNumbers
 from worker_service.build_deadline import building
@@ -134,7 +135,8 @@ def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int
     settings, job, index = process.settings, process.job, process.heartbeat.index
     function = lent_batches(job, index)
     show_gpus(job.device, index)
-    boot(plane.own, job.device)
+    towers = tower_devices(job, index)
+    boot(plane.own, job.device, job.device.virtual_cpus)
     plane.check()
     logger.info("building the model and tracing a step", extra={"event": "starting"})
     with building(job.program, job.deadlines.first_secs, _stall_report(process), process.stop):
@@ -159,6 +161,7 @@ def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int
         is_shared=shares_folder(settings, job),
         lease=lease,
         identity=process.fleet.identity,
+        towers=towers,
     )
     numbers = BatchNumbers(job.update.has_quorum, job.fleet.replicas)
     data = TrainingData.of_worker(program, job, index)

@@ -14,7 +14,7 @@ from psfleet.layout.buckets import loss_names, loss_order
 from psfleet.tf import byte_vectors, container_name, worker_job
 from psfleet.tf.optimizer_slots import OptimizerSlots, exchanged_slots
 from psfleet.tf.traced_update import TracedUpdate
-from worker_service.frontends.interface import FrontEnd
+from worker_service.frontends.interface import StepBuilder
 from worker_service.local_optimizer import LocalOptimizer
 from worker_service.loss_step import KeptGradient, LossStep, local_variable, loss_step
 from worker_service.push_pull import Exchange, Pulled
@@ -62,7 +62,7 @@ class StepGraph:
 
     def __init__(
         self,
-        front_end: FrontEnd,
+        front_end: StepBuilder,
         job: Job,
         layout: Layout,
         index: int,

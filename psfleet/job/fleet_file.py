@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 from psfleet.errors import BadJobError
 from psfleet.job.container import Container, Limits, WorkerLimits
 from psfleet.job.fields import NonNegativeInt, Positive, PositiveInt, Section
+from psfleet.job.gpus import require_workers
 from psfleet.job.job import MAX_NAME, NAME_PATTERN
 from psfleet.job.kubernetes import Pods, PodsByRole, require_own_folders
 from psfleet.job.problems import problem
@@ -87,6 +88,16 @@ class FleetFile(Section):
         description="Whether traffic between containers is encrypted, and both ends are authenticated, those of runs "
         "and clients included; between processes of one machine that of the control plane.",
     )
+
+    @model_validator(mode="after")
+    def _check_devices(self) -> Self:
+        require_workers(self.device.visible_gpus.worker, self.fleet.workers, "fleet.workers")
+        if self.device.replicas != 1:
+            raise ValueError(
+                f"device.replicas is {self.device.replicas}, expected 1 in a fleet file: towers are those of a job's "
+                "workers"
+            )
+        return self
 
 
 def load_fleet(path: Path) -> FleetFile:

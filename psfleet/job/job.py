@@ -18,6 +18,7 @@ from psfleet.errors import BadJobError, UsageError
 from psfleet.job.callback import CallbackEntry
 from psfleet.job.container import Container
 from psfleet.job.fields import Options, Section
+from psfleet.job.gpus import require_towers, require_workers
 from psfleet.job.kubernetes import Kubernetes, require_own_folders
 from psfleet.job.losses import LossName, require_optimizers
 from psfleet.job.monitored import Monitored
@@ -138,6 +139,7 @@ class Job(Section):
         require_update(self.update, self.fleet.replicas)
         if self.update.is_in_graph:
             require_in_graph(self.update, self.quorum, self.fleet.replicas, self.fleet.max_workers)
+        self._require_devices()
         every_steps = self.evaluate.every_steps
         due = {
             "train.steps": self.train.steps,
@@ -157,6 +159,20 @@ class Job(Section):
                 "a tensor may lie on several ps"
             )
         return self
+
+    def _require_devices(self) -> None:
+        """Refuses GPUs of workers that the fleet does not have, and towers that do not fit; raises ValueError."""
+        visible, most = self.device.visible_gpus.worker, self.fleet.max_workers
+        counted = "fleet.workers + fleet.spares" if most is None else "fleet.max_workers"
+        require_workers(visible, most or self.fleet.replicas, counted)
+        require_towers(
+            self.device.replicas,
+            self.device.virtual_cpus,
+            visible,
+            batch_size=self.train.batch_size,
+            num_workers=self.fleet.replicas,
+            is_in_graph=self.update.is_in_graph,
+        )
 
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> Job:

@@ -83,6 +83,9 @@ class GraphProgram:
         losses: Several losses by name instead of `loss`: each a function like it, and the scope of the variables that
             its steps move, such as `generator/`. All are called in their order in one graph. The job file has
             `optimizers` and `train.alternate` for them.
+        loss_weight: Maps a batch to what its examples weigh in a loss that is divided by that: a scalar, for example
+            the sum of a mask. Only used where a worker divides its batch over several devices (`device.replicas`), to
+            average their losses, each by its weight. None: all examples count alike in each loss.
         train: As in `KerasProgram`, with examples of any structure.
         evaluate: Returns a finite `tf.data.Dataset` of unbatched examples; None: no evaluation.
         optimizer: As in `KerasProgram`.
@@ -90,6 +93,7 @@ class GraphProgram:
 
     loss: LossFunction | None = None
     losses: Mapping[str, tuple[LossFunction, str]] | None = None
+    loss_weight: LossFunction | None = None
     train: Callable[[int, int], tf.data.Dataset]
     evaluate: Callable[[], tf.data.Dataset] | None = None
     optimizer: keras.optimizers.Optimizer | None = None
@@ -102,7 +106,7 @@ class GraphProgram:
             raise ProgramError("GraphProgram has loss and losses, expected one of the two")
         else:
             check_losses(self.losses)
-        _check_callables(self, ("train", "evaluate"))
+        _check_callables(self, ("train", "evaluate", "loss_weight"))
 
     @property
     def named_losses(self) -> dict[str, LossFunction]:
@@ -166,7 +170,7 @@ def load_program(job: Job, folder: Path) -> KerasProgram | GraphProgram:
 def _check_callables(program: KerasProgram | GraphProgram, fields: tuple[str, ...]) -> None:
     for field in fields:
         value = getattr(program, field)
-        if not callable(value) and not (field == "evaluate" and value is None):
+        if not callable(value) and not (field in ("evaluate", "loss_weight") and value is None):
             raise ProgramError(f"{type(program).__name__}.{field} is {value!r}, expected a function")
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from psfleet.job import store_url
 from psfleet.job.fields import NonNegativeInt, Positive, PositiveInt, Real, Section, split_address
+from psfleet.job.gpus import Replicas, VisibleGpus
 from psfleet.job.monitored import Best, Stop
 
 
@@ -149,25 +150,6 @@ class Summaries(Section):
     )
 
 
-class VisibleGpus(Section):
-    """Which GPUs the processes of a role use. A ps sees none."""
-
-    worker: list[list[NonNegativeInt]] = Field(
-        default_factory=list,
-        description="GPUs of each worker by its index, for example `[[0, 1], [2, 3]]`: numbers in the order in which "
-        "its machine or container shows them. A worker behind the end of the list sees none. Empty: each worker sees "
-        "all.",
-    )
-
-    @field_validator("worker")
-    @classmethod
-    def _check_worker(cls, worker: list[list[int]]) -> list[list[int]]:
-        for index, gpus in enumerate(worker):
-            if len(set(gpus)) < len(gpus):
-                raise ValueError(f"worker {index} has {gpus}, expected each GPU once")
-        return worker
-
-
 class Device(Section):
     """Threads and accelerators of each process."""
 
@@ -182,6 +164,17 @@ class Device(Section):
     )
     visible_gpus: VisibleGpus = Field(
         default_factory=VisibleGpus, description="Which GPUs each process uses; a ps never sees one."
+    )
+    replicas: Replicas = Field(
+        1,
+        description="Number of devices over which each worker divides its batch: its towers "
+        "([above](job-file.md#several-devices-in-one-worker)). auto: all its GPUs, or with `virtual_cpus` all those; "
+        "1 without either. `train.batch_size` must be a multiple of it.",
+    )
+    virtual_cpus: PositiveInt | None = Field(
+        None,
+        description="Number of CPU devices of each worker, on which towers are tried without GPUs: they share the "
+        "cores, and do not make a step faster. Towers are on these devices and not on GPUs; null: one CPU device.",
     )
     gpu_memory_fraction: Annotated[Real, Field(gt=0, le=1)] | None = Field(
         None, description="Fraction of a GPU's memory that a worker allocates; null: all of it."

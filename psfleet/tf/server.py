@@ -22,7 +22,7 @@ from psfleet.tls.listeners import process_listens_on_loopback_alone
 logger = logging.getLogger("psfleet")
 
 
-def boot(address: Address, device: Device | None) -> str:
+def boot(address: Address, device: Device | None, num_cpus: int | None = None) -> str:
     """Starts the server of a one-task cluster, which runs until the process exits.
 
     The job name must differ from those in a session's ClusterSpec (ps, worker): TensorFlow refuses a propagated
@@ -31,6 +31,7 @@ def boot(address: Address, device: Device | None) -> str:
     Args:
         address: The server listens on its port: on its host only if that is one of loopback, else on all interfaces.
         device: Threads and accelerators; None: TensorFlow's defaults, with as many threads as the container has cores.
+        num_cpus: Number of CPU devices, which share the threads; None: one.
 
     Returns:
         The session target, `grpc://host:port`.
@@ -40,9 +41,13 @@ def boot(address: Address, device: Device | None) -> str:
     """
     loopback = address.loopback_host
     cluster = tf.train.ClusterSpec({"boot": [address.data]})
+    config = session_config(device)
+    if num_cpus is not None:
+        # Not `tf.config.set_logical_device_configuration`, which is for eager execution: a server ignores it.
+        config.device_count["CPU"] = num_cpus
     try:
         with on_loopback(address.port, loopback) if loopback else nullcontext():
-            server = v1.train.Server(cluster, job_name="boot", task_index=0, config=session_config(device))
+            server = v1.train.Server(cluster, job_name="boot", task_index=0, config=config)
     except tf.errors.OpError as error:
         raise LostPeerError(
             f"TensorFlow port {address.port} of {address.host} is in use, expected a free one"

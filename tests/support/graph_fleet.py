@@ -26,10 +26,12 @@ from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
 from psfleet.tf import ShardVariables, container_name
 from psfleet.tf.server import boot
+from psfleet.tf.towers import tower_devices
 from worker_service.frontends.interface import FrontEnd, TrainingGraph
 from worker_service.session import WorkerSession
 from worker_service.session_start import SessionStart
 from worker_service.step import StepGraph
+from worker_service.towers import divided
 
 RUN = "fleet"
 SIZE = 16
@@ -113,7 +115,7 @@ class GraphFleet:
     def worker(self, index: int, step_secs: float = STEP_SECS) -> Iterator[InProcessWorker]:
         """Opens a worker's session; on a server of its own, as a process has."""
         (own,) = free_addresses(1)
-        boot(own, None)
+        boot(own, None, self.job.device.virtual_cpus)
         step = _step_graph(self.job.model_dump_json(), index, self.front_end)
         deadlines = self.job.deadlines.model_copy(update={"step_secs": step_secs})
         job = self.job.model_copy(update={"deadlines": deadlines})
@@ -214,7 +216,8 @@ def _layout(job: Job, front_end: FrontEnd) -> Layout:
 def _step_graph(job_json: str, index: int, front_end: FrontEnd) -> StepGraph:
     """The graph of a worker and of its successors, built once: sessions do not change it."""
     job = Job.model_validate_json(job_json)
-    return StepGraph(front_end, job, _layout(job, front_end), index, RUN, 1)
+    step = divided(front_end, index, job.fleet.worker_limit, tower_devices(job, index))
+    return StepGraph(step, job, _layout(job, front_end), index, RUN, 1)
 
 
 @functools.cache

@@ -20,12 +20,12 @@ from psfleet.layout.buckets import specs_of_loss
 from psfleet.tf.program_data import batches_explained, training_data
 from worker_service.frontends import finite, flat
 from worker_service.frontends.constants import is_constant
+from worker_service.frontends.graph_checks import check_variables
 from worker_service.frontends.graph_import import split, transplant
 from worker_service.frontends.graph_variables import Collections, GivenVariables, initialized, spec_of
-from worker_service.frontends.interface import TrainingGraph
+from worker_service.frontends.interface import Share, TrainingGraph
+from worker_service.frontends.shares import scaled, share_of
 from worker_service.input_pipeline import batch_spec, evaluation_batches, read
-
-_VARIABLE_OPS = ("VarHandleOp", "VariableV2", "Variable")
 
 
 class GraphFrontEnd:
@@ -58,7 +58,7 @@ class GraphFrontEnd:
             batch = self._placeholders()
             for name in program.named_losses:
                 self._loss(name, batch, record)
-            self._check(graph, variables)
+            check_variables(job.program, graph, variables)
             self._initial = initialized(graph, variables)
         trained = [spec_of(name, variable) for name, variable in variables.items() if variable.trainable]
         self.parameters, self.losses = self._by_loss(trained)
@@ -88,6 +88,7 @@ class GraphFrontEnd:
         frozen: Sequence[tf.Tensor],
         number: tf.Tensor | None = None,
         with_gradients: bool = True,
+        towers: int = 1,
     ) -> TrainingGraph:
         """See `FrontEnd`. Non-trainable variables are this worker's own; each step first assigns their values."""
         del number
@@ -100,6 +101,7 @@ class GraphFrontEnd:
             steps = self._steps(layout, vector, others, batch, with_gradients)
         feeds = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in batch]
         inputs = list(zip([vector, *others, *batch], [parameters, *state, *frozen, *feeds], strict=True))
+        shares = self._shares(feeds) if towers > 1 else ()
         summaries = [] if steps[0].summaries is None else [steps[0].summaries]
         wanted = [[each.loss, *each.gradients, *each.new_state, *each.updates] for each in steps]
         copies = transplant(self._graph, inputs, [*itertools.chain(*wanted), *summaries])
@@ -108,8 +110,11 @@ class GraphFrontEnd:
         for step, parts in zip(steps, wanted, strict=True):
             (loss, *rest), copies = copies[: len(parts)], copies[len(parts) :]
             gradients, new_state, updates = split(rest, len(step.gradients), len(step.new_state))
+            for share in shares:
+                loss = scaled(loss, share, towers)
+                gradients = tuple(scaled(gradient, share, towers) for gradient in gradients)
             found.append(TrainingGraph(tuple(feeds), loss, gradients, new_state, updates, summary))
-        return replace(found[0], further=tuple(found[1:]))
+        return replace(found[0], further=tuple(found[1:]), shares=shares)
 
     def evaluate(
         self, values: Mapping[str, np.ndarray], run_losses: Callable[[Sequence[np.ndarray]], Sequence[float]]
@@ -134,6 +139,16 @@ class GraphFrontEnd:
         """See `FrontEnd`: a graph program has none."""
         del values
         return {}
+
+    def _shares(self, feeds: Sequence[tf.Tensor]) -> tuple[Share, ...]:
+        """That of a tower in all losses, if the program says what its examples weigh."""
+        if self._program.loss_weight is None:
+            return ()
+        with user_code(self._job, "loss_weight(batch)"):
+            weight = tf.convert_to_tensor(self._program.loss_weight(tf.nest.pack_sequence_as(self._batch_spec, feeds)))
+        if weight.shape.rank != 0:
+            raise self._error(f"loss_weight(batch) has shape {weight.shape}, expected a scalar")
+        return (share_of(weight),)
 
     def _placeholders(self) -> list[tf.Tensor]:
         return [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in tf.nest.flatten(self._batch_spec)]
@@ -228,23 +243,6 @@ class GraphFrontEnd:
             tf.identity(value) if spec.name.startswith(foreign) else variable.read_value()
             for spec, variable, value in zip(layout.state.specs, variables, others, strict=False)
         )
-
-    def _check(self, graph: tf.Graph, variables: Mapping[str, Any]) -> None:
-        for operation in graph.get_operations():
-            if operation.type in _VARIABLE_OPS and operation.name not in variables:
-                raise self._error(f"variable {operation.name} is not made by tf.compat.v1.get_variable")
-        if graph.get_collection(Collections.TABLE_INITIALIZERS):
-            raise self._error("loss(batch) uses a lookup table; expected it in the data set")
-        if not any(variable.trainable for variable in variables.values()):
-            raise self._error("loss(batch) has no trainable parameters, expected at least one")
-        for name, variable in variables.items():
-            if variable.trainable and variable.dtype.base_dtype != tf.float32:
-                raise self._error(f"trainable variable {name} is {variable.dtype.base_dtype.name}, expected float32")
-            if not variable.shape.is_fully_defined() or variable.dtype.base_dtype == tf.string:
-                got = f"{variable.dtype.base_dtype.name} of shape {variable.shape}"
-                raise self._error(f"variable {name} is {got}, expected numbers and a shape that is fully defined")
-            if getattr(variable, "constraint", None) is not None:
-                raise self._error(f"variable {name} has a constraint, which no ps applies")
 
     def _error(self, message: str) -> ProgramError:
         return ProgramError(f"program {self._job.program!r}: {message}")

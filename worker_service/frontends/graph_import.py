@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 SCOPE = "program"
-"""Name scope of the copied operations, and prefix of the resources that they own."""
+"""Name scope of the copied operations, and prefix of the resources that they own; numbered after the first copy."""
 
 
 def transplant(
@@ -27,14 +27,15 @@ def transplant(
         The copies of `outputs`.
     """
     graph_def = source.as_graph_def()
+    scope = tf.compat.v1.get_default_graph().unique_name(SCOPE, mark_as_used=False)
     for node in graph_def.node:
         if node.op == "VarHandleOp":
-            node.attr["shared_name"].s = f"{SCOPE}/{node.name}".encode()
+            node.attr["shared_name"].s = f"{scope}/{node.name}".encode()
     copies: list[Any] = tf.graph_util.import_graph_def(
         graph_def,
         input_map={placeholder.name: tensor for placeholder, tensor in inputs},
         return_elements=[output.name for output in outputs],
-        name=SCOPE,
+        name=scope,
     )
     return copies
 

@@ -14,6 +14,19 @@ from psfleet.layout import Layout, Losses, Tables, TensorSpec
 
 
 @dataclass(frozen=True)
+class Share:
+    """What a tower's examples weigh in a loss.
+
+    Attributes:
+        own: `[]` float32: their weight.
+        total: `[]` float32 placeholder for the weight of the whole batch, in whose place the sum over the towers comes.
+    """
+
+    own: tf.Tensor
+    total: tf.Tensor
+
+
+@dataclass(frozen=True)
 class TrainingGraph:
     """One worker's step inside a v1 graph.
 
@@ -27,6 +40,7 @@ class TrainingGraph:
         summaries: `[]` string, a serialized `tf.compat.v1.Summary` of the program's own summaries; None if it has none.
         further: The steps of the other losses of a program with several, in their order; with the same `feeds` and
             `summaries`.
+        shares: Of a tower in its losses, for those of all steps together; the same number in each tower.
     """
 
     feeds: tuple[tf.Tensor, ...]
@@ -36,11 +50,27 @@ class TrainingGraph:
     updates: tuple[tf.Operation, ...]
     summaries: tf.Tensor | None
     further: tuple[TrainingGraph, ...] = ()
+    shares: tuple[Share, ...] = ()
 
     @property
     def each(self) -> tuple[TrainingGraph, ...]:
         """The steps of all losses, in their order."""
         return self, *self.further
+
+
+class StepBuilder(Protocol):
+    """Builds the step of a worker."""
+
+    def build(
+        self,
+        layout: Layout,
+        parameters: tf.Tensor,
+        state: Sequence[tf.Tensor],
+        frozen: Sequence[tf.Tensor],
+        number: tf.Tensor | None = None,
+    ) -> TrainingGraph:
+        """See `FrontEnd.build`."""
+        ...
 
 
 class FrontEnd(Protocol):
@@ -80,6 +110,7 @@ class FrontEnd(Protocol):
         frozen: Sequence[tf.Tensor],
         number: tf.Tensor | None = None,
         with_gradients: bool = True,
+        towers: int = 1,
     ) -> TrainingGraph:
         """Adds the step to the default graph, a v1 graph.
 
@@ -90,6 +121,8 @@ class FrontEnd(Protocol):
             frozen: One tensor for each of `layout.frozen.specs`.
             number: int64 scalar, of the microbatch. Keras programs derive its random numbers from it; None: 0.
             with_gradients: False: only the loss is needed, and `gradients` may be empty. A gradient is half of a graph.
+            towers: Over which a worker divides its batch. With several, the graph is that of one of them, on its part
+                of the batch, and the mean of their losses is that of the whole batch; see `worker_service.towers`.
 
         Raises:
             ProgramError: The program raised, or uses something that a worker does not support.

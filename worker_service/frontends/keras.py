@@ -22,10 +22,11 @@ from psfleet.layout import Layout, Losses, Tables, TensorSpec, state_order
 from psfleet.tf.program_data import batches_explained, built_model, training_data
 from worker_service.frontends import finite, flat, keras_checks, layer_constants, lookup_tables
 from worker_service.frontends.graph_import import split, transplant
-from worker_service.frontends.interface import TrainingGraph
+from worker_service.frontends.interface import Share, TrainingGraph
 from worker_service.frontends.random_state import RandomState
 from worker_service.frontends.sample_weights import SampleWeights
-from worker_service.frontends.tracing import Scope, traced
+from worker_service.frontends.shares import keras_shares, shares_of, tensors_of
+from worker_service.frontends.tracing import Scope, part_of, traced
 from worker_service.frontends.training_metrics import TrainingMetrics
 from worker_service.input_pipeline import batch_spec, evaluation_batches
 
@@ -105,22 +106,24 @@ class KerasFrontEnd:
         frozen: Sequence[tf.Tensor],
         number: tf.Tensor | None = None,
         with_gradients: bool = True,
+        towers: int = 1,
     ) -> TrainingGraph:
         """See `FrontEnd`; the gradients are always there."""
         del with_gradients
         # Not tf.init_scope, the public way to leave a graph: it stops every gradient tape inside it.
         with eager_mode():
-            self._step = self._trace_step(layout)
+            spec = part_of(self._batch_spec, towers)
+            self._step, shares = self._trace_step(layout, spec, towers)
         graph = self._step.graph
-        feeds = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in tf.nest.flatten(self._batch_spec)]
+        feeds = [tf.compat.v1.placeholder(each.dtype, each.shape) for each in tf.nest.flatten(spec)]
         captured = [lookup_tables.constant(outer, inner) for outer, inner in graph.captures]
         number = tf.constant(0, tf.int64) if number is None else number
         values = [parameters, number, *state, *frozen, *feeds, *captured]
         inputs = list(zip(graph.inputs, values, strict=True))
-        outputs = transplant(graph, inputs, [*graph.outputs, *graph.control_outputs])
-        loss, *rest = outputs
-        gradients, new_state, updates = split(rest, len(self._trained), len(self._state))
-        return TrainingGraph(tuple(feeds), loss, gradients, new_state, updates, summaries=None)
+        loss, *rest = transplant(graph, inputs, [*graph.outputs, *graph.control_outputs, *tensors_of(shares)])
+        gradients, new_state, others = split(rest, len(self._trained), len(self._state))
+        updates, found, _ = split(others, len(graph.control_outputs), 2 * len(shares))
+        return TrainingGraph(tuple(feeds), loss, gradients, new_state, updates, None, shares=shares_of(found))
 
     def evaluate(
         self, values: Mapping[str, np.ndarray], run_losses: Callable[[Sequence[np.ndarray]], Sequence[float]]
@@ -171,7 +174,8 @@ class KerasFrontEnd:
             return loss
 
         variables = self._trained + list(others)
-        concrete = self._concrete(forward, [tf.TensorSpec(variable.shape, variable.dtype) for variable in variables])
+        specs = [tf.TensorSpec(variable.shape, variable.dtype) for variable in variables]
+        concrete = traced(forward, specs, self._batch_spec, self._job, self._index)
         tables = lookup_tables.contents(self._model._flatten_layers(), concrete.graph.captures)
         self.losses: Losses = ()
         self.tables: Tables = (*tables, *layer_constants.fingerprints(concrete))
@@ -182,8 +186,13 @@ class KerasFrontEnd:
                 )
         return changed, [variable for variable in others if all(variable is not other for other in changed)]
 
-    def _trace_step(self, layout: Layout) -> Any:
-        """A concrete function of flat parameters, number, state, frozen and batch: loss, gradients and new state."""
+    def _trace_step(self, layout: Layout, batch_spec: Any, towers: int) -> tuple[Any, list[Share]]:
+        """A concrete function of flat parameters, number, state, frozen and batch: loss, gradients and new state.
+
+        Returns:
+            The function; the shares of a tower, whose tensors are in its graph.
+        """
+        shares: list[Share] = []
 
         def step(values: Any, batch: Any) -> tuple[tf.Tensor, ...]:
             vector, number, *others = values
@@ -192,14 +201,16 @@ class KerasFrontEnd:
             with tf.GradientTape() as tape:
                 tape.watch(parameters)
                 values = [*parameters, *self._at_start(state, number), *frozen]
-                scope, loss, _ = self._forward(self._trained + self._state + self._frozen, values, batch)
+                with keras_shares(towers, self._job.program) as found:
+                    scope, loss, _ = self._forward(self._trained + self._state + self._frozen, values, batch)
+            shares[:] = found
             gradients = flat.dense(layout.parameters.specs, tape.gradient(loss, parameters))
             new_state = [scope.get_current_value(variable) for variable in self._state]
             return loss, *gradients, *self._random.of_chief(new_state)
 
         specs = [tf.TensorSpec([layout.parameters.size], tf.float32), tf.TensorSpec([], tf.int64)]
         specs += [tf.TensorSpec(variable.shape, variable.dtype) for variable in self._state + self._frozen]
-        return self._concrete(step, specs)
+        return traced(step, specs, batch_spec, self._job, self._index), shares
 
     def _at_start(self, state: Sequence[tf.Tensor], number: tf.Tensor) -> list[tf.Tensor]:
         """The state with which this worker's step begins, from that of the ps."""
@@ -232,10 +243,6 @@ class KerasFrontEnd:
         if loss.shape.rank != 0:
             raise self._error(f"the loss has shape {list(loss.shape)}, expected a scalar")
         return scope, tf.cast(loss, tf.float32), before
-
-    def _concrete(self, function: Callable[[Any, Any], Any], specs: Sequence[tf.TensorSpec]) -> Any:
-        """Traces a function of tensors and a batch; see `traced`."""
-        return traced(function, specs, self._batch_spec, self._job, self._index)
 
     def _error(self, message: str) -> ProgramError:
         return ProgramError(f"program {self._job.program!r}: {message}")

@@ -39,6 +39,17 @@ class Scope(keras.StatelessScope):
         super().add_update((variable, tf.stop_gradient(value)))
 
 
+def part_of(batch_spec: Any, towers: int) -> Any:
+    """The structure of one tower's part of a batch: `[batch / towers, ...]` for each tensor `[batch, ...]`."""
+
+    def part(spec: tf.TensorSpec) -> tf.TensorSpec:
+        if spec.shape.rank is None:
+            return spec
+        return tf.TensorSpec([spec.shape[0] // towers, *spec.shape[1:]], spec.dtype)
+
+    return batch_spec if towers == 1 else tf.nest.map_structure(part, batch_spec)
+
+
 def traced(
     function: Callable[[Any, Any], Any], specs: Sequence[tf.TensorSpec], batch_spec: Any, job: Job, index: int
 ) -> Any:

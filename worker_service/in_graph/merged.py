@@ -152,18 +152,21 @@ def copies_of(joins: int) -> str:
 def _destroyed(graph: tf.Graph, index: int, joins: int) -> list[tf.Operation]:
     """Destroys the variables of a replica that a chief before has left on its worker."""
     own = copies_of(joins).encode()
-    found = [node.node_def.attr for node in graph.get_operations() if node.name.startswith(f"{REPLICA}{index}/")]
-    handles = [
-        tf.raw_ops.VarHandleOp(
-            dtype=attr["dtype"].type,
-            shape=attr["shape"].shape,
-            shared_name=attr["shared_name"].s,
-            container=copies_of(joins + 1),
-        )
-        for attr in found
-        if "shared_name" in attr and attr["container"].s == own
-    ]
-    return [tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True) for handle in handles]
+    found = [node.node_def for node in graph.get_operations() if node.name.startswith(f"{REPLICA}{index}/")]
+    destroyed = []
+    for node in found:
+        attr = node.attr
+        if "shared_name" in attr and attr["container"].s == own:
+            # Each device of a worker has resources of its own.
+            with tf.device(node.device):
+                handle = tf.raw_ops.VarHandleOp(
+                    dtype=attr["dtype"].type,
+                    shape=attr["shape"].shape,
+                    shared_name=attr["shared_name"].s,
+                    container=copies_of(joins + 1),
+                )
+                destroyed.append(tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=True))
+    return destroyed
 
 
 def _definition(graph: tf.Graph, index: int, joins: int) -> tf.compat.v1.GraphDef:

@@ -48,6 +48,11 @@ tls: true
         ("name: My_Lab", "name is 'My_Lab': String should match pattern"),
         ("fleet: {ps: 1}", "name: missing, expected a value"),
         ("name: lab\nfleet: {ps: 0}", r"fleet\.ps is 0: Input should be greater than or equal to 1"),
+        (
+            "name: lab\nfleet: {workers: 1}\ndevice: {visible_gpus: {worker: [[0], [1]]}}",
+            r"device\.visible_gpus\.worker has 2 lists, expected at most one for each worker: fleet\.workers = 1",
+        ),
+        ("name: lab\ndevice: {replicas: auto}", r"device\.replicas is auto, expected 1 in a fleet file"),
         ("- lab", "holds list, expected a mapping of fields"),
         ("name: [", "is not YAML"),
     ],

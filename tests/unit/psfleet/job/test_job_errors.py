@@ -90,6 +90,37 @@ BAD = [
     ({"device": {"gpu_memory_fraction": 1.5}}, "device.gpu_memory_fraction is 1.5: Input should be less than or equal"),
     ({"device": {"visible_gpus": {"worker": [[0, 0]]}}}, "worker 0 has [0, 0], expected each GPU once"),
     ({"device": {"visible_gpus": {"ps": [[0]]}}}, "device.visible_gpus.ps"),
+    (
+        {"device": {"visible_gpus": {"worker": [[0], [1]]}}},
+        "visible_gpus.worker has 2 lists, expected at most one for each worker: fleet.workers + fleet.spares = 1",
+    ),
+    (
+        {"device": {"visible_gpus": {"worker": [[0]] * 4}}, "fleet": {"workers": 2, "max_workers": 3}},
+        "has 4 lists, expected at most one for each worker: fleet.max_workers = 3",
+    ),
+    ({"device": {"replicas": 0}}, "device.replicas: 0, expected auto or an integer of at least 1"),
+    ({"device": {"replicas": -2}}, "device.replicas: -2, expected auto or an integer of at least 1"),
+    ({"device": {"replicas": "all"}}, "device.replicas: 'all', expected auto or an integer of at least 1"),
+    ({"device": {"replicas": True}}, "device.replicas: True, expected auto or an integer of at least 1"),
+    ({"device": {"replicas": 2.0}}, "device.replicas: 2.0, expected auto or an integer of at least 1"),
+    ({"device": {"virtual_cpus": 0}}, "device.virtual_cpus is 0: Input should be greater than or equal to 1"),
+    ({"device": {"replicas": 3}}, "train.batch_size is 4, expected a multiple of device.replicas = 3"),
+    (
+        {"device": {"replicas": 4, "virtual_cpus": 2}},
+        "device.replicas is 4, expected at most the number of devices, device.virtual_cpus = 2",
+    ),
+    (
+        {"device": {"replicas": 2, "visible_gpus": {"worker": [[0, 1], [2]]}}, "fleet": {"workers": 2}},
+        "device.replicas is 2, expected at most the number of devices: device.visible_gpus gives worker 1 1 GPUs",
+    ),
+    (
+        {"device": {"replicas": 2, "visible_gpus": {"worker": [[0, 1]]}}, "fleet": {"workers": 2}},
+        "device.visible_gpus gives worker 1 0 GPUs",
+    ),
+    (
+        {"device": {"replicas": "auto"}, "update": {"replication": "in_graph"}},
+        "device.replicas is auto, expected a number with update.replication in_graph: worker 0 builds the",
+    ),
     ({"deadlines": {"step_secs": 0}}, "deadlines.step_secs is 0: Input should be greater than 0"),
 ]
 
@@ -103,6 +134,21 @@ def test_a_bad_field_is_named_with_its_value_and_what_was_expected(fields: dict[
     assert expected in message
     assert "\n" not in message
     assert caught.value.exit_code == 78
+
+
+@pytest.mark.parametrize(
+    ("device", "fleet"),
+    [
+        ({"replicas": "auto", "visible_gpus": {"worker": [[0, 1], []]}}, {"workers": 1, "spares": 1}),
+        ({"replicas": 2, "visible_gpus": {"worker": [[0, 1], [2, 3]]}}, {"workers": 1, "max_workers": 2}),
+        ({"replicas": 4, "virtual_cpus": 4, "visible_gpus": {"worker": [[]]}}, {}),
+        ({"replicas": 4}, {}),
+    ],
+)
+def test_devices_that_fit_are_accepted(device: dict[str, Any], fleet: dict[str, Any]) -> None:
+    job = parse_job(minimal(device=device, fleet=fleet))
+    assert parse_job(job.model_dump()).device.replicas == job_from_json(job.model_dump_json()).device.replicas
+    assert job.device.replicas == device["replicas"]
 
 
 def test_all_wrong_fields_are_named_at_once() -> None:

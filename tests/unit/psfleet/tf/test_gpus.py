@@ -6,7 +6,8 @@ import pytest
 import tensorflow as tf
 
 from psfleet.errors import BadJobError
-from psfleet.job.sections import Device, VisibleGpus
+from psfleet.job.gpus import VisibleGpus
+from psfleet.job.sections import Device
 from psfleet.tf.gpus import VISIBLE, hide_gpus, show_gpus
 
 DEVICE = Device(visible_gpus=VisibleGpus(worker=[[0], [2, 1], []]))
