@@ -172,12 +172,14 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
                 del self._runs[run.name]
         for run in over:
             self._plane.forget(run.name)
-            if run.shard is None:
+            # A Reset that began before may take it, too: one of both closes it.
+            shard = run.take_shard()
+            if shard is None:
                 continue
             if run.outcome is None:
                 run.logger.warning("the shard is dropped: no worker of the run has been heard for an hour")
             try:
-                run.shard.close()
+                shard.close()
             except tf.errors.OpError as error:
                 run.logger.error("cannot release all of the shard's resources: %s", error.message)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYetError
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -12,6 +13,9 @@ from psfleet.errors import LostPeerError, PsfleetError
 from worker_service.fleet_state import States, is_held
 
 T = TypeVar("T")
+
+POLL_SECS = 0.2
+"""Between two looks at whether the caller still waits."""
 
 
 class Errands:
@@ -37,8 +41,8 @@ class Errands:
     def run(self, states: States) -> None:
         """Makes the calls that wait, if the run is held."""
         self._is_open = is_held(states)
-        while self._is_open and not self._waiting.empty():
-            work, result = self._waiting.get_nowait()
+        while self._is_open and (errand := self._next()) is not None:
+            work, result = errand
             if not result.set_running_or_notify_cancel():
                 continue
             try:
@@ -71,11 +75,34 @@ class Errands:
         self._is_open = False
         self._refuse()
 
+    def _next(self) -> tuple[Callable[[], Any], Future[Any]] | None:
+        """Takes the next call; None: there is none, because another thread may have refused it meanwhile."""
+        try:
+            return self._waiting.get_nowait()
+        except queue.Empty:
+            return None
+
     def _refuse(self) -> None:
-        while True:
-            try:
-                _, result = self._waiting.get_nowait()
-            except queue.Empty:
-                return
+        while (errand := self._next()) is not None:
+            _, result = errand
             if result.set_running_or_notify_cancel():
                 result.set_exception(LostPeerError("this worker is not held at a step at present"))
+
+
+def awaited(result: Future[T], check: Callable[[], None], poll_secs: float = POLL_SECS) -> T:
+    """The result of a call, which is not made any more if `check` raises before it has begun.
+
+    Args:
+        result: See `Errands.submit`.
+        check: Called again and again; raises if nobody waits for the result any more.
+        poll_secs: Between two calls of it.
+    """
+    while True:
+        try:
+            return result.result(poll_secs)
+        except NotYetError:
+            try:
+                check()
+            except BaseException:
+                result.cancel()
+                raise

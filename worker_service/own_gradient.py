@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotYetError
 
 import grpc
 import numpy as np
@@ -22,14 +20,12 @@ from psfleet.tensor_checks import check_all
 from psfleet.tf.server import session_config
 from worker_service.accumulation import microbatches
 from worker_service.batches import Batches
-from worker_service.errands import Errands
+from worker_service.errands import Errands, awaited
 from worker_service.frontends.interface import FrontEnd
 from worker_service.local_step import LocalStep
 from worker_service.progress import TrainingProgress
 from worker_service.run_context import RunContext
 from worker_service.session_errors import translate_errors
-
-POLL_SECS = 0.2
 
 Gradient = tuple[float, dict[str, np.ndarray]]
 
@@ -101,7 +97,7 @@ class OwnGradient:
         """Those of a batch, with their numbers."""
         count = self._context.job.train.accumulate
         parts = microbatches(self._batches.at(number), count)
-        return ((number * count + at, list(part)) for at, part in enumerate(parts))
+        return ((number * count + at, part) for at, part in enumerate(parts))
 
     def _open(self) -> tuple[LocalStep, v1.Session]:
         self._before_build()
@@ -134,7 +130,7 @@ class WorkerControlServicer(run_control_pb2_grpc.WorkerControlServicer):
             gradient, errands = self._checked(first.caller)
             head, values = receiving(itertools.chain([first], request_iterator), gradient.check_specs)
             result = errands.submit(lambda: gradient.compute(values, head.batches, context.is_active))
-            loss, mean = self._awaited(result, context)
+            loss, mean = awaited(result, lambda: _check_active(context))
         except TemporaryError as error:
             context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         except PsfleetError as error:
@@ -148,12 +144,7 @@ class WorkerControlServicer(run_control_pb2_grpc.WorkerControlServicer):
             raise LostPeerError("this worker starts")
         return self._bound
 
-    @staticmethod
-    def _awaited(result: Future[Gradient], context: grpc.ServicerContext) -> Gradient:
-        while True:
-            try:
-                return result.result(POLL_SECS)
-            except NotYetError:
-                if not context.is_active():
-                    result.cancel()
-                    raise LostPeerError("the caller has gone") from None
+
+def _check_active(context: grpc.ServicerContext) -> None:
+    if not context.is_active():
+        raise LostPeerError("the caller has gone")

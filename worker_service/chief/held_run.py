@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotYetError
-from typing import TypeVar
 
 from psfleet.checkpoint.tensors import read_tensors
 from psfleet.control import run_control_pb2 as run_pb
@@ -13,9 +10,8 @@ from psfleet.errors import UsageError
 from worker_service.chief.holding import Holding
 from worker_service.chief.operations import POLL_SECS, Operations
 from worker_service.chief.recorder import Recorder
-from worker_service.errands import Errands
+from worker_service.errands import Errands, awaited
 
-T = TypeVar("T")
 IsActive = Callable[[], bool]
 
 
@@ -86,18 +82,11 @@ class HeldRun:
             self._recorder.evaluate(checkpoint.step, lambda: read_tensors(checkpoint), lambda: not is_active())
             return {} if self._recorder.metrics is before else dict(self._recorder.metrics)
 
-        metrics = self._awaited(self._errands.submit(evaluate), is_active)
+        result = self._errands.submit(evaluate)
+        metrics = awaited(result, lambda: self._operations.check_active(is_active), POLL_SECS)
         if not metrics:
             raise UsageError("the program has no evaluation data; expected `evaluate` of the program")
         return metrics
-
-    def _awaited(self, result: Future[T], is_active: IsActive) -> T:
-        """The result of an errand of the thread that trains."""
-        while True:
-            try:
-                return result.result(POLL_SECS)
-            except NotYetError:
-                self._operations.check_active(is_active)
 
     def _require_held(self, method: str) -> None:
         if self._holding.record is None:

@@ -63,7 +63,7 @@ class LocalFleets:
         log = GrowingLog(folder.log(member.role, member.index or 0))
         is_new, pause = EntriesAfter(since or None), threading.Event()
         while True:
-            is_last = not follow or not self._has(member)
+            is_last = not follow or not _has(folder, member)
             lines = [line for line in log.read(is_last) if is_new(line)]
             yield from lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]
             if is_last:
@@ -72,10 +72,17 @@ class LocalFleets:
             tail = None
             pause.wait(POLL_SECS)
 
-    def _has(self, member: Member) -> bool:
-        """Whether a member's process still runs."""
-        found = self.members(member.fleet)
-        return any((each.name, each.started, each.is_over) == (member.name, member.started, False) for each in found)
+
+def _has(folder: FleetFolder, member: Member) -> bool:
+    """Whether a member's process still runs, or is about to run; asks none for its health, as `members` does."""
+    state = folder.state()
+    if state is None or not folder.is_up():
+        return False
+    own = [task for task in state.tasks if (task.role, task.index) == (member.role, member.index)]
+    return any(
+        (_name(task, task.state), task.started) == (member.name, member.started) and task.state != FAILED
+        for task in own
+    )
 
 
 def _members(folder: FleetFolder, state: FleetState) -> list[Member]:
@@ -89,7 +96,7 @@ def _member(folder: FleetFolder, task: TaskState, state: str, note: str) -> Memb
         fleet=folder.name,
         role=task.role,
         index=task.index,
-        name=f"process {task.pid}" if state == RUNNING else "",
+        name=_name(task, state),
         state=state,
         started=task.started,
         restarts=task.restarts,
@@ -97,6 +104,10 @@ def _member(folder: FleetFolder, task: TaskState, state: str, note: str) -> Memb
         health=_health(folder, task) if state == RUNNING else "",
         note=note,
     )
+
+
+def _name(task: TaskState, state: str) -> str:
+    return f"process {task.pid}" if state == RUNNING else ""
 
 
 def _health(folder: FleetFolder, task: TaskState) -> str:

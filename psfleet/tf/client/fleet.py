@@ -46,8 +46,9 @@ class Fleet:
             for role, addresses in (("ps", access.ps), ("worker", access.workers))
             for index, text in enumerate(addresses)
         ]
-        self._lock = threading.Lock()
         self._building = threading.Lock()
+        # One for each task: a session with a task that does not answer takes up to a minute.
+        self._opening = {task: threading.Lock() for task in self._tasks}
         self._queue_sessions: dict[FleetTask, FleetSession] = {}
         self._entered = threading.local()
 
@@ -185,11 +186,11 @@ class Fleet:
 
     def close(self) -> None:
         """Closes the sessions behind the queues; those of `session` are the caller's."""
-        with self._lock:
-            sessions = list(self._queue_sessions.values())
-            self._queue_sessions.clear()
-        for session in sessions:
-            session.close()
+        for task in self._tasks:
+            with self._opening[task]:
+                session = self._queue_sessions.pop(task, None)
+            if session is not None:
+                session.close()
 
     def __enter__(self) -> Self:
         return self
@@ -219,7 +220,7 @@ class Fleet:
 
     def _session_with(self, task: FleetTask) -> FleetSession:
         """This client's session for the queues on a task."""
-        with self._lock:
+        with self._opening[task]:
             session = self._queue_sessions.get(task)
             if session is None or session.is_lost:
                 if session is not None:

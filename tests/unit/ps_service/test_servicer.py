@@ -198,3 +198,24 @@ def test_a_shared_ps_closes_the_tunnels_of_a_run_that_is_over_or_reset(
     servicer.Reset(pb.ResetRequest(caller=pb.Caller(run="reset", version=psfleet.__version__)), CONTEXT)
     assert plane.forgotten == ["over", "reset"]
     assert [run.name for run in servicer.runs()] == ["trains"]
+
+
+def test_a_run_that_is_reset_while_a_shared_ps_drops_it_is_closed_once(
+    plane: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servicer = ControlServicer("grpc://localhost:1", "", "", plane)
+    servicer.Describe(pb.DescribeRequest(caller=pb.Caller(run="idle", version=psfleet.__version__)), CONTEXT)
+    [run] = servicer.runs()
+    shard: Any = CountingShard()
+    shard.close = lambda: shard.calls.append("close")
+    run.install(shard)
+
+    def reset(*_: Any) -> None:
+        taken = run.take_shard()
+        if taken is not None:
+            taken.close()
+
+    monkeypatch.setattr(run, "is_idle", lambda: True)
+    monkeypatch.setattr(run.logger, "warning", reset)
+    servicer.drop_finished()
+    assert shard.calls.count("close") == 1

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any
+
 import pytest
 
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import LostPeerError, UsageError
-from worker_service.errands import Errands
+from worker_service.errands import Errands, awaited
 
 HELD = [pb.ShardState(phase=pb.RUNNING, step=40, final_step=100, hold_at=40)]
 TRAINING = [pb.ShardState(phase=pb.RUNNING, step=40, final_step=100)]
@@ -45,3 +49,40 @@ def test_a_run_that_trains_makes_no_calls() -> None:
     errands.run(TRAINING)
     assert not waiting.done()
     errands.close()
+
+
+def test_a_call_that_is_refused_while_the_run_becomes_held_is_not_made() -> None:
+    """The refusal comes between the look of the thread that trains and the moment at which it takes the call."""
+    errands = Errands()
+    made: list[int] = []
+
+    class RefusedFirst(SimpleQueue[Any]):
+        def get_nowait(self) -> Any:
+            if errands.is_open:
+                errands.close()
+            return super().get_nowait()
+
+    errands._waiting = RefusedFirst()
+    result: Future[None] = Future()
+    errands._waiting.put((lambda: made.append(1), result))
+    errands.run(HELD)
+    with pytest.raises(LostPeerError, match="not held"):
+        result.result(0)
+    assert made == []
+
+
+def test_a_caller_that_has_gone_ends_the_wait_for_a_result_and_the_call_is_not_made() -> None:
+    result: Future[int] = Future()
+
+    def check() -> None:
+        raise LostPeerError("the caller has gone")
+
+    with pytest.raises(LostPeerError, match="has gone"):
+        awaited(result, check, poll_secs=0.0)
+    assert result.cancelled()
+
+
+def test_the_result_of_a_call_is_returned_without_a_look_at_the_caller() -> None:
+    result: Future[int] = Future()
+    result.set_result(7)
+    assert awaited(result, lambda: pytest.fail("not asked")) == 7

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -12,10 +16,12 @@ import tensorflow.compat.v1 as v1
 from support.in_process_fleet import InProcessFleet
 
 from psfleet.addresses import Address
+from psfleet.control.attendance import FleetTask
 from psfleet.errors import BadJobError, LostPeerError, UsageError
 from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
-from psfleet.tf.client import Fleet
+from psfleet.tf.client import Fleet, FleetSession
+from psfleet.tf.client.session import open_session
 from psfleet.tf.client_sessions import drop_sessions
 
 SECS = 20.0
@@ -131,3 +137,27 @@ def test_sessions_of_another_job_outlive_a_drop(fleet: Fleet, standing: InProces
         drop = partial(drop_sessions, f"grpc://{standing.access.ps[0]}")
         drop("client_0123456789abcdef")
         assert session.run(x) == 0.0
+
+
+def test_a_ps_that_does_not_answer_holds_up_no_queue_on_another_one(
+    fleet: Fleet, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits, answers = threading.Event(), threading.Event()
+
+    def opened(access: Any, tasks: Sequence[FleetTask], *others: Any) -> FleetSession:
+        if tasks[0].name == "ps 1":
+            waits.set()
+            answers.wait(SECS)
+        return open_session(access, tasks, *others)
+
+    monkeypatch.setattr("psfleet.tf.client.fleet.open_session", opened)
+    with ThreadPoolExecutor(2) as pool:
+        frozen, healthy = (partial(fleet.queue, name, [tf.int64], device=fleet.device("ps", ps)) for ps in (1, 0))
+        late = pool.submit(frozen)
+        assert waits.wait(SECS)
+        try:
+            assert pool.submit(healthy).result(SECS / 2).size() == 0
+            assert not late.done()
+        finally:
+            answers.set()
+        assert late.result(SECS).size() == 0

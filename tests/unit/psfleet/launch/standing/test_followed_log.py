@@ -1,0 +1,69 @@
+"""The log of a process of a standing fleet of this machine, while it is followed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from psfleet.job.fleet_file import FleetFile
+from psfleet.launch.standing.fleet_folder import FleetFolder, one_command, write
+from psfleet.launch.standing.local import LocalFleets
+from psfleet.launch.standing.state import FleetState
+from psfleet.launch.standing.supervisor import new_state
+from psfleet.processes.identity import identity
+from psfleet.service import settings
+
+FILE = FleetFile.model_validate({"name": "lab", "fleet": {"ps": 2}})
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFolder:
+    """The folder of a fleet whose processes are this one."""
+    monkeypatch.setenv(settings.STATE, str(tmp_path))
+    state = new_state(FILE)
+    for task in state.tasks:
+        task.state, task.pid, task.identity, task.started = "running", os.getpid(), identity(os.getpid()), 1.0
+    with one_command("lab") as folder:
+        folder.make(FILE)
+        write(folder.state_file, state.model_dump_json())
+    return folder
+
+
+def known(folder: FleetFolder) -> FleetState:
+    state = folder.state()
+    assert state is not None
+    return state
+
+
+def test_a_log_is_followed_to_the_end_of_its_process_without_health_checks(
+    lab: FleetFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def problem(port: int, _: Path | None) -> str:
+        asked.append(port)
+        return ""
+
+    monkeypatch.setattr("psfleet.launch.standing.local.problem", problem)
+    lab.log("ps", 0).write_text("begins\n")
+    with lab.supervising():
+        ps, _ = LocalFleets().members("lab")
+        asked.clear()
+        lines = LocalFleets().log(ps, follow=True)
+        assert next(lines) == "begins"
+        with lab.log("ps", 0).open("a") as log:
+            log.write("trains\n")
+        assert next(lines) == "trains"
+        state = known(lab)
+        state.tasks[0].state, state.tasks[0].pid = "restarting", 0
+        write(lab.state_file, state.model_dump_json())
+        assert list(lines) == []
+    assert asked == []
+
+
+def test_a_log_ends_with_the_supervisors_of_its_fleet(lab: FleetFolder) -> None:
+    lab.log("ps", 1).write_text("begins\n")
+    _, ps = LocalFleets().members("lab")
+    assert list(LocalFleets().log(ps, follow=True)) == ["begins"]
