@@ -18,6 +18,7 @@ from psfleet.errors import BadJobError, UsageError
 from psfleet.job.callback import CallbackEntry
 from psfleet.job.container import Container
 from psfleet.job.fields import Options, Section
+from psfleet.job.input import Input
 from psfleet.job.kubernetes import Kubernetes, require_own_folders
 from psfleet.job.losses import LossName, require_optimizers
 from psfleet.job.monitored import Monitored
@@ -58,6 +59,7 @@ class Job(Section):
         None, discriminator="name", description="Update rule and learning rate; required without `optimizers`."
     )
     train: Train = Field(description="Number of steps, and batches.")
+    input: Input = Field(default_factory=Input, description="How training examples become batches.")
     evaluate: Evaluate = Field(default_factory=Evaluate, description="When the chief evaluates the model.")
     checkpoint: Checkpoint = Field(
         default_factory=Checkpoint, description="When checkpoints are written, and how many are kept."
