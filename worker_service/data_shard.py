@@ -18,6 +18,7 @@ from psfleet.tf.batching import training_batches
 from psfleet.tf.global_seed import data_seed
 from psfleet.tf.program_data import training_data
 from worker_service.batch_reader import Reading
+from worker_service.examples_in_memory import in_memory
 from worker_service.input_pipeline import PREFETCHED_BATCHES, batch_spec
 from worker_service.random_data import is_random
 
@@ -52,7 +53,7 @@ class DataShard:
         epoch: int,
         reading: Reading,
     ) -> None:
-        """Calls `train`.
+        """Calls `train`, and reads the examples into memory with `input: {from: preload}`.
 
         Args:
             epoch: The first epoch in which this worker reads the shard.
@@ -68,9 +69,11 @@ class DataShard:
         self._first_epoch = epoch
         self.what = f"reading the training data of shard {index}"
         dataset = self._made(epoch, reading)
-        self.is_random = is_random(dataset)
         # Raises if the examples are not dense tensors.
         batch_spec(dataset, job, job.train.batch_size)
+        if job.input.source == "preload":
+            dataset = in_memory(dataset, job, index)
+        self.is_random = is_random(dataset)
         self._num_examples = int(dataset.cardinality())
         self.is_finite = self._num_examples >= 0 and job.input.bucket_boundaries is None
         self.is_endless = self._num_examples == tf.data.INFINITE_CARDINALITY

@@ -1,16 +1,26 @@
-"""The job file's `input` section: how training examples become batches."""
+"""The job file's `input` section: where training examples are read, and how they become batches."""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from psfleet.job.fields import PositiveInt, Section
 
 
 class Input(Section):
-    """How training examples become batches."""
+    """Where training examples are read, and how they become batches."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+    source: Literal["worker", "preload"] = Field(
+        "worker",
+        alias="from",
+        description="worker: a worker reads its data set in every epoch; preload: it reads its shard once, before its "
+        "first batch, and keeps it in its memory; see [above](#data-in-memory).",
+    )
 
     pad: bool = Field(
         False,

@@ -59,7 +59,9 @@ class Job(Section):
         None, discriminator="name", description="Update rule and learning rate; required without `optimizers`."
     )
     train: Train = Field(description="Number of steps, and batches.")
-    input: Input = Field(default_factory=Input, description="How training examples become batches.")
+    input: Input = Field(
+        default_factory=Input, description="Where training examples are read, and how they become batches."
+    )
     evaluate: Evaluate = Field(default_factory=Evaluate, description="When the chief evaluates the model.")
     checkpoint: Checkpoint = Field(
         default_factory=Checkpoint, description="When checkpoints are written, and how many are kept."
