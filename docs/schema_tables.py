@@ -76,9 +76,14 @@ def insert(document: str, models: tuple[type[BaseModel], ...]) -> str:
     return head + "".join(texts)
 
 
+def file_fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """The fields of a model by their keys in the file."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
+
+
 def _below(section: Section, seen: set[tuple[str, type[BaseModel]]]) -> Iterator[Section]:
     """The nested sections of a section, the members of a union before their own sections; each model once per path."""
-    for name, field in section.model.model_fields.items():
+    for name, field in file_fields(section.model).items():
         members = [inner for inner in _inner(section, name, field) if (inner.path, inner.model) not in seen]
         seen.update((member.path, member.model) for member in members)
         yield from members
@@ -125,7 +130,7 @@ def _properties(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
 def _table(section: Section) -> str:
     lines = ["| field | type | default | meaning |", "|---|---|---|---|"]
     properties = _properties(section.model)
-    fields = section.model.model_fields.items()
+    fields = file_fields(section.model).items()
     for name, field in sorted(fields, key=lambda item: not section.choice.startswith(f"{item[0]}: ")):
         cells = (f"`{name}`", _type(properties[name]), _default(field), field.description or _meaning(section, name))
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")

@@ -14,9 +14,11 @@ from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram
 from psfleet.job.user_code import user_code
+from psfleet.tf.batching import training_batches
 from psfleet.tf.global_seed import data_seed
 from psfleet.tf.program_data import training_data
 from worker_service.batch_reader import Reading
+from worker_service.examples_in_memory import in_memory
 from worker_service.input_pipeline import PREFETCHED_BATCHES, batch_spec
 from worker_service.random_data import is_random
 
@@ -36,7 +38,7 @@ class DataShard:
 
     Attributes:
         what: What this process is doing when the data set raises.
-        is_finite: Whether the data set's cardinality says how long it is.
+        is_finite: Whether the data set's cardinality says how many batches it has: not with buckets.
         is_endless: Whether it says that there is no end.
         is_random: Whether the data set has random operations; it is then made anew for each epoch that is read.
         varies: Whether each epoch has a length of its own.
@@ -51,7 +53,7 @@ class DataShard:
         epoch: int,
         reading: Reading,
     ) -> None:
-        """Calls `train`.
+        """Calls `train`, and reads the examples into memory with `input: {from: preload}`.
 
         Args:
             epoch: The first epoch in which this worker reads the shard.
@@ -67,11 +69,13 @@ class DataShard:
         self._first_epoch = epoch
         self.what = f"reading the training data of shard {index}"
         dataset = self._made(epoch, reading)
-        self.is_random = is_random(dataset)
         # Raises if the examples are not dense tensors.
         batch_spec(dataset, job, job.train.batch_size)
+        if job.input.source == "preload":
+            dataset = in_memory(dataset, job, index)
+        self.is_random = is_random(dataset)
         self._num_examples = int(dataset.cardinality())
-        self.is_finite = self._num_examples >= 0
+        self.is_finite = self._num_examples >= 0 and job.input.bucket_boundaries is None
         self.is_endless = self._num_examples == tf.data.INFINITE_CARDINALITY
         self.varies = self.is_random and not self.is_finite
         self._num_batches = self._num_examples // job.train.gradient_examples if self.is_finite else None
@@ -178,7 +182,7 @@ class DataShard:
         if train.shuffle:
             seed = tf.constant(self._seed, tf.int64) + epoch * EPOCH_STRIDE
             examples = examples.shuffle(train.shuffle, seed, reshuffle_each_iteration=False)
-        return examples.batch(train.gradient_examples, drop_remainder=True)
+        return training_batches(examples, self._job)
 
     def _fixed_batches(self, epoch: tf.Tensor) -> tf.data.Dataset:
         assert self._fixed is not None
@@ -189,7 +193,9 @@ class DataShard:
         data = f"program {self._job.program!r}: the training data of shard {self._index}"
         if num_examples == 0:
             return ProgramError(f"{data} are empty, expected the same examples in every epoch")
-        return ProgramError(f"{data} have {num_examples} examples, expected at least {least_examples(self._job)}")
+        where = "" if self._job.input.bucket_boundaries is None else " in one of the buckets of input.bucket_boundaries"
+        least = least_examples(self._job)
+        return ProgramError(f"{data} have {num_examples} examples, expected at least {least}{where}")
 
 
 def all_epochs(shards: Sequence[DataShard], first: int) -> tf.data.Dataset:

@@ -12,6 +12,7 @@ from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram
 from psfleet.job.user_code import user_code
+from psfleet.tf.batching import batched, check_padding, padding_explained
 from psfleet.tf.program_data import PSFLEET_BATCHES, read_within_deadline
 
 PREFETCHED_BATCHES = 2
@@ -21,16 +22,18 @@ def batch_spec(dataset: tf.data.Dataset, job: Job, batch_size: int | None) -> An
     """The structure of a batch: a `tf.TensorSpec` `[batch_size, ...]` for each tensor of an example.
 
     Raises:
-        ProgramError: The examples hold something other than dense tensors.
+        ProgramError: The examples hold something other than dense tensors, or tensors that the job cannot pad.
     """
 
-    def batched(spec: Any) -> tf.TensorSpec:
+    def of_batch(spec: Any) -> tf.TensorSpec:
         if not isinstance(spec, tf.TensorSpec):
             got = type(spec).__name__
             raise ProgramError(f"program {job.program!r}: training examples hold a {got}, expected dense tensors")
         return tf.TensorSpec(tf.TensorShape([batch_size]).concatenate(spec.shape), spec.dtype)
 
-    return tf.nest.map_structure(batched, dataset.element_spec)
+    found = tf.nest.map_structure(of_batch, dataset.element_spec)
+    check_padding(dataset.element_spec, job, "training examples")
+    return found
 
 
 def evaluation_batches(program: KerasProgram | GraphProgram, job: Job, training: Any) -> tf.data.Dataset | None:
@@ -53,7 +56,8 @@ def evaluation_batches(program: KerasProgram | GraphProgram, job: Job, training:
         raise ProgramError(f"program {job.program!r}: the evaluation data are endless, expected no repeat()")
     if read_within_deadline(job, "reading the evaluation data", lambda: next(iter(dataset), None)) is None:
         raise ProgramError(f"program {job.program!r}: the evaluation data are empty, expected examples")
-    batches = dataset.batch(job.evaluate.batch_size or job.train.batch_size).prefetch(PREFETCHED_BATCHES)
+    check_padding(dataset.element_spec, job, "examples of evaluate()")
+    batches = batched(dataset, job, job.evaluate.batch_size or job.train.batch_size).prefetch(PREFETCHED_BATCHES)
     _check_evaluation(job, training, batches.element_spec)
     return batches
 
@@ -75,7 +79,7 @@ def read(dataset: tf.data.Dataset, job: Job, what: str) -> Iterator[tuple[np.nda
     with user_code(job, what):
         iterator = iter(dataset)
     while True:
-        with user_code(job, what):
+        with padding_explained(), user_code(job, what):
             try:
                 batch = tf.raw_ops.IteratorGetNext(
                     iterator=iterator._iterator_resource, output_types=dtypes, output_shapes=shapes

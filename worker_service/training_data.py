@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import tensorflow as tf
 
@@ -47,6 +49,9 @@ class TrainingData:
         self._epochs_of_round = num_shards if rotates else 1
         self._shards: dict[int, DataShard] = {}
         self._is_random_reported = False
+        # A reader that follows a closed one waits for what that one reads into memory.
+        preloads = job.input.source == "preload"
+        self._opening: AbstractContextManager[object] = threading.Lock() if preloads else nullcontext()
 
     @classmethod
     def of_worker(cls, program: KerasProgram | GraphProgram, job: Job, index: int) -> TrainingData:
@@ -124,9 +129,10 @@ class TrainingData:
     def _shard(self, epoch: int, reading: Reading) -> DataShard:
         """The shard of an epoch; `train` is called when it is first needed."""
         index = self._shard_index(epoch)
-        if index in self._shards:
-            return self._shards[index]
-        shard = self._shards[index] = DataShard(self._program, self._job, index, self._num_shards, epoch, reading)
+        with self._opening:
+            if index in self._shards:
+                return self._shards[index]
+            shard = self._shards[index] = DataShard(self._program, self._job, index, self._num_shards, epoch, reading)
         if shard.is_endless and self._epochs_of_round > 1:
             logger.warning(
                 "the data set of shard %d repeats for ever: a worker keeps such a shard, whose examples are not "

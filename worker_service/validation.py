@@ -23,6 +23,7 @@ from psfleet.layout import Layout
 from psfleet.layout.buckets import loss_names
 from psfleet.plurals import counted
 from psfleet.report.verdict import Verdict
+from psfleet.tf.batching import batched
 from psfleet.tf.program_data import read_within_deadline, training_data
 from psfleet.tf.server import session_config
 from worker_service import program_optimizer
@@ -82,7 +83,7 @@ def _with_one_batch(program: KerasProgram | GraphProgram, job: Job) -> KerasProg
 def _first_batch(program: KerasProgram | GraphProgram, job: Job) -> tuple[np.ndarray, ...]:
     """The first batch of data shard 0: `train.batch_size` of the examples of the first gradient."""
     replicas = job.fleet.replicas
-    dataset = training_data(program, job, 0, replicas).batch(job.train.gradient_examples, drop_remainder=True)
+    dataset = batched(training_data(program, job, 0, replicas), job, job.train.gradient_examples, drop_remainder=True)
     what = "reading the first training batch"
     batch = read_within_deadline(job, what, lambda: next(read(dataset, job, what), None))
     if batch is None:

@@ -6,6 +6,7 @@ import math
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
 
 def _reject_bool(value: object) -> object:
@@ -45,3 +46,8 @@ class Section(BaseModel):
     """Base class of the job file's sections: immutable; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, validate_default=True)
+
+    @classmethod
+    def file_fields(cls) -> dict[str, FieldInfo]:
+        """The fields by their keys in the file: a key that is a keyword of Python is an alias."""
+        return {field.alias or name: field for name, field in cls.model_fields.items()}

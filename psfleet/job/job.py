@@ -19,6 +19,7 @@ from psfleet.job.callback import CallbackEntry
 from psfleet.job.container import Container
 from psfleet.job.fields import Options, Section
 from psfleet.job.gpus import require_towers, require_workers
+from psfleet.job.input import Input
 from psfleet.job.kubernetes import Kubernetes, require_own_folders
 from psfleet.job.losses import LossName, require_optimizers
 from psfleet.job.monitored import Monitored
@@ -59,6 +60,9 @@ class Job(Section):
         None, discriminator="name", description="Update rule and learning rate; required without `optimizers`."
     )
     train: Train = Field(description="Number of steps, and batches.")
+    input: Input = Field(
+        default_factory=Input, description="Where training examples are read, and how they become batches."
+    )
     evaluate: Evaluate = Field(default_factory=Evaluate, description="When the chief evaluates the model.")
     checkpoint: Checkpoint = Field(
         default_factory=Checkpoint, description="When checkpoints are written, and how many are kept."

@@ -51,13 +51,13 @@ def _suggestion(location: Sequence[str | int], model: type[Section]) -> str:
     """For an unknown key: a similar field of its section, else other optimizers that have it, else one elsewhere."""
     *path, last = location
     key = str(last)
-    siblings = sorted({name for section in _sections_at(path, model) for name in section.model_fields})
+    siblings = sorted({name for section in _sections_at(path, model) for name in section.file_fields()})
     similar = [OTHER_WORDS[key]] if OTHER_WORDS.get(key) in siblings else difflib.get_close_matches(key, siblings, n=1)
     if similar:
         return f"; did you mean {similar[0]}?"
     if len(path) > 1 and _is_union(path[:-1]):
         tags = [
-            tag for section in _sections_at(path[:-1], model) if key in section.model_fields for tag in _tags(section)
+            tag for section in _sections_at(path[:-1], model) if key in section.file_fields() for tag in _tags(section)
         ]
         return f"; {path[-1]} has no such field, only {', '.join(tags)}" if tags else ""
     elsewhere = sorted(name for name in set(_known(model)) if name.rpartition(".")[2] == key)
@@ -68,7 +68,7 @@ def _sections_at(path: Sequence[str | int], model: type[Section]) -> list[type[S
     """The sections that a path may lead to: several at a union whose tag is not in the path."""
     found = [model]
     for part in path:
-        inner = [each.model_fields[part].annotation for each in found if part in each.model_fields]
+        inner = [each.file_fields()[part].annotation for each in found if part in each.file_fields()]
         tagged = [each for each in found if part in _tags(each)]
         found = [section for each in inner for section in _sections(each)] or tagged or found
     return found
@@ -76,13 +76,13 @@ def _sections_at(path: Sequence[str | int], model: type[Section]) -> list[type[S
 
 def _tags(section: type[Section]) -> tuple[Any, ...]:
     """The values of `name` or `kind` that select a section; empty if it is no member of a union."""
-    tags = (field.annotation for name, field in section.model_fields.items() if name in ("name", "kind"))
+    tags = (field.annotation for name, field in section.file_fields().items() if name in ("name", "kind"))
     return next((get_args(each) for each in tags), ())
 
 
 def _known(model: type[Section], prefix: str = "") -> Iterator[str]:
     """All fields of a section and of those in it, as dotted names."""
-    for name, field in model.model_fields.items():
+    for name, field in model.file_fields().items():
         yield prefix + name
         for section in _sections(field.annotation):
             yield from _known(section, f"{prefix}{name}.")

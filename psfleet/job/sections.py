@@ -1,4 +1,4 @@
-"""The job file's sections except `optimizer` and `container`."""
+"""The job file's sections that have no module of their own."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram
 from psfleet.job.user_code import user_code
 from psfleet.polling import run_within
+from psfleet.tf.batching import batched, padding_explained
 
 T = TypeVar("T")
 
@@ -122,8 +123,9 @@ def read_within_deadline(job: Job, what: str, read: Callable[[], T]) -> T:
 
 def _first_batch(program: KerasProgram, job: Job) -> Any:
     dataset = training_data(program, job, 0, job.fleet.replicas)
-    batches = dataset.batch(job.train.batch_size)
-    batch = read_within_deadline(job, "reading the first training batch", lambda: next(iter(batches), None))
+    batches = batched(dataset, job, job.train.batch_size)
+    with padding_explained():
+        batch = read_within_deadline(job, "reading the first training batch", lambda: next(iter(batches), None))
     if batch is None:
         raise ProgramError(f"program {job.program!r}: the training data of shard 0 is empty, expected examples")
     if not isinstance(batch, tuple) or len(batch) not in (2, 3):

@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, Field
 
 from docs import schema_tables
-from docs.schema_tables import BEGIN, DOCUMENTS, END, insert, rewrite, tables
+from docs.schema_tables import BEGIN, DOCUMENTS, END, file_fields, insert, rewrite, tables
 from psfleet.job.job import Job, parse_job
 from psfleet.report.schema import Evaluation, Point, Report
 
@@ -100,12 +100,12 @@ def test_tables_in_the_documents_match_the_schema(name: str) -> None:
 def test_every_field_is_documented_with_its_description(name: str, model: type[BaseModel]) -> None:
     rows = re.findall(r"^\| `(\w+)` \|.*\| (.*) \|$", (DOCS / name).read_text(encoding="utf-8"), re.MULTILINE)
     for each in models(model):
-        for field, info in each.model_fields.items():
+        for field, info in file_fields(each).items():
             assert (field, info.description or "Selects this table.") in rows
 
 
 def test_the_example_job_is_valid_and_shows_every_section() -> None:
-    whole, asynchronous, averaging, ssp, several, watching, plateau, stored = re.findall(
+    whole, asynchronous, averaging, ssp, padded, several, watching, plateau, stored = re.findall(
         r"```yaml\n(.*?)```", (DOCS / "job-file.md").read_text(encoding="utf-8"), re.DOTALL
     )
     content = yaml.safe_load(whole)
@@ -115,6 +115,7 @@ def test_the_example_job_is_valid_and_shows_every_section() -> None:
     assert parse_job(content | yaml.safe_load(asynchronous)).update.stale.bound == 8
     assert parse_job(content | yaml.safe_load(averaging)).update.round_steps == 10
     assert parse_job(content | yaml.safe_load(ssp)).update.bound == 3
+    assert parse_job(content | yaml.safe_load(padded)).input.bucket_boundaries == [8, 16, 32]
     assert set(parse_job(content | yaml.safe_load(watching)).monitored) == {"evaluate.stop", "checkpoint.best"}
     assert set(parse_job(content | yaml.safe_load(plateau)).monitored) == {"optimizer.schedule"}
     assert parse_job(content | yaml.safe_load(stored)).checkpoint.store == "s3://models/team/digits"

@@ -1,0 +1,85 @@
+"""Makes batches of examples as the job's `input` section says: padded, and of examples of similar length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from psfleet.errors import ProgramError
+from psfleet.job.job import Job
+
+_UNEQUAL = "Cannot batch tensors with different shapes"
+"""In TensorFlow's message about examples of different shapes in a batch that is not padded."""
+
+
+def batched(examples: tf.data.Dataset, job: Job, batch_size: int, drop_remainder: bool = False) -> tf.data.Dataset:
+    """Batches of consecutive examples, padded with `input.pad`: `[batch_size, ...]` each."""
+    if job.input.pad:
+        return examples.padded_batch(batch_size, drop_remainder=drop_remainder)
+    return examples.batch(batch_size, drop_remainder=drop_remainder)
+
+
+def training_batches(examples: tf.data.Dataset, job: Job) -> tf.data.Dataset:
+    """Full batches of `train.gradient_examples`; those of each bucket by themselves with `input.bucket_boundaries`.
+
+    The order is a function of the order of the examples. Examples at the end that do not fill a batch are dropped: of
+    each bucket.
+    """
+    boundaries, batch_size = job.input.bucket_boundaries, job.train.gradient_examples
+    if boundaries is None:
+        return batched(examples, job, batch_size, drop_remainder=True)
+    return examples.bucket_by_sequence_length(
+        tf.autograph.experimental.do_not_convert(_length),
+        boundaries,
+        [batch_size] * (len(boundaries) + 1),
+        drop_remainder=True,
+    )
+
+
+def check_padding(structure: Any, job: Job, which: str) -> None:
+    """Refuses examples that the job cannot pad.
+
+    Args:
+        structure: Of an example: a type specification for each tensor.
+        which: The examples, for messages.
+
+    Raises:
+        ProgramError: The examples hold something other than dense tensors of known rank; or there are buckets, and all
+            sizes are known.
+    """
+    if not job.input.pad:
+        return
+    specs = tf.nest.flatten(structure)
+    for spec in specs:
+        if not isinstance(spec, tf.TensorSpec):
+            got = type(spec).__name__
+            raise ProgramError(f"program {job.program!r}: {which} hold a {got}, expected dense tensors with input.pad")
+    shapes = [spec.shape for spec in specs]
+    shown = f"program {job.program!r}: {which} have the shapes {', '.join(map(str, shapes))}"
+    if any(shape.rank is None for shape in shapes):
+        raise ProgramError(f"{shown}, expected a known rank of each with input.pad, and None for a size that differs")
+    if job.input.bucket_boundaries is not None and all(shape.is_fully_defined() for shape in shapes):
+        raise ProgramError(f"{shown}, expected None for the sizes that differ with input.bucket_boundaries")
+
+
+@contextmanager
+def padding_explained() -> Iterator[None]:
+    """Adds to a ProgramError of the block that `input.pad` pads, if examples of a batch differ in their shapes."""
+    try:
+        yield
+    except ProgramError as error:
+        if _UNEQUAL not in str(error):
+            raise
+        raise ProgramError(f"{error}; input.pad: true in the job file pads them", error.details) from error
+
+
+def _length(*example: Any) -> tf.Tensor:
+    """The largest of an example's sizes that are unknown in its shapes; int32 scalar."""
+    tensors = tf.nest.flatten(example)
+    sizes = [
+        tf.shape(tensor)[axis] for tensor in tensors for axis, size in enumerate(tensor.shape.as_list()) if size is None
+    ]
+    return tf.reduce_max(tf.stack(sizes))
