@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from psfleet.addresses import Address
 from psfleet.checkpoint.location import Folder, root_of
 from psfleet.checkpoint.store_lease import StoreLease
 from psfleet.control.fleet_client import FleetClient
@@ -15,18 +14,11 @@ from psfleet.layout import Layout
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
 from psfleet.tf.traced_update import TracedUpdate, optimizer_name
+from psfleet.tls.data_plane import DataPlane
 
 if TYPE_CHECKING:
     # Not imported without TLS: it takes 80 ms.
     from psfleet.tls.identity import Identity
-
-
-@dataclass(frozen=True)
-class TaskAddresses:
-    """Where TensorFlow's servers are reached from this worker: its own, and each ps's in their order."""
-
-    own: Address
-    ps: tuple[Address, ...]
 
 
 @dataclass(frozen=True)
@@ -39,7 +31,7 @@ class RunContext:
         incarnation: Of this process as the owner of the index: the highest one wins.
         job: The resolved job.
         layout: Of the program's tensors.
-        tasks: Addresses of the data plane.
+        tasks: The data plane: addresses of TensorFlow's servers.
         fleet: The control planes of all ps.
         stop: Set by a signal.
         out: The run's folder.
@@ -55,7 +47,7 @@ class RunContext:
     incarnation: int
     job: Job
     layout: Layout
-    tasks: TaskAddresses
+    tasks: DataPlane
     fleet: FleetClient
     stop: Stop
     out: Path

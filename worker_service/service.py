@@ -45,7 +45,7 @@ from worker_service.metrics import WorkerMetrics
 from worker_service.preloading import preload as preload
 from worker_service.program_optimizer import resolved
 from worker_service.progress import TrainingProgress
-from worker_service.run_context import RunContext, TaskAddresses, shares_folder
+from worker_service.run_context import RunContext, shares_folder
 from worker_service.run_end import is_replaced, report_failure, worker_error
 from worker_service.training_data import TrainingData
 from worker_service.worker import Worker
@@ -151,7 +151,7 @@ def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int
         incarnation=process.incarnation,
         job=job,
         layout=layout,
-        tasks=TaskAddresses(plane.own, plane.ps),
+        tasks=plane,
         fleet=process.fleet,
         stop=process.stop,
         out=settings.out,
@@ -167,8 +167,9 @@ def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int
     gc.freeze()
     if index == 0:
         return _lead(process, context, front, batches)
-    # From here on this worker may wait for the chief, which must not wait for this worker's first batch.
-    process.progress.reading_first_batch = False
+    # From here on this worker may wait for the chief, which must not wait for this worker's first batch; nor open a
+    # session before a worker that lends its device is ready.
+    process.progress.reading_first_batch = function is not None
     own = (context, front, batches, process.heartbeat, process.progress)
     worker = Worker(*own) if function is None else LendingWorker(*own, function)
     outcome = process.controls.bind(worker, context, front, batches, process.progress).run()

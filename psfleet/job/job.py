@@ -137,7 +137,7 @@ class Job(Section):
         require_optimizers(self.optimizer, self.optimizers, self.train.alternate, self.update.mode)
         require_update(self.update, self.fleet.replicas)
         if self.update.is_in_graph:
-            require_in_graph(self.update, self.quorum, self.fleet.replicas, self.fleet.max_workers, self.tls)
+            require_in_graph(self.update, self.quorum, self.fleet.replicas, self.fleet.max_workers)
         every_steps = self.evaluate.every_steps
         due = {
             "train.steps": self.train.steps,

@@ -45,7 +45,7 @@ class Update(Section):
         description="sync, async. between_graph: each worker builds a graph of its own and is a client of the ps. "
         "in_graph: worker 0 builds one graph with a replica on the device of every worker, and is the only client; the "
         "other workers lend their devices, read their data, and are waited for: if one is lost, no worker trains until "
-        "it is back. Not with tls, nor on Kubernetes.",
+        "it is back. Not on Kubernetes.",
     )
     quorum: PositiveInt | None = Field(
         None,
@@ -135,14 +135,13 @@ def require_update(update: Update, replicas: int) -> None:
         raise ValueError(f"update.bound is {shown}, expected {expected} in mode {update.mode}")
 
 
-def require_in_graph(update: Update, quorum: int, replicas: int, max_workers: int | None, tls: bool) -> None:
+def require_in_graph(update: Update, quorum: int, replicas: int, max_workers: int | None) -> None:
     """Refuses what one graph over all workers cannot do.
 
     Args:
         quorum: Number of gradients that are averaged in one sync step.
         replicas: Number of workers and spares.
         max_workers: `fleet.max_workers`.
-        tls: Whether the job requires it.
 
     Raises:
         ValueError: Names the field, its value and what was expected.
@@ -161,10 +160,6 @@ def require_in_graph(update: Update, quorum: int, replicas: int, max_workers: in
         raise ValueError(
             f"fleet.max_workers is {max_workers}, expected null with update.replication in_graph: the graph has "
             f"{replicas} replicas, and the fleet is not scaled"
-        )
-    if tls:
-        raise ValueError(
-            "update.replication is in_graph, expected between_graph with tls: there are no tunnels between workers"
         )
 
 

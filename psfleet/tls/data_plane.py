@@ -23,6 +23,19 @@ ANY_HOST = "::" if Path("/proc/self/net/if_inet6").exists() else "0.0.0.0"
 """On which a tunnel accepts connections of other machines."""
 
 
+@dataclass(frozen=True)
+class WorkerRoute:
+    """How TensorFlow of this process reaches that of a worker.
+
+    Attributes:
+        local: The address to which it connects.
+        entry: The address that must accept connections for that: of the worker's tunnel, or of its TensorFlow.
+    """
+
+    local: Address
+    entry: Address
+
+
 class DataPlane(Protocol):
     """Interface of the data plane of one process.
 
@@ -41,8 +54,11 @@ class DataPlane(Protocol):
             BadJobError: With TLS, other machines could reach it.
         """
 
-    def meet(self, run: str, worker: int, address: str) -> None:
-        """Makes a worker reachable for this ps's TensorFlow; called with each heartbeat of the worker.
+    def meet(self, run: str, worker: int, address: str) -> WorkerRoute:
+        """Makes a worker reachable for TensorFlow of this process.
+
+        A ps calls it with each heartbeat of the worker; with in-graph replication the chief does for all other workers,
+        and each of them for the chief.
 
         Args:
             run: Of the worker.
@@ -68,8 +84,11 @@ class Direct:
     def check(self) -> None:
         """See DataPlane; any address is allowed."""
 
-    def meet(self, run: str, worker: int, address: str) -> None:
-        """See DataPlane; TensorFlow learns the address from the worker's session."""
+    def meet(self, run: str, worker: int, address: str) -> WorkerRoute:
+        """See DataPlane; it is reachable. Of a session of its own, a ps learns the address from that."""
+        del run, worker
+        at = Address.parse(address)
+        return WorkerRoute(at, at)
 
     def forget(self, run: str) -> None:
         """See DataPlane; nothing was opened."""
@@ -97,7 +116,7 @@ class Tunnelled:
         self._tunnels = tunnels
         self._host = settings.address.host
         accept = Address(ANY_HOST, settings.address.port).tunnel
-        self._open(accept, self.own.data, "worker" if role == "ps" else "ps", dials=False)
+        self._open(accept, self.own.data, *_callers(settings, role), dials=False)
         if role == "worker":
             for local, address in zip(self.ps, settings.ps, strict=True):
                 self._dial(local, address, "ps")
@@ -106,9 +125,11 @@ class Tunnelled:
         """See DataPlane."""
         check_loopback(self.own.port)
 
-    def meet(self, run: str, worker: int, address: str) -> None:
+    def meet(self, run: str, worker: int, address: str) -> WorkerRoute:
         """See DataPlane."""
-        self._dial(run_address(run, worker), Address.parse(address), "worker")
+        local, peer = run_address(run, worker), Address.parse(address)
+        self._dial(local, peer, "worker")
+        return WorkerRoute(local, local if peer.host == self._host else Address(peer.host, peer.tunnel_port))
 
     def forget(self, run: str) -> None:
         """See DataPlane; this ps ends with its run, and its tunnels with it."""
@@ -118,10 +139,18 @@ class Tunnelled:
         if address.host != self._host:
             self._open(local.data, address.tunnel, peer, dials=True)
 
-    def _open(self, accept: str, connect: str, peer: str, *, dials: bool) -> None:
+    def _open(self, accept: str, connect: str, peer: str, *others: str, dials: bool) -> None:
         from psfleet.tls.route import Route
 
-        self._tunnels.open(Route(accept, connect, peer, dials))
+        self._tunnels.open(Route(accept, connect, peer, dials, others))
+
+
+def _callers(settings: Settings, role: str) -> tuple[str, ...]:
+    """The roles whose TensorFlow connects to a process."""
+    if role == "ps":
+        return ("worker",)
+    is_in_graph = settings.job is not None and settings.job.update.is_in_graph
+    return ("ps", "worker") if is_in_graph else ("ps",)
 
 
 def check_loopback(port: int) -> None:

@@ -13,7 +13,7 @@ from psfleet.addresses import Address, local_address, run_address
 from psfleet.errors import PsfleetError
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.service.settings import Settings
-from psfleet.tls.data_plane import ANY_HOST, DataPlane, OnLoopback, check_loopback, data_plane
+from psfleet.tls.data_plane import ANY_HOST, DataPlane, OnLoopback, WorkerRoute, check_loopback, data_plane
 
 if TYPE_CHECKING:
     # Not loaded without TLS.
@@ -24,7 +24,7 @@ PS, WORKER, CLIENT = "ps", "worker", "client"
 PEERS = {PS: (PS, WORKER, CLIENT), WORKER: (PS, WORKER, CLIENT), CLIENT: (PS, WORKER)}
 """By role, the roles whose TensorFlow connects to a process of it: a client's graph sends tensors between them all.
 
-Workers of runs have the plane `Tunnelled`: only ps connect to them."""
+Workers of runs have the plane `Tunnelled`."""
 
 
 class FleetTunnels:
@@ -50,12 +50,13 @@ class FleetTunnels:
         """See DataPlane."""
         check_loopback(self.own.port)
 
-    def meet(self, run: str, worker: int, address: str) -> None:
+    def meet(self, run: str, worker: int, address: str) -> WorkerRoute:
         """See DataPlane."""
-        local = run_address(run, worker)
+        local, peer = run_address(run, worker), Address.parse(address)
         self._dial(WORKER, local, address)
         with self._lock:
             self._met[run].add(local.data)
+        return WorkerRoute(local, Address(peer.host, peer.tunnel_port))
 
     def forget(self, run: str) -> None:
         """See DataPlane."""

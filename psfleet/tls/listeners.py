@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import socket
@@ -36,6 +37,19 @@ def is_on_loopback_alone(port: int) -> bool:
     """Whether a port listens, and only on loopback."""
     hosts = listeners(port)
     return bool(hosts) and all(map(LOOPBACK_HOST.fullmatch, hosts))
+
+
+def is_taken(address: str) -> bool:
+    """Whether a socket of this network namespace listens at `host:port`, an IPv4 address of this machine."""
+    host, _, port = address.rpartition(":")
+    with socket.socket() as probe:
+        # With this option, only a socket that listens is in the way.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port)))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
 
 
 def process_listens_on_loopback_alone(port: int) -> bool:

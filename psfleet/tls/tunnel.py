@@ -17,7 +17,7 @@ from typing import IO, Self
 from psfleet.errors import BadJobError, DeadlineError, LostPeerError
 from psfleet.polling import wait_until
 from psfleet.tls.identity import Identity
-from psfleet.tls.listeners import listeners
+from psfleet.tls.listeners import is_taken, listeners
 from psfleet.tls.route import Route, configuration
 
 PROGRAM = "stunnel4"
@@ -124,11 +124,21 @@ class _Tunnel:
         self.route = route
         self._command = command
         self._process: subprocess.Popen[str] | None = None
+        self._stands_by = False
         self._last_lines: deque[str] = deque(maxlen=3)
         self._logged: dict[str, float] = {}
 
     def start(self) -> None:
-        """Starts the process, with an empty environment."""
+        """Starts the process, with an empty environment, unless another process of this host has this tunnel.
+
+        TensorFlow then connects to that one, and `restart_if_ended` takes its place when it is gone.
+        """
+        if self.route.dials and is_taken(self.route.accept):
+            if not self._stands_by:
+                logger.info("%s is a tunnel of another process of this host", self.route.accept)
+            self._stands_by, self._process = True, None
+            return
+        self._stands_by = False
         self._process = subprocess.Popen(
             self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={}, text=True
         )
@@ -143,7 +153,8 @@ class _Tunnel:
             LostPeerError: It ended.
             DeadlineError: It does not listen.
         """
-        assert self._process is not None, "start() comes first"
+        if self._process is None:
+            return
         process, port = self._process, self.route.port
 
         def ready() -> bool:
@@ -159,8 +170,10 @@ class _Tunnel:
             raise LostPeerError(f"stunnel for port {port} exited with code {process.returncode}: {output}")
 
     def restart_if_ended(self) -> None:
-        """Restarts the process if it ended."""
-        if self._process is not None and self._process.poll() is not None:
+        """Restarts the process if it ended, or that of another process of this host."""
+        if self._stands_by:
+            self.start()
+        elif self._process is not None and self._process.poll() is not None:
             code, output = self._process.returncode, "; ".join(self._last_lines)
             logger.warning("stunnel for port %d exited with code %d, restarting it: %s", self.route.port, code, output)
             self.start()

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
@@ -14,6 +15,8 @@ from support.local_fleet import START_SECS, training
 
 import psfleet
 from psfleet.addresses import Address
+from psfleet.checkpoint import store
+from psfleet.checkpoint.tensors import read_tensors
 from psfleet.control.attendance import Attendance, FleetTask, SecuredClient
 from psfleet.control.client import PsClient
 from psfleet.errors import PsfleetError
@@ -51,6 +54,25 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FleetFolder]:
         yield find("lab")
         commands.down("lab")
         assert not (folder / "state/fleets/lab").exists(), "with its authority"
+
+
+@pytest.mark.extended
+@pytest.mark.usefixtures("launches_forked")
+def test_a_run_with_in_graph_replication_gives_the_weights_of_one_without_tls(lab: FleetFolder, tmp_path: Path) -> None:
+    assert lab.access().tls
+    overrides = ["train.steps=20", "fleet.workers=3", "update.replication=in_graph"]
+    found = []
+    for fleet in ("lab", None):
+        out = tmp_path / str(fleet)
+        report = psfleet.train(ROOT / "examples/linear/job.yaml", out=out, overrides=overrides, fleet=fleet)
+        assert (report.status, report.final_step, report.gradients.used) == ("done", 20, 60), report.error
+        newest = store.newest(out / "checkpoints")
+        assert newest is not None
+        found.append(read_tensors(newest))
+    secured, plain = found
+    assert secured.keys() == plain.keys()
+    for name, value in plain.items():
+        np.testing.assert_allclose(secured[name], value, rtol=0, atol=1e-6, err_msg=name)
 
 
 @pytest.mark.usefixtures("launches_forked")

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from support.commands import psfleet, service
@@ -20,6 +21,7 @@ from support.tiny_job import END_SECS, JOB, PRELUDE, entries
 
 from psfleet.addresses import parse_tf_config
 from psfleet.checkpoint import store
+from psfleet.checkpoint.tensors import read_tensors
 from psfleet.job.job import load_job
 from psfleet.launch.task import Wanted, environment, task_of
 from psfleet.polling import wait_until
@@ -82,36 +84,43 @@ def test_a_fleet_trains_by_tf_config_and_saves_at_sigterm(folder: Path) -> None:
 
 
 @pytest.mark.extended
-def test_a_fleet_trains_on_two_hosts(folder: Path) -> None:
-    """The ps and the chief on one, the other worker on the second; with TLS where stunnel4 is installed.
+@pytest.mark.parametrize("replication", ["between_graph", "in_graph"])
+def test_a_fleet_trains_on_two_hosts(replication: str, folder: Path) -> None:
+    """The ps and the chief on one, the other two workers on the second; with TLS where stunnel4 is installed.
 
-    Then only tunnels lead from host to host, and the ps and the chief, which share loopback, have none between them.
+    Then only tunnels lead from host to host, which the processes of a host share. There are none within a host.
     """
+    in_graph = f"update.replication={replication}"
     tls = shutil.which("stunnel4") is not None
     certificates.make(folder / "certs")
+    (folder / "job.yaml").write_text(JOB.replace("workers: 1", "workers: 3"))
     gate = folder / "gate"
     with (folder / "program.py").open("a") as program:
         program.write(GATE.format(gate=str(gate), secs=END_SECS))
     with two_hosts() as (first, second), ExitStack() as stack:
 
         def start(role: str, index: int) -> Process:
-            shared = ("--ps", f"{first.ip}:2222", "--out", "out", "--set", f"tls={str(tls).lower()}")
+            settings = ("--set", f"tls={str(tls).lower()}", "--set", in_graph)
+            shared = ("--ps", f"{first.ip}:2222", "--out", "out", *settings)
             own = ("--role", role, "--index", str(index), *(("--tls", f"certs/{role}") if tls else ()))
-            host = second if (role, index) == ("worker", 1) else first
+            host = first if index == 0 else second
             log = folder / f"{role}-{index}.txt"
             return stack.enter_context(host.runs(log, folder, "task", "job.yaml", *own, *shared))
 
-        ps, *workers = [start("ps", 0), start("worker", 0), start("worker", 1)]
+        ps, *workers = [start("ps", 0), *(start("worker", index) for index in range(3))]
         wait_until(lambda: "ps is ready" in text(folder, "ps-0") or ps.poll(), END_SECS, "the ps")
         assert second.reaches(first.ip, 2222) == (not tls)
         assert second.reaches(first.ip, 2225) == tls
         gate.touch()
-        assert [exit_code(process, folder) for process in (ps, *workers)] == [0, 0, 0], logs(folder)
+        assert [exit_code(process, folder) for process in (ps, *workers)] == [0] * 4, logs(folder)
     report = Report.read(folder / "out")
     assert (report.status, report.final_step) == ("done", 20)
-    assert {index: counts.used for index, counts in report.gradients.per_worker.items()} == {"0": 20, "1": 20}
+    assert {index: counts.used for index, counts in report.gradients.per_worker.items()} == dict.fromkeys("012", 20)
     assert "step 20 of 20" in text(folder, "worker-0")
     assert yaml.safe_load((folder / "out" / ".run").read_text())["platform"] == "hosts"
+    plain = psfleet(folder, "train", "job.yaml", "--out", "plain", "--set", in_graph, timeout_secs=END_SECS)
+    assert plain.returncode == 0, plain.stderr
+    np.testing.assert_allclose(weight(folder / "out"), weight(folder / "plain"), rtol=0, atol=1e-6)
 
 
 def test_the_command_ends_with_the_code_of_the_service_and_logs_text(
@@ -123,6 +132,13 @@ def test_the_command_ends_with_the_code_of_the_service_and_logs_text(
     done = psfleet(folder, *words, timeout_secs=END_SECS)
     assert (done.returncode, done.stderr) == (78, "")
     assert "ERROR   ps        PSFLEET_ON_SIGTERM is 'stay', expected leave or nothing" in done.stdout
+
+
+def weight(out: Path) -> np.ndarray:
+    """The program's weight in the newest checkpoint."""
+    newest = store.newest(out / "checkpoints")
+    assert newest is not None
+    return read_tensors(newest)["w"]
 
 
 def exit_code(process: Process, folder: Path) -> int:

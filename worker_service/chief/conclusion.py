@@ -25,6 +25,7 @@ from psfleet.report.schema import Report
 from psfleet.service.logs import log_service
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
+from psfleet.tls.data_plane import Direct
 from worker_service.build_deadline import building
 from worker_service.chief import stored_report
 from worker_service.chief.callbacks import Callbacks
@@ -43,7 +44,7 @@ from worker_service.evaluation import Evaluator
 from worker_service.fleet_state import TRAINING, States, outcome_of
 from worker_service.frontends import FrontEnd, front_end, planned
 from worker_service.joining import finish_as_chief
-from worker_service.run_context import RunContext, TaskAddresses
+from worker_service.run_context import RunContext
 
 logger = logging.getLogger("psfleet.chief")
 
@@ -204,7 +205,7 @@ class _Conclusion:
             incarnation=0,
             job=self._job,
             layout=layout,
-            tasks=TaskAddresses(settings.address, settings.ps),
+            tasks=Direct(settings.address, settings.ps),
             fleet=self._fleet,
             stop=self._stop,
             out=settings.out,

@@ -17,6 +17,7 @@ from psfleet.job.job import Job
 from psfleet.report.schema import EventLog
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
+from psfleet.tls.data_plane import Direct
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.disk import Disk
 from worker_service.chief.events import Events
@@ -24,7 +25,7 @@ from worker_service.chief.last_checkpoint import LastCheckpoint
 from worker_service.chief.monitor import Monitor
 from worker_service.chief.storage import Storage
 from worker_service.fleet_state import TRAINING, States, check_chief, is_complete
-from worker_service.run_context import RunContext, TaskAddresses
+from worker_service.run_context import RunContext
 
 logger = logging.getLogger("psfleet.chief")
 
@@ -87,7 +88,7 @@ def _save_trained(settings: Settings, job: Job, fleet: FleetClient, stop: Stop, 
         incarnation=incarnation,
         job=job,
         layout=newest.layout,
-        tasks=TaskAddresses(settings.address, settings.ps),
+        tasks=Direct(settings.address, settings.ps),
         fleet=fleet,
         stop=stop,
         out=settings.out,

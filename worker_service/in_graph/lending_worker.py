@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, DataStallError
 from psfleet.job.job import Job
 from worker_service.batches import Batches
@@ -50,13 +51,32 @@ class LendingWorker(Worker):
     ) -> None:
         super().__init__(context, front_end, batches, heartbeat, progress)
         self._function = function
+        self._chief = ""
         function.bind(batches, progress, self._step_of)
+
+    def run(self) -> pb.Outcome:
+        """See `Worker`. The chief opens no session until TensorFlow of this worker reaches it."""
+        self._fleet.until("the chief to join", self._meet_chief)
+        self._progress.reading_first_batch = False
+        return super().run()
+
+    def _meet_chief(self, states: States) -> bool:
+        """Makes the chief reachable, also one that has come back at another address; False if there is none yet."""
+        # A worker's heartbeat is answered with the chief alone.
+        chief = next(iter(states[0].workers), None) if states[0] is not None else None
+        if chief is None:
+            return False
+        if chief.address != self._chief:
+            self._context.tasks.meet(self._context.run, chief.index, chief.address)
+            self._chief = chief.address
+        return True
 
     def train(self, generation: int) -> bool:
         """Waits while the chief trains a generation; False when it is over, or the run. See `Worker`."""
 
         def is_over(states: States) -> bool:
             self._function.check()
+            self._meet_chief(states)
             if is_held(states) and (step := self._step_of_fleet()) > self._progress.step:
                 # An errand in a held run begins with the batch of the next step.
                 self._progress.step_awaited(step)

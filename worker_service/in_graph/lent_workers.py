@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 
-from psfleet.addresses import Address
-from psfleet.control import control_pb2 as pb
 from psfleet.errors import LostPeerError
 from worker_service.data_ports import blocked
 from worker_service.fleet_state import States, is_generation_over
 from worker_service.fleet_wait import FleetWait
 from worker_service.heartbeat import Heartbeat
+from worker_service.run_context import RunContext
 
 logger = logging.getLogger("psfleet.chief")
 
@@ -19,11 +18,12 @@ class LentWorkers:
     """The workers of a run other than the chief, as ps 0 knows them.
 
     Args of the constructor:
-        replicas: Number of workers, the chief included.
+        context: The chief's.
     """
 
-    def __init__(self, replicas: int, heartbeat: Heartbeat, fleet: FleetWait) -> None:
-        self._indices = range(1, replicas)
+    def __init__(self, context: RunContext, heartbeat: Heartbeat, fleet: FleetWait) -> None:
+        self._context = context
+        self._indices = range(1, context.job.fleet.replicas)
         self._heartbeat = heartbeat
         self._fleet = fleet
 
@@ -32,7 +32,7 @@ class LentWorkers:
 
         Raises:
             DeadlineError: See `FleetWait.until`.
-            LostPeerError: The run or the generation ended meanwhile.
+            LostPeerError: The run or the generation ended meanwhile, or with TLS a tunnel does not start.
         """
         if not self._indices:
             return {}
@@ -68,9 +68,7 @@ class LentWorkers:
             return f"there is no worker {', '.join(absent)}"
         if first.reading_first_batch:
             return "one starts, or reads its first batch"
-        found.update({index: alive[index].address for index in self._indices})
-        return blocked([_port(alive[index]) for index in self._indices])
-
-
-def _port(worker: pb.WorkerState) -> tuple[str, Address]:
-    return f"worker {worker.index}", Address.parse(worker.address)
+        plane, run = self._context.tasks, self._context.run
+        routes = {index: plane.meet(run, index, alive[index].address) for index in self._indices}
+        found.update({index: route.local.data for index, route in routes.items()})
+        return blocked([(f"worker {index}", route.entry) for index, route in routes.items()])

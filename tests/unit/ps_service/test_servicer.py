@@ -158,6 +158,7 @@ def test_a_heartbeat_neither_calls_tensorflow_nor_computes_the_digest_of_the_lay
     assert shard.calls == ["digest"]
     assert not state.workers, "their number would make it slower"
     assert [worker.index for worker in beat(servicer, joined(servicer, "chief", 0)).workers] == [0, 1]
+    assert [worker.index for worker in beat(servicer, caller, 4).workers] == [0], "a worker learns of the chief only"
 
 
 def test_the_state_of_a_shard_that_is_closed_meanwhile_has_no_counts(servicer: ControlServicer) -> None:

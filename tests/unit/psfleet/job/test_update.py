@@ -96,7 +96,6 @@ def test_each_mode_has_its_options(update: dict[str, Any], has_quorum: bool, rou
             "fleet.max_workers is 5, expected null with update.replication in_graph: the graph has 2 replicas, and the "
             "fleet is not scaled",
         ),
-        ({"replication": "in_graph"}, {"tls": True}, "update.replication is in_graph, expected between_graph with tls"),
         (
             {"replication": "between"},
             {},

@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import pytest
+from support.program_samples import sample_job
 
-from psfleet.addresses import run_address
+from psfleet.addresses import Address, run_address
+from psfleet.job.update import Update
 from psfleet.service import settings
-from psfleet.tls.data_plane import Tunnelled
+from psfleet.tls.data_plane import Tunnelled, WorkerRoute
 from psfleet.tls.route import Route
 from psfleet.tls.tunnel import Tunnels
 
@@ -23,13 +25,18 @@ class OpenedTunnels:
     def open(self, route: Route) -> None:
         self.routes.append(route)
 
+    def callers(self) -> tuple[str, ...]:
+        """The roles that the incoming tunnel takes connections of."""
+        [accepting] = [route for route in self.routes if not route.dials]
+        return (accepting.peer, *accepting.other_peers)
+
     def dialled(self) -> list[tuple[str, str]]:
         """From where to where the outgoing tunnels lead."""
         return [(route.accept, route.connect) for route in self.routes if route.dials]
 
 
-def tunnelled(role: str, index: int, address: str, opened: OpenedTunnels) -> Tunnelled:
-    read = settings.read({settings.PS: "a:2222,b:2222", settings.ADDRESS: address})
+def tunnelled(role: str, index: int, address: str, opened: OpenedTunnels, job: str = "") -> Tunnelled:
+    read = settings.read({settings.PS: "a:2222,b:2222", settings.ADDRESS: address, settings.JOB: job})
     return Tunnelled(read, role, index, cast(Tunnels, opened))
 
 
@@ -51,6 +58,19 @@ def test_a_worker_needs_no_tunnel_to_the_ps_of_its_host(address: str, expected: 
 def test_a_ps_needs_no_tunnel_to_the_worker_of_its_host() -> None:
     opened = OpenedTunnels()
     plane = tunnelled("ps", 0, "a:2222", opened)
-    plane.meet("digits", 0, "a:2300")
-    plane.meet("digits", 1, "b:2304")
-    assert opened.dialled() == [(run_address("digits", 1).data, "b:2307")]
+    on_host, away = run_address("digits", 0), run_address("digits", 1)
+    assert plane.meet("digits", 0, "a:2300") == WorkerRoute(on_host, entry=on_host)
+    assert plane.meet("digits", 1, "b:2304") == WorkerRoute(away, entry=Address("b", 2307))
+    assert opened.dialled() == [(away.data, "b:2307")]
+
+
+@pytest.mark.parametrize(("replication", "expected"), [("between_graph", ("ps",)), ("in_graph", ("ps", "worker"))])
+def test_workers_take_connections_of_each_other_only_for_one_graph(replication: str, expected: tuple[str, ...]) -> None:
+    job = sample_job().model_copy(update={"update": Update(replication=replication)}).model_dump_json()
+    for index in (0, 1):
+        opened = OpenedTunnels()
+        tunnelled("worker", index, "c:2300", opened, job)
+        assert opened.callers() == expected
+    opened = OpenedTunnels()
+    tunnelled("ps", 0, "a:2222", opened, job)
+    assert opened.callers() == ("worker",)

@@ -11,7 +11,7 @@ from psfleet.errors import BadJobError
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.service.settings import Settings
 from psfleet.tls import certificates
-from psfleet.tls.data_plane import Direct, OnLoopback
+from psfleet.tls.data_plane import Direct, OnLoopback, WorkerRoute
 from psfleet.tls.fleet_plane import FleetTunnels, lasting_plane, plane_of
 from psfleet.tls.identity import Identity
 from psfleet.tls.route import Route
@@ -81,7 +81,8 @@ def test_a_ps_reaches_the_workers_of_each_run_until_the_run_is_over() -> None:
     plane = plane_with(tunnels, "ps", 0, "ps-0:2222")
     of_fleet = list(tunnels.routes)
     plane.meet("one", 0, "chief-of-one:2222")
-    plane.meet("one", 1, "c0ffee:2222")
+    route = plane.meet("one", 1, "c0ffee:2222")
+    assert route == WorkerRoute(run_address("one", 1), entry=Address("c0ffee", 2225))
     plane.meet("two", 0, "chief-of-two:2222")
     to_two = Route(run_address("two", 0).data, "chief-of-two:2225", "worker", dials=True)
     assert tunnels.routes[len(of_fleet) :] == [

@@ -1,14 +1,12 @@
-"""Tunnels and the data plane that uses them, with a stub for stunnel that only listens."""
+"""Tunnels and the data plane that uses them."""
 
 from __future__ import annotations
 
 import ipaddress
 import logging
 import os
-import shutil
 import signal
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,61 +20,12 @@ from psfleet.manifests.container import CONTROL_PORT, METRICS_PORT, TUNNEL_PORT
 from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
 from psfleet.service.settings import Settings
-from psfleet.tls import certificates, tunnel
+from psfleet.tls import certificates
 from psfleet.tls.data_plane import ANY_HOST, Direct, OnLoopback, Tunnelled, data_plane
 from psfleet.tls.identity import Identity
 from psfleet.tls.listeners import listeners
 from psfleet.tls.route import Route
 from psfleet.tls.tunnel import Tunnels
-
-STAND_IN = """\
-#!{python} -SE
-import os, signal, socket, sys
-path = sys.argv[1]
-options = dict(line.split(" = ", 1) for line in open(path).read().splitlines() if " = " in line)
-host, _, port = options["accept"].rpartition(":")
-def reload(*_):
-    open({reloads!r}, "a").write(port + "\\n")
-signal.signal(signal.SIGHUP, reload)
-if options["connect"].startswith("broken"):
-    sys.exit("2026.11.20 19:26:54 LOG3[ui]: Line 7: cannot work")
-listening = socket.create_server((host, int(port)))
-open({pids!r}, "a").write(f"{{port}} {{os.getpid()}}\\n")
-print("2026.11.20 19:26:54 LOG3[0]: s_connect: connect 1.2.3.4:2225: Connection refused (111)", flush=True)
-for _ in range(2):
-    print("2026.11.20 19:26:54 LOG4[1]: Rejected by CERT at depth=0: CN=psfleet client", flush=True)
-while True:
-    signal.pause()
-"""
-
-
-@pytest.fixture
-def reloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Puts the stand-in in stunnel's place; the file gets a line for each reload."""
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    script = programs / tunnel.PROGRAM
-    files = {"reloads": str(tmp_path / "reloads"), "pids": str(tmp_path / "pids")}
-    script.write_text(STAND_IN.format(python=sys.executable, **files))
-    script.chmod(0o755)
-    setpriv = shutil.which("setpriv")
-    assert setpriv is not None
-    (programs / "setpriv").symlink_to(setpriv)
-    monkeypatch.setenv("PATH", str(programs))
-    monkeypatch.setattr(tunnel, "WATCH_SECS", 0.02)
-    return tmp_path / "reloads"
-
-
-@pytest.fixture
-def identity(tmp_path: Path) -> Identity:
-    certificates.make(tmp_path / "certs")
-    return Identity(tmp_path / "certs" / "ps")
-
-
-@pytest.fixture
-def tunnels(reloads: Path, identity: Identity) -> Iterator[Tunnels]:
-    with Tunnels(identity) as made:
-        yield made
 
 
 def route(connect: str, port: int | None = None) -> Route:

@@ -54,6 +54,29 @@ def shard(step: int, generation: int = 1, **fields: Any) -> pb.ShardState:
     return pb.ShardState(phase=pb.RUNNING, generation=generation, step=step, final_step=100, **fields)
 
 
+def test_it_is_ready_once_it_reaches_the_chief_also_at_another_address() -> None:
+    worker, progress, _ = lending([shard(7)])
+    met: list[tuple[object, ...]] = []
+    heartbeat: Any = worker._heartbeat
+    heartbeat.outcome, progress.reading_first_batch = pb.Outcome(), True
+    context: Any = worker._context
+    context.run, context.tasks = "digits", SimpleNamespace(meet=lambda *route: met.append(route))
+    chief, moved = (pb.WorkerState(index=0, address=f"{host}:2300") for host in ("a", "b"))
+    looks: list[bool] = []
+
+    def until(what: str, done: Callable[[States], bool]) -> None:
+        looks.extend(done(states) for states in ([None], [shard(7)]))
+        assert progress.reading_first_batch
+        looks.extend(done([shard(7, workers=[at])]) for at in (chief, chief, moved))
+
+    fleet: Any = worker._fleet
+    fleet.until = until
+    worker.run()
+    assert looks == [False, False, True, True, True]
+    assert met == [("digits", 0, "a:2300"), ("digits", 0, "b:2300")]
+    assert not progress.reading_first_batch
+
+
 @pytest.mark.parametrize(("generation", "is_over"), [(1, False), (2, True)])
 def test_it_waits_until_its_generation_is_over(generation: int, is_over: bool) -> None:
     worker, _, looks = lending([shard(7, generation)])

@@ -9,15 +9,17 @@ from typing import Any
 
 import pytest
 
-from psfleet.addresses import LOOPBACK
+from psfleet.addresses import LOOPBACK, Address, run_address
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import LostPeerError
+from psfleet.tls.data_plane import DataPlane, Direct, WorkerRoute
 from worker_service.fleet_state import States
 from worker_service.in_graph.lent_workers import LentWorkers
 
 REPLICAS = 3
 CLOSED = f"{LOOPBACK}:1"
 """Nothing listens there."""
+DIRECT = Direct(Address.parse(CLOSED), ())
 
 
 @pytest.fixture
@@ -36,7 +38,9 @@ def worker(index: int, address: str, is_alive: bool = True) -> pb.WorkerState:
     return pb.WorkerState(index=index, address=address, is_alive=is_alive)
 
 
-def ready(replies: list[pb.ShardState | None], replicas: int = REPLICAS) -> tuple[dict[int, str], list[bool]]:
+def ready(
+    replies: list[pb.ShardState | None], replicas: int = REPLICAS, plane: DataPlane = DIRECT
+) -> tuple[dict[int, str], list[bool]]:
     """What the chief finds, and what it made of each reply of ps 0."""
     heartbeat: Any = SimpleNamespace(outcome=None, states=[None], detach=lambda: None)
     verdicts: list[bool] = []
@@ -48,7 +52,9 @@ def ready(replies: list[pb.ShardState | None], replicas: int = REPLICAS) -> tupl
             verdicts.append(done(heartbeat.states))
 
     fleet: Any = SimpleNamespace(until=until)
-    return LentWorkers(replicas, heartbeat, fleet).ready(1), verdicts
+    job = SimpleNamespace(fleet=SimpleNamespace(replicas=replicas))
+    context: Any = SimpleNamespace(job=job, tasks=plane, run="digits")
+    return LentWorkers(context, heartbeat, fleet).ready(1), verdicts
 
 
 def test_all_workers_must_be_alive_have_read_their_program_and_answer(
@@ -73,6 +79,17 @@ def test_all_workers_must_be_alive_have_read_their_program_and_answer(
         "one starts, or reads its first batch",
         f"TensorFlow's port of worker 2 at {CLOSED} cannot be reached (Connection refused)",
     ]
+
+
+def test_with_tls_sessions_use_the_ends_of_tunnels_and_the_tunnels_of_workers_must_answer(address: str) -> None:
+    class Plane(Direct):
+        def meet(self, run: str, worker: int, address: str) -> WorkerRoute:
+            return WorkerRoute(run_address(run, worker), Address.parse(address))
+
+    replies = [state(worker(1, address), worker(2, at)) for at in (CLOSED, address)]
+    found, verdicts = ready(list(replies), plane=Plane(DIRECT.own, ()))
+    assert verdicts == [False, True]
+    assert found == {index: run_address("digits", index).data for index in (1, 2)}
 
 
 def test_a_generation_that_is_over_ends_the_wait(address: str) -> None:
