@@ -1,4 +1,4 @@
-"""The job file's sections except `optimizer` and `container`."""
+"""The job file's sections except `update`, `optimizer`, `container` and `kubernetes`."""
 
 from __future__ import annotations
 

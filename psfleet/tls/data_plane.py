@@ -54,7 +54,7 @@ class DataPlane(Protocol):
             LostPeerError: The tunnel does not start.
         """
 
-    def forget(self, run: str) -> None:
+    def release(self, run: str) -> None:
         """Releases what `meet` has opened for the workers of a run, which is over on this ps."""
 
 
@@ -71,7 +71,7 @@ class Direct:
     def meet(self, run: str, worker: int, address: str) -> None:
         """See DataPlane; TensorFlow learns the address from the worker's session."""
 
-    def forget(self, run: str) -> None:
+    def release(self, run: str) -> None:
         """See DataPlane; nothing was opened."""
 
 
@@ -110,7 +110,7 @@ class Tunnelled:
         """See DataPlane."""
         self._dial(run_address(run, worker), Address.parse(address), "worker")
 
-    def forget(self, run: str) -> None:
+    def release(self, run: str) -> None:
         """See DataPlane; this ps ends with its run, and its tunnels with it."""
 
     def _dial(self, local: Address, address: Address, peer: str) -> None:

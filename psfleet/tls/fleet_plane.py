@@ -57,7 +57,7 @@ class FleetTunnels:
         with self._lock:
             self._met[run].add(local.data)
 
-    def forget(self, run: str) -> None:
+    def release(self, run: str) -> None:
         """See DataPlane."""
         with self._lock:
             for accept in self._met.pop(run, ()):
