@@ -158,7 +158,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
                     del self._runs[run.name]
                     if self._only_run:
                         self._runs[self._only_run] = self._new_run(self._only_run)
-                self._plane.forget(run.name)
+                self._plane.release(run.name)
             shard = run.take_shard()
             if shard is not None:
                 shard.close()
@@ -171,7 +171,7 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             for run in over:
                 del self._runs[run.name]
         for run in over:
-            self._plane.forget(run.name)
+            self._plane.release(run.name)
             # A Reset that began before may take it, too: one of both closes it.
             shard = run.take_shard()
             if shard is None:

@@ -1,4 +1,4 @@
-"""What a ps tells of its shard, in replies of the control plane."""
+"""The state of a shard, as the control plane returns it."""
 
 from __future__ import annotations
 

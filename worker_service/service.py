@@ -170,8 +170,7 @@ def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int
     gc.freeze()
     if index == 0:
         return _lead(process, context, front, batches)
-    # From here on this worker may wait for the chief, which must not wait for this worker's first batch; nor open a
-    # session before a worker that lends its device is ready.
+    # The chief waits for a worker that lends its device to be ready, but for no other worker's first batch.
     process.progress.reading_first_batch = function is not None
     own = (context, front, batches, process.heartbeat, process.progress)
     worker = Worker(*own) if function is None else LendingWorker(*own, function)

@@ -40,7 +40,6 @@ def admit_quorum(variables: ShardVariables, quorum: int) -> Admitted:
 
     The final step does not matter here: workers push no gradient of a step that every ps takes for the final one, and
     a stop that only some ps have accepted must not hold back the others.
-
     """
     global_step = variables.global_step.read_value()
     accumulators = [variables.accumulator(index) for index in range(len(variables.exchanged))]

@@ -21,7 +21,7 @@ from psfleet.layout import Layout
 
 MANIFEST = "manifest.json"
 ABANDONED = b'{"abandoned": true}'
-"""In place of a manifest in a store: a recovery went back to an earlier step, and this one must not be committed."""
+"""In place of a manifest in a store: a recovery restored an earlier step, and this one must not be committed."""
 FOLDER_PATTERN = re.compile(r"(\d{8,})-g(\d+)", re.ASCII)
 """Name of a checkpoint's folder: step and generation."""
 
@@ -129,7 +129,7 @@ def read_manifest(folder: Folder) -> Checkpoint:
     except OSError as error:
         raise NoCheckpointError(f"checkpoint {folder}: {MANIFEST} cannot be read: {error.strerror or error}") from error
     if text == ABANDONED:
-        raise UncommittedError(f"checkpoint {folder} was never committed: a recovery went back to an earlier step")
+        raise UncommittedError(f"checkpoint {folder} was never committed: a recovery restored an earlier step")
     manifest = parsed(folder, text)
     layout = Layout.from_dict(manifest.layout.model_dump())
     if layout.digest() != manifest.layout_digest:

@@ -1,4 +1,4 @@
-"""Which calls have replaced the weights of a run, in their order: part of each manifest, so that no loss forgets it."""
+"""Ids of the calls that replaced the weights of a run, in order; each manifest has them, so a restore keeps them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from psfleet.checkpoint.manifest import Checkpoint
 CHANGES = "weight_changes"
 """Key in a manifest's `extra`."""
 MAX_CALLS = 16
-"""Calls whose ids are kept: earlier ones are late by so many changes that they are not repeated any more."""
+"""Calls whose ids are kept: no call is repeated after so many others."""
 
 
 @dataclass(frozen=True)
@@ -42,5 +42,5 @@ class WeightChanges:
 
 
 def kept_changes(newest: Checkpoint | None) -> dict[str, Any]:
-    """What each manifest takes over from the newest one before it: a call that is repeated must find itself made."""
+    """What each manifest copies from the newest one before it, by which a repeated call is recognized."""
     return {} if newest is None else WeightChanges.of(newest.extra).as_extra()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -99,8 +99,9 @@ class RunClient:
         try:
             while not pending.done():
                 check()
-                # `result` returns early; a callback would need a thread of its own.
-                _await(pending, POLL_SECS)
+                # Not a pause: `result` returns as soon as the call is done. Its error is raised below.
+                with suppress(grpc.FutureTimeoutError, grpc.RpcError):
+                    pending.result(timeout=POLL_SECS)
             return pending.result()
         finally:
             pending.cancel()
@@ -136,13 +137,3 @@ def error_of(who: str, code: str, details: str, silent_secs: float) -> PsfleetEr
         # Called again, it would fail again.
         return PsfleetError(f"{who} has a bug, see its log: {details}")
     return LostPeerError(f"{who}: {details} ({code.lower()})")
-
-
-def _await(pending: Any, secs: float) -> None:
-    """Waits until a call is done, at most for some seconds."""
-    deadline = time.monotonic() + secs
-    try:
-        pending.result(timeout=max(0.0, deadline - time.monotonic()))
-    except (grpc.FutureTimeoutError, grpc.RpcError):
-        # An error is that of the call, which its caller reads.
-        return

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
+from typing import Self
+
 from pydantic import Field, ValidationError
 
+import psfleet
 from psfleet.errors import BadJobError
 from psfleet.job.fields import Section
-from psfleet.job.fleet_file import FleetDeadlines
+from psfleet.job.fleet_file import FleetDeadlines, FleetFile
 from psfleet.job.sections import Device
 
 
@@ -32,6 +36,34 @@ class FleetAccess(Section):
     device: Device = Field(default_factory=Device)
     deadlines: FleetDeadlines = Field(default_factory=FleetDeadlines)
     tls: bool = False
+
+    @classmethod
+    def of_new_start(cls, file: FleetFile, ps: list[str], workers: list[str]) -> Self:
+        """A new start of a fleet, with an identifier of its own.
+
+        Args:
+            ps, workers: See the class.
+        """
+        return cls(
+            name=file.name,
+            id=f"{file.name}-{secrets.token_hex(4)}",
+            version=psfleet.__version__,
+            ps=ps,
+            workers=workers,
+            device=file.device,
+            deadlines=file.deadlines,
+            tls=file.tls,
+        )
+
+    def require_version(self) -> Self:
+        """Returns this access if the fleet is of this version of psfleet.
+
+        Raises:
+            BadJobError: It is of another one.
+        """
+        if self.version != psfleet.__version__:
+            raise BadJobError(f"fleet {self.name} has psfleet {self.version}, expected {psfleet.__version__}")
+        return self
 
     @classmethod
     def from_json(cls, text: str, source: str) -> FleetAccess:

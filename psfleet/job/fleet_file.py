@@ -14,7 +14,7 @@ from psfleet.errors import BadJobError
 from psfleet.job.container import Container, Limits, WorkerLimits
 from psfleet.job.fields import NonNegativeInt, Positive, PositiveInt, Section
 from psfleet.job.gpus import require_workers
-from psfleet.job.job import MAX_NAME, NAME_PATTERN
+from psfleet.job.job_fields import MAX_NAME, NAME_PATTERN
 from psfleet.job.kubernetes import Pods, PodsByRole, require_own_folders
 from psfleet.job.problems import problem
 from psfleet.job.reading import read_mapping

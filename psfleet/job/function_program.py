@@ -109,7 +109,7 @@ def write(files: Mapping[str, bytes], folder: Path) -> Path:
 
 
 def load(content: bytes) -> Callable[..., Any]:
-    """The function that `store` wrote; registers with Keras the objects that were registered beside it."""
+    """The function in a file of `contents`; registers with Keras the objects that were registered beside it."""
     function, registered = cloudpickle.loads(content)
     for name, value in registered.items():
         package, separator, own = name.rpartition(">")

@@ -1,7 +1,4 @@
-"""Schema of the job file, which is read and validated as a whole before TensorFlow is imported.
-
-The description of each field is its documentation: `docs/job-file.md` is generated from this schema.
-"""
+"""A job, whose file is read and validated as a whole before TensorFlow is imported."""
 
 from __future__ import annotations
 
@@ -12,122 +9,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import ValidationError, ValidationInfo, field_validator, model_validator
 
 from psfleet.errors import BadJobError, UsageError
-from psfleet.job.callback import CallbackEntry
-from psfleet.job.container import Container
-from psfleet.job.fields import Options, Section
 from psfleet.job.gpus import require_towers, require_workers
-from psfleet.job.input import Input
-from psfleet.job.kubernetes import Kubernetes, require_own_folders
-from psfleet.job.losses import LossName, require_optimizers
-from psfleet.job.monitored import Monitored
-from psfleet.job.optimizer import AnyOptimizer, Optimizer, Schedule
+from psfleet.job.job_fields import NAME_PATTERN, JobFields
+from psfleet.job.kubernetes import require_own_folders
+from psfleet.job.losses import require_optimizers
+from psfleet.job.optimizer import AnyOptimizer
 from psfleet.job.problems import problem
 from psfleet.job.reading import override, path_loader, read_mapping
-from psfleet.job.sections import Checkpoint, Deadlines, Device, Evaluate, Fleet, Summaries, Train
-from psfleet.job.update import Update, require_in_graph, require_rounds, require_update
-
-NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
-"""Names of jobs: they are part of host names, and of names in Docker and Kubernetes."""
-MAX_NAME = 40
-"""Length of a name in characters."""
+from psfleet.job.update import require_in_graph, require_rounds, require_update
 
 
-class Job(Section):
+class Job(JobFields):
     """One training run."""
-
-    name: str = Field(
-        pattern=NAME_PATTERN,
-        max_length=MAX_NAME,
-        description="Name of the job: lower-case letters, digits and dashes.",
-    )
-    program: str = Field(
-        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$",
-        description="`module:callable` that returns the training program; the job file's folder is searched first.",
-    )
-    options: Options = Field(default_factory=dict, description="Keyword arguments of the callable.")
-    fleet: Fleet = Field(default_factory=Fleet, description="Number of processes of each role.")
-    update: Update = Field(default_factory=Update, description="How gradients are combined into updates.")
-    optimizers: dict[LossName, Optimizer] | None = Field(
-        None,
-        min_length=1,
-        description="For a program with several losses, instead of `optimizer`: the optimizer of each, by its name, "
-        "with the fields of `optimizer`; see [above](#several-losses).",
-    )
-    optimizer: AnyOptimizer | None = Field(
-        None, discriminator="name", description="Update rule and learning rate; required without `optimizers`."
-    )
-    train: Train = Field(description="Number of steps, and batches.")
-    input: Input = Field(
-        default_factory=Input, description="Where training examples are read, and how they become batches."
-    )
-    evaluate: Evaluate = Field(default_factory=Evaluate, description="When the chief evaluates the model.")
-    checkpoint: Checkpoint = Field(
-        default_factory=Checkpoint, description="When checkpoints are written, and how many are kept."
-    )
-    summaries: Summaries = Field(default_factory=Summaries, description="What is written to `tensorboard/`.")
-    device: Device = Field(default_factory=Device, description="Threads and accelerators.")
-    deadlines: Deadlines = Field(default_factory=Deadlines, description="Timeouts.")
-    callbacks: list[CallbackEntry] = Field(
-        default_factory=list, description="What receives the progress of the run; see [callbacks.md](callbacks.md)."
-    )
-    container: Container = Field(default_factory=Container, description="Images, mounts and limits in containers.")
-    kubernetes: Kubernetes = Field(default_factory=Kubernetes, description="What a cluster requires of pods and Jobs.")
-    tls: bool = Field(
-        False,
-        description="Whether containers use mutual TLS for all traffic between them; ignored by `psfleet train`, whose "
-        "processes communicate over loopback.",
-    )
-
-    @property
-    def quorum(self) -> int:
-        """Number of gradients that are averaged in one sync step."""
-        return self.update.quorum or self.fleet.workers
-
-    @property
-    def rules(self) -> Mapping[str, AnyOptimizer]:
-        """The optimizers by the names of their losses; the only one of a program with one loss by an empty name."""
-        return self.optimizers or {"": self.rule}
-
-    @property
-    def rule(self) -> AnyOptimizer:
-        """The only optimizer; a job with `optimizers` has none."""
-        assert self.optimizer is not None, "a job without optimizer has optimizers"
-        return self.optimizer
-
-    @property
-    def schedule(self) -> Schedule | None:
-        """The schedule of the only optimizer; None with `optimizers`."""
-        return None if self.optimizer is None else self.optimizer.schedule
-
-    @property
-    def push_examples(self) -> int:
-        """Number of examples in what a worker pushes at once."""
-        return self.train.gradient_examples * self.update.round_steps
-
-    @property
-    def least_workers(self) -> int:
-        """The smallest number of workers and spares that can make a step."""
-        if self.update.is_in_graph:
-            return self.fleet.replicas
-        return self.quorum if self.update.has_quorum else 1
-
-    @property
-    def most_workers(self) -> int:
-        """The largest number of workers and spares of a running fleet."""
-        return self.fleet.replicas if self.update.is_in_graph else self.fleet.worker_limit
-
-    @property
-    def monitored(self) -> dict[str, Monitored]:
-        """The sections that watch a metric of the evaluations, by their names in the job file."""
-        sections = {
-            "evaluate.stop": self.evaluate.stop,
-            "checkpoint.best": self.checkpoint.best,
-            "optimizer.schedule": self.schedule,
-        }
-        return {name: section for name, section in sections.items() if isinstance(section, Monitored)}
 
     @field_validator("optimizer")
     @classmethod

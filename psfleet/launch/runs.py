@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,11 +14,9 @@ from psfleet.job.watched_metrics import main_metric
 from psfleet.report.attempts import earlier_report
 from psfleet.report.shown_job import job_of_run
 from psfleet.run_folder import LOCAL, OWNER_FILE, Owner, RunFolder, is_locked, owner
-from psfleet.service.logs import is_event, parse_line
+from psfleet.service.logs import is_event, parse_line, tail
 
 RUNNING, NO_REPORT = "running", "no report"
-TAIL_BYTES = 1 << 18
-"""End of a log in which its newest entries are looked for; the chief writes a table of a few KB each second."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +87,10 @@ def log_entries(path: Path, role: str, index: int) -> list[dict[str, Any]]:
         role: ps or worker; worker 0 is the chief.
     """
     try:
-        with RunFolder(path).log(role, index).open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
-            return [entry for line in file.read().splitlines() if (entry := parse_line(line)) is not None]
+        lines = tail(RunFolder(path).log(role, index))
     except OSError:
         return []
+    return [entry for line in lines if (entry := parse_line(line)) is not None]
 
 
 def newest_entry(entries: Sequence[Mapping[str, Any]], event: str, field: str) -> Mapping[str, Any]:

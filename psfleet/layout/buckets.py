@@ -29,12 +29,13 @@ class Bucket:
 
 def buckets(layout: FlatLayout, shard: int) -> tuple[Bucket, ...]:
     """The buckets of a shard in ascending order: equal ones, each cut where the parameters of another loss begin."""
-    low = shard * layout.shard_size
-    equal = range(low, low + layout.shard_size, layout.bucket_size)
+    # Each of these goes over all tensors.
+    size, ranges = layout.bucket_size, loss_ranges(layout)
+    low = shard * size * layout.buckets_per_shard
     found = []
-    for start in equal:
-        for loss, (first, last) in enumerate(loss_ranges(layout)):
-            begin, end = max(start, first), min(start + layout.bucket_size, last)
+    for start in range(low, low + size * layout.buckets_per_shard, size):
+        for loss, (first, last) in enumerate(ranges):
+            begin, end = max(start, first), min(start + size, last)
             if begin < end:
                 found.append(Bucket(begin, end, loss))
     return tuple(found)

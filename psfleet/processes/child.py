@@ -13,7 +13,7 @@ from psfleet import errors
 from psfleet.processes import fork_client
 from psfleet.processes.command import Command, Process
 from psfleet.service import settings
-from psfleet.service.logs import is_event, last_failure, parse_line
+from psfleet.service.logs import is_event, last_failure, parse_line, tail
 
 SAVED_EVENTS = frozenset({"progress", "checkpoint", "verified", "evaluation"})
 """Events in the chief's log after which a stop has something to save or to finish."""
@@ -109,4 +109,4 @@ class Task:
 
     def failure(self) -> dict[str, Any] | None:
         """The last thing that a failed process logged: `message`, `exit_code`, `details`."""
-        return last_failure(self.log.read_text(encoding="utf-8", errors="replace").splitlines(), self.exit_code())
+        return last_failure(tail(self.log), self.exit_code())

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Mapping, MutableMapping, Sequence
+from pathlib import Path
 from typing import Any
 
 LATEST = 1e11
 """Seconds since 1970 beyond the year 5000; a larger number is a time in milliseconds."""
+TAIL_BYTES = 1 << 18
+"""End of a log in which its newest entries are looked for; the chief writes a table of a few KB each second."""
 
 _ENTRY = '{"time": '
 """Start of each entry that `JsonFormatter` writes."""
@@ -77,6 +81,19 @@ def parse_line(line: str | bytes) -> dict[str, Any] | None:
         return None
     when = entry.get("time")
     return entry if isinstance(when, float) and 0 < when < LATEST else None
+
+
+def tail(log: Path) -> list[str]:
+    """The last lines of a log, `TAIL_BYTES` at most: that of a process which runs for months does not fit into memory.
+
+    The first line may be the end of one.
+
+    Raises:
+        OSError: The log is missing or cannot be read.
+    """
+    with log.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))
+        return file.read().decode(errors="replace").splitlines()
 
 
 def is_event(entry: Mapping[str, Any], event: str, *fields: str) -> bool:

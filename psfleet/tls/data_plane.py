@@ -70,7 +70,7 @@ class DataPlane(Protocol):
             LostPeerError: The tunnel does not start.
         """
 
-    def forget(self, run: str) -> None:
+    def release(self, run: str) -> None:
         """Releases what `meet` has opened for the workers of a run, which is over on this ps."""
 
 
@@ -90,7 +90,7 @@ class Direct:
         at = Address.parse(address)
         return WorkerRoute(at, at)
 
-    def forget(self, run: str) -> None:
+    def release(self, run: str) -> None:
         """See DataPlane; nothing was opened."""
 
 
@@ -131,7 +131,7 @@ class Tunnelled:
         self._dial(local, peer, "worker")
         return WorkerRoute(local, local if peer.host == self._host else Address(peer.host, peer.tunnel_port))
 
-    def forget(self, run: str) -> None:
+    def release(self, run: str) -> None:
         """See DataPlane; this ps ends with its run, and its tunnels with it."""
 
     def _dial(self, local: Address, address: Address, peer: str) -> None:

@@ -58,7 +58,7 @@ class FleetTunnels:
             self._met[run].add(local.data)
         return WorkerRoute(local, Address(peer.host, peer.tunnel_port))
 
-    def forget(self, run: str) -> None:
+    def release(self, run: str) -> None:
         """See DataPlane."""
         with self._lock:
             for accept in self._met.pop(run, ()):

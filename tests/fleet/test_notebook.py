@@ -10,34 +10,15 @@ from typing import Any
 import pytest
 from jupyter_client.blocking import BlockingKernelClient
 from jupyter_client.manager import start_new_kernel
+from support.line_program import DEFINITIONS, job_line
 
 pytestmark = pytest.mark.usefixtures("launches_forked")
 
 START_SECS = 60
 CELL_SECS = 120
 
-DEFINITIONS = """
-import numpy as np
-import psfleet
-import tensorflow as tf
-
-TRUE = 3.0
-
-def points(number):
-    x = np.linspace(-1, 1, number, dtype=np.float32)
-    return tf.data.Dataset.from_tensor_slices((x, TRUE * x))
-
-def loss(batch):
-    x, y = batch
-    weight = tf.compat.v1.get_variable("weight", [], initializer=tf.compat.v1.zeros_initializer())
-    return tf.reduce_mean((weight * x - y) ** 2)
-
-def build(number=400):
-    return psfleet.GraphProgram(loss=loss, train=lambda i, n: points(number).shard(n, i), evaluate=lambda: points(9))
-"""
-TRAIN = """
-job = {"name": "cell", "fleet": {"ps": 1, "workers": 1}, "optimizer": {"name": "sgd", "learning_rate": 0.5},
-       "train": {"steps": 100, "batch_size": 10}, "device": {"intra_op_threads": 1}}
+TRAIN = f"""
+{job_line("cell", 100)}
 report = psfleet.train(job, program=build, overrides=["train.steps=40"])
 """
 

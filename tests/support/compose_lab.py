@@ -19,10 +19,11 @@ from support.images import docker
 SECS = 60.0
 """Until a container has ended, or is removed."""
 SCRIPT = """\
-import sys, time
+import sys
 import tensorflow as tf
 import psfleet
 import psfleet.errors
+from psfleet.polling import wait_until
 
 fleet = psfleet.connect()
 with tf.Graph().as_default() as graph:
@@ -36,13 +37,12 @@ with fleet.session(graph) as session:
     session.run(x.initializer)
     print(f"sum is {session.run(z).sum():g}", flush=True)
     if sys.argv[1] == "wait":
-        while True:
-            try:
-                session.run(z)
-            except psfleet.errors.LostPeerError:
-                print("lost", flush=True)
-                raise
-            time.sleep(0.1)
+        wait_until(lambda: session.is_lost, 600, "a process of the fleet to go away")
+        try:
+            session.run(z)
+        except psfleet.errors.LostPeerError:
+            print("lost", flush=True)
+            raise
 print("to stderr", file=sys.stderr)
 sys.exit(int(sys.argv[1]))
 """

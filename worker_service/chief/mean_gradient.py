@@ -51,7 +51,7 @@ class MeanGradient:
             is_active: Returns whether the caller still waits.
 
         Raises:
-            UsageError: The run is not one that is held, the program failed, or a worker was away for
+            UsageError: The run is not one that is held, the program failed, or a worker was away, or gave none, for
                 `deadlines.stall_secs`: a frozen one is not started again by its platform.
         """
         if self._holding.record is None:
@@ -65,14 +65,15 @@ class MeanGradient:
             self._operations.check_active(is_active)
             self._operations.require_running("gradient")
             values = {**read_tensors(self._operations.await_held(is_active)), **weights}
+            began = time.monotonic()
             try:
-                addresses = self._workers()
-                deadline = float("inf")
-                return self._asked(addresses, request, values, is_active)
+                return self._asked(self._workers(), request, values, is_active)
             except LostPeerError as error:
                 logger.debug("a worker has no gradient, it is asked again: %s", error)
-                deadline = min(deadline, time.monotonic() + limit)
-                if time.monotonic() >= deadline:
+                now = time.monotonic()
+                # The workers may have computed for longer than the deadline of a worker that does not answer.
+                deadline = now + limit if now - began >= limit else min(deadline, now + limit)
+                if now >= deadline:
                     reason = f"no gradient of all workers within deadlines.stall_secs = {limit:g} s: {error}"
                     raise UsageError(f"{reason}; nothing has changed") from error
             self._operations.pause()

@@ -145,8 +145,8 @@ class WeightSetter:
             check_chief(states, self._context.incarnation)
             self._context.require_lease()
             self._require_newest(base)
-            # An earlier call was told that this is not known: its change comes first, and this call's parts must not
-            # get into its folder.
+            # An earlier call may have failed after its manifest was written: its change comes first, and this call's
+            # parts must not get into its folder.
             made = self._found(base, generation) or self._written(base, generation, call, tensors)
             self._committer.adopt(made)
         is_own = WeightChanges.of(made.extra).calls[-1:] == (call.call,)
@@ -177,8 +177,8 @@ class WeightSetter:
             newest = newest_committed(base.folder.parent)
         if newest is not None and newest.step > base.step:
             raise UsageError(
-                f"checkpoint {newest.folder} is of a later step than {base.step}, to which the fleet has gone back; "
-                "expected a call after that step: nothing has changed"
+                f"checkpoint {newest.folder} is of a later step than {base.step}, the fleet's after a "
+                "rollback; expected a call after that step: nothing has changed"
             )
 
     def _found(self, base: Checkpoint, generation: int) -> Checkpoint | None:

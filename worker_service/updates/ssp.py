@@ -20,7 +20,7 @@ class SspPart(AsyncPart):
     """See `UpdatePart`.
 
     Args of the constructor:
-        bound: StepSession that a worker may be ahead of the slowest one when it begins a step.
+        bound: Steps that a worker may be ahead of the slowest one when it begins a step.
     """
 
     def __init__(self, bound: int) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 
 from docker.models.containers import Container
 from pydantic import ValidationError
 
-import psfleet
 from psfleet.errors import BadJobError, UsageError
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.fleet_file import FleetDeadlines, FleetFile
@@ -43,16 +41,8 @@ def renew_certificates(name: str) -> None:
 
 def new_access(file: FleetFile) -> FleetAccess:
     """A new start of a fleet."""
-    return FleetAccess(
-        name=file.name,
-        id=f"{file.name}-{secrets.token_hex(4)}",
-        version=psfleet.__version__,
-        ps=addresses("ps", file.fleet.ps),
-        workers=addresses("worker", file.fleet.workers),
-        tls=file.tls,
-        device=file.device,
-        deadlines=file.deadlines,
-    )
+    ps, workers = addresses("ps", file.fleet.ps), addresses("worker", file.fleet.workers)
+    return FleetAccess.of_new_start(file, ps, workers)
 
 
 def access_of(container: Container) -> FleetAccess:

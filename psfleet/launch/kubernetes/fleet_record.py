@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-
 from pydantic import ValidationError
 
 import psfleet
@@ -37,24 +35,5 @@ def recorded(cluster: Cluster, name: str) -> tuple[FleetFile, FleetAccess] | Non
 
 def new_access(file: FleetFile) -> FleetAccess:
     """What processes and clients know of a new start of a fleet."""
-    return FleetAccess(
-        name=file.name,
-        id=f"{file.name}-{secrets.token_hex(4)}",
-        version=psfleet.__version__,
-        ps=addresses(file, PS, file.fleet.ps),
-        workers=addresses(file, WORKER, file.fleet.workers),
-        tls=file.tls,
-        device=file.device,
-        deadlines=file.deadlines,
-    )
-
-
-def require_version(access: FleetAccess) -> FleetAccess:
-    """Checks that a fleet is of this version of psfleet; returns what it was given.
-
-    Raises:
-        BadJobError: It is of another one.
-    """
-    if access.version != psfleet.__version__:
-        raise BadJobError(f"fleet {access.name} has psfleet {access.version}, expected {psfleet.__version__}")
-    return access
+    ps, workers = addresses(file, PS, file.fleet.ps), addresses(file, WORKER, file.fleet.workers)
+    return FleetAccess.of_new_start(file, ps, workers)

@@ -11,7 +11,7 @@ from psfleet.errors import DeadlineError, LostPeerError, UsageError
 from psfleet.job.fleet_file import FleetFile
 from psfleet.launch.kubernetes.api import Cluster
 from psfleet.launch.kubernetes.events import WaitReasons
-from psfleet.launch.kubernetes.fleet_record import new_access, recorded, require_version
+from psfleet.launch.kubernetes.fleet_record import new_access, recorded
 from psfleet.launch.kubernetes.fleet_secrets import named_secrets, secrets_to_apply
 from psfleet.launch.kubernetes.objects import FleetObjects
 from psfleet.launch.kubernetes.pods import Pod
@@ -67,7 +67,7 @@ class FleetStart:
                 f"fleet {name} is up with other settings, expected the same, or `psfleet fleet down {name} "
                 "--on kubernetes` first"
             )
-        self.access = require_version(found[1])
+        self.access = found[1].require_version()
 
     def apply(self) -> None:
         """Creates the objects that are missing; a fleet that has all stays as it is, up to its certificates."""

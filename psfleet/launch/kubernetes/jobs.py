@@ -60,7 +60,7 @@ def require_own_chief(jobs: Iterable[Any]) -> None:
     """Checks that no V1Job of other workers has a chief that runs, as index 0, as older versions of psfleet started it.
 
     Raises:
-        UsageError: One has. Its chief cannot be told to save, so nothing may end it unasked.
+        UsageError: One has. Its chief cannot be asked to save, so nothing may end it unasked.
     """
     for job in jobs:
         containers = job.spec.template.spec.containers if place_of(job)[1] == WORKER and verdict(job) is None else ()

@@ -14,7 +14,7 @@ from psfleet.job.fleet_file import FleetFile
 from psfleet.launch.kubernetes.api import Cluster
 from psfleet.launch.kubernetes.client_pod import ClientPod
 from psfleet.launch.kubernetes.events import WaitReasons
-from psfleet.launch.kubernetes.fleet_record import recorded, require_version
+from psfleet.launch.kubernetes.fleet_record import recorded
 from psfleet.launch.kubernetes.fleet_secrets import renew
 from psfleet.launch.kubernetes.fleet_start import LOOK_SECS, STATEFUL_SET, FleetStart
 from psfleet.launch.kubernetes.jobs import on_fleet, place_of, verdict
@@ -132,7 +132,7 @@ class KubernetesFleets:
         found = recorded(self._cluster, name)
         if found is None:
             raise self._unknown(name)
-        return found[0], require_version(found[1])
+        return found[0], found[1].require_version()
 
     def _unknown(self, name: str) -> UsageError:
         names = {each.fleet for each in self.members(None)}

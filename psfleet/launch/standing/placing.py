@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import psfleet
-from psfleet.errors import BadJobError, UsageError
+from psfleet.errors import UsageError
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.job import Job, parse_job
 from psfleet.launch.standing.fleet_folder import find
@@ -19,19 +18,13 @@ def reached(name: str) -> FleetAccess:
         UsageError: There is no such fleet, or it is down.
         BadJobError: It is of another version of psfleet.
     """
-    return _checked(find(name).access())
+    return find(name).access().require_version()
 
 
 def certificates_of(name: str) -> Path | None:
     """The certificates of a fleet of this user on this machine, with a folder for each role; None: it has no TLS."""
     folder = find(name).certificates
     return folder if folder.is_dir() else None
-
-
-def _checked(access: FleetAccess) -> FleetAccess:
-    if access.version != psfleet.__version__:
-        raise BadJobError(f"fleet {access.name} has psfleet {access.version}, expected {psfleet.__version__}")
-    return access
 
 
 def on_fleet(job: Job, name: str, platform: StandingPlatform | None = None) -> Job:
@@ -49,7 +42,7 @@ def on_fleet(job: Job, name: str, platform: StandingPlatform | None = None) -> J
     """
     if job.fleet.ps_addresses is not None:
         raise UsageError(f"--fleet {name}: fleet.ps_addresses is set, expected one of them")
-    access = reached(name) if platform is None else _checked(platform.access(name))
+    access = reached(name) if platform is None else platform.access(name).require_version()
     if job.tls and not access.tls and platform is not None:
         raise UsageError(f"--fleet {name}: the job has tls: true, expected a fleet with it, or --set tls=false")
     content = job.model_dump(mode="json")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -16,7 +15,6 @@ import threading
 import time
 from pathlib import Path
 
-import psfleet
 from psfleet.addresses import Address
 from psfleet.errors import DeadlineError, PsfleetError
 from psfleet.job.fleet_access import FleetAccess
@@ -175,16 +173,7 @@ def new_state(file: FleetFile) -> FleetState:
     size = file.fleet
     addresses = [at.data for at in free_addresses(size.ps + size.workers)]
     ps, workers = addresses[: size.ps], addresses[size.ps :]
-    access = FleetAccess(
-        name=file.name,
-        id=f"{file.name}-{secrets.token_hex(4)}",
-        version=psfleet.__version__,
-        ps=ps,
-        workers=workers,
-        device=file.device,
-        deadlines=file.deadlines,
-        tls=file.tls,
-    )
+    access = FleetAccess.of_new_start(file, ps, workers)
     tasks = [TaskState(role="ps", index=index, address=at) for index, at in enumerate(ps)]
     tasks += [TaskState(role="worker", index=index, address=at) for index, at in enumerate(workers)]
     return FleetState(access=access, tasks=tasks)

@@ -16,7 +16,7 @@ from psfleet.processes.child import MODULES
 from psfleet.processes.command import Command, Process
 from psfleet.processes.identity import identity, send_signal
 from psfleet.service import settings
-from psfleet.service.logs import last_failure
+from psfleet.service.logs import last_failure, tail
 
 logger = logging.getLogger("psfleet.launch")
 
@@ -110,9 +110,9 @@ class StandingTask:
             self._end(ADOPTED)
         else:
             code = SIGNAL_BASE - code if code < 0 else code
-            lines = []
+            lines: list[str] = []
             with suppress(OSError):
-                lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+                lines = tail(self._log)
             last = last_failure(lines, code) if code < SIGNAL_BASE else None
             self._end(f"{last['message']} (exit code {code})" if last else errors.cause_of_end(code) or "exit code 0")
         if code in PERMANENT_CODES:

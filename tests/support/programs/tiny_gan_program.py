@@ -99,7 +99,7 @@ def count() -> None:
 
 
 def discriminator_loss(batch: Any) -> tf.Tensor:
-    """That real examples are taken for made ones, and the other way around."""
+    """That real examples are taken for generated ones, and the other way around."""
     real, noise = batch
     count()
     on_real, on_made = discriminator(real, reuse=False), discriminator(generator(noise), reuse=True)

@@ -48,15 +48,15 @@ class Plane:
 
     def __init__(self) -> None:
         self.met: list[tuple[str, int, str]] = []
-        self.forgotten: list[str] = []
+        self.released: list[str] = []
 
     def meet(self, run: str, worker: int, address: str) -> None:
         """See DataPlane."""
         self.met.append((run, worker, address))
 
-    def forget(self, run: str) -> None:
+    def release(self, run: str) -> None:
         """See DataPlane."""
-        self.forgotten.append(run)
+        self.released.append(run)
 
 
 class CountingShard:
@@ -194,9 +194,9 @@ def test_a_shared_ps_closes_the_tunnels_of_a_run_that_is_over_or_reset(
     over = servicer.runs()[0]
     monkeypatch.setattr(over, "is_over", lambda: True)
     servicer.drop_finished()
-    assert plane.forgotten == ["over"]
+    assert plane.released == ["over"]
     servicer.Reset(pb.ResetRequest(caller=pb.Caller(run="reset", version=psfleet.__version__)), CONTEXT)
-    assert plane.forgotten == ["over", "reset"]
+    assert plane.released == ["over", "reset"]
     assert [run.name for run in servicer.runs()] == ["trains"]
 
 

@@ -20,7 +20,7 @@ from psfleet.service import settings
 
 SECS = 20.0
 SERVICE = """\
-import json, os, random, sys, time
+import json, os, random, signal, sys
 import numpy
 
 def main():
@@ -29,9 +29,13 @@ def main():
     seen |= {"files": [os.readlink(f"/proc/self/fd/{fd}") for fd in range(3)], "open": os.listdir("/proc/self/fd")}
     seen |= {"prepared": getattr(sys.modules.get("prepared.service"), "BY", [])}
     print(json.dumps(seen), flush=True)
-    while os.environ.get("WAITS"):
-        # signal.pause() would sleep on if Python has noted a signal right before it.
-        time.sleep(0.05)
+    if os.environ.get("WAITS"):
+        # signal.pause() would sleep on if Python has noted a signal right before it; the pipe has a byte then.
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.set_wakeup_fd(writer)
+        while True:
+            os.read(reader, 1)
 
 if __name__ == "__main__":
     main()

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from psfleet.service.logs import EntriesAfter, JsonFormatter, TextFormatter, last_failure, parse_line
+from psfleet.service.logs import (
+    TAIL_BYTES,
+    EntriesAfter,
+    JsonFormatter,
+    TextFormatter,
+    last_failure,
+    parse_line,
+    tail,
+)
 
 OWN = {"time": 1.5, "level": "info"}
 
@@ -83,6 +92,20 @@ def test_every_line_of_a_log_that_nothing_was_read_of_is_new() -> None:
     assert is_new.last is None
     assert list(filter(is_new, ["a", "b"])) == ["a", "b"]
     assert list(filter(EntriesAfter(is_new.last), ["a", "b", line(1.0), "c"])) == [line(1.0), "c"]
+
+
+def test_only_the_end_of_a_long_log_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "ps-0.log"
+    with log.open("wb") as file:
+        # A hole: reading all of it would take 16 GiB of memory.
+        file.truncate(1 << 34)
+        file.seek(0, 2)
+        file.write(b"\n" + b"a line\n" * (TAIL_BYTES // 14) + b"the last one\n")
+    lines = tail(log)
+    assert lines[-2:] == ["a line", "the last one"]
+    assert sum(map(len, lines)) <= TAIL_BYTES
+    log.write_text("one\ntwo")
+    assert tail(log) == ["one", "two"]
 
 
 def line(time: float) -> str:

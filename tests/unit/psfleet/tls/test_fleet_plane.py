@@ -90,8 +90,8 @@ def test_a_ps_reaches_the_workers_of_each_run_until_the_run_is_over() -> None:
         Route(run_address("one", 1).data, "c0ffee:2225", "worker", dials=True),
         to_two,
     ]
-    plane.forget("one")
-    plane.forget("one")
+    plane.release("one")
+    plane.release("one")
     assert tunnels.routes == [*of_fleet, to_two]
     with pytest.raises(BadJobError, match="address 'nowhere': expected host:port"):
         plane.meet("two", 0, "nowhere")

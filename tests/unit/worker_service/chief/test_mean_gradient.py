@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
@@ -84,3 +85,57 @@ def test_a_program_with_several_losses_has_no_single_gradient() -> None:
     request = pb.TensorMessage(batches=1)
     with pytest.raises(UsageError, match="`gradient` is for a program with one loss, and this one has several"):
         MeanGradient(operations, holding).mean(request, {}, lambda: True)
+
+
+class Clock:
+    """Time that passes only as a test says."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        """See the module time."""
+        return self.now
+
+    def pause(self) -> None:
+        """Until the next look at the fleet; no call takes three hours."""
+        self.now += 1.0
+        assert self.now < 10_000, "the call has no deadline"
+
+
+def asked_by(clock: Clock, ask: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The mean of a fleet of workers that are all alive, and answer what `ask` returns or raises."""
+    monkeypatch.setattr("worker_service.chief.mean_gradient.time", clock)
+    monkeypatch.setattr("worker_service.chief.mean_gradient.read_tensors", lambda checkpoint: WEIGHTS)
+    mean = mean_of(free_addresses(3), [True] * 3)
+    mean._holding = SimpleNamespace(record=object())  # type: ignore[assignment]
+    mean._context.job = sample_job(deadlines={"stall_secs": 600})  # type: ignore[misc]
+    operations: Any = mean._operations
+    operations.pause, operations.await_held = clock.pause, lambda is_active: None
+    monkeypatch.setattr(mean, "_asked", lambda *_: ask())
+    return mean.mean(pb.TensorMessage(batches=1), {}, lambda: True)
+
+
+def test_a_worker_that_is_alive_and_never_answers_ends_the_call_at_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+
+    def ask() -> None:
+        raise LostPeerError("worker 1 is not held")
+
+    with pytest.raises(UsageError, match=r"deadlines\.stall_secs = 600 s: worker 1 is not held; nothing has changed$"):
+        asked_by(clock, ask, monkeypatch)
+    assert 600 <= clock.now <= 610
+
+
+def test_a_loss_after_a_long_computation_is_repaired_however_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, asked = Clock(), list[float]()
+
+    def ask() -> str:
+        asked.append(clock.now)
+        clock.now += 1000.0
+        if len(asked) < 4:
+            raise LostPeerError("worker 1 is away")
+        return "the mean"
+
+    assert asked_by(clock, ask, monkeypatch) == "the mean"
+    assert len(asked) == 4

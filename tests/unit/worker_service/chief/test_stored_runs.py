@@ -234,7 +234,7 @@ def test_a_checkpoint_that_takes_long_is_no_store_that_hangs(bucket: StoreFolder
 
 
 def test_a_checkpoint_that_a_recovery_went_behind_is_never_committed(bucket: StoreFolder, tmp_path: Path) -> None:
-    """The chief has seen all parts of step 40; the fleet goes back to step 20 before the manifest is written."""
+    """The chief has seen all parts of step 40; the fleet restores step 20 before the manifest is written."""
     save(stored_root(bucket), 20)
     late = uncommitted(bucket)
     context = sample_context(tmp_path, job=stored_job(bucket))
@@ -245,7 +245,7 @@ def test_a_checkpoint_that_a_recovery_went_behind_is_never_committed(bucket: Sto
     found = newest(stored_root(bucket))
     assert found is not None
     assert found.step == 20
-    assert "went back to an earlier step" in committer.cause
+    assert "restored an earlier step" in committer.cause
 
 
 def test_a_checkpoint_that_is_committed_during_a_recovery_is_restored(
