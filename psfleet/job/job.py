@@ -63,14 +63,15 @@ class Job(JobFields):
     def _require_devices(self) -> None:
         """Refuses GPUs of workers that the fleet does not have, and towers that do not fit; raises ValueError."""
         visible, most = self.device.visible_gpus.worker, self.fleet.max_workers
+        num_workers = self.fleet.workers + self.fleet.spares
         counted = "fleet.workers + fleet.spares" if most is None else "fleet.max_workers"
-        require_workers(visible, most or self.fleet.replicas, counted)
+        require_workers(visible, most or num_workers, counted)
         require_towers(
             self.device.replicas,
             self.device.virtual_cpus,
             visible,
             batch_size=self.train.batch_size,
-            num_workers=self.fleet.replicas,
+            num_workers=num_workers,
             is_in_graph=self.update.is_in_graph,
         )
 

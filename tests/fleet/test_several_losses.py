@@ -55,10 +55,14 @@ def test_a_run_that_resumes_within_a_cycle_on_other_ps_makes_the_steps_of_one_wi
     assert last.loss == last.losses["discriminator"], "step 20 is one of the discriminator"
 
 
+IN_GRAPH = {"update": {"mode": "sync", "replication": "in_graph"}}
+TOWERS = {"device": {"replicas": 2, "virtual_cpus": 2, "intra_op_threads": 1}}
+
+
 @pytest.mark.extended
-def test_one_graph_over_all_workers_makes_the_same_steps(tmp_path: Path) -> None:
-    update = {"mode": "sync", "replication": "in_graph"}
-    report = psfleet.train({**job(10, ps=2), "update": update}, out=tmp_path, program_folder=PROGRAMS)
+@pytest.mark.parametrize("sections", [IN_GRAPH, IN_GRAPH | TOWERS, TOWERS], ids=["in_graph", "both", "towers"])
+def test_one_graph_over_all_workers_and_towers_make_the_same_steps(sections: dict[str, Any], tmp_path: Path) -> None:
+    report = psfleet.train({**job(10, ps=2), **sections}, out=tmp_path, program_folder=PROGRAMS)
     assert (report.status, report.final_step) == ("done", 10), report.error
     check_replayed(tmp_path, 10)
 

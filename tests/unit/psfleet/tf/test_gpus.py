@@ -9,6 +9,7 @@ from psfleet.errors import BadJobError
 from psfleet.job.gpus import VisibleGpus
 from psfleet.job.sections import Device
 from psfleet.tf.gpus import VISIBLE, hide_gpus, show_gpus
+from psfleet.tf.server import session_config
 
 DEVICE = Device(visible_gpus=VisibleGpus(worker=[[0], [2, 1], []]))
 
@@ -53,6 +54,19 @@ def test_a_machine_with_too_few_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(BadJobError, match=r"gives worker 0 the GPUs \[0\], but TensorFlow finds 0 of them"):
         shown(0, {})
     assert shown(2, {}) == "-1"
+
+
+def test_sessions_have_the_memory_and_the_placement_of_the_job() -> None:
+    usual, own = (
+        session_config(device)
+        for device in (Device(), Device(gpu_memory_fraction=0.25, gpu_memory_growth=True, soft_placement=False))
+    )
+    assert (usual.gpu_options.per_process_gpu_memory_fraction, own.gpu_options.per_process_gpu_memory_fraction) == (
+        0,
+        0.25,
+    )
+    assert (usual.gpu_options.allow_growth, own.gpu_options.allow_growth) == (False, True)
+    assert (usual.allow_soft_placement, own.allow_soft_placement) == (True, False)
 
 
 def test_a_ps_sees_none_whatever_its_environment_says() -> None:
