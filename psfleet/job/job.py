@@ -25,6 +25,7 @@ from psfleet.job.optimizer import AnyOptimizer, Optimizer, Schedule
 from psfleet.job.problems import problem
 from psfleet.job.reading import override, path_loader, read_mapping
 from psfleet.job.sections import Checkpoint, Deadlines, Device, Evaluate, Fleet, Summaries, Train
+from psfleet.job.tables import Tables, require_tables
 from psfleet.job.update import Update, require_in_graph, require_rounds, require_update
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
@@ -56,6 +57,11 @@ class Job(Section):
     )
     optimizer: AnyOptimizer | None = Field(
         None, discriminator="name", description="Update rule and learning rate; required without `optimizers`."
+    )
+    tables: Tables = Field(
+        default_factory=dict,
+        description="Embedding tables whose rows are on the ps, by the paths of their Keras layers, or the names of "
+        "the variables of a graph program; see [above](#embedding-tables).",
     )
     train: Train = Field(description="Number of steps, and batches.")
     evaluate: Evaluate = Field(default_factory=Evaluate, description="When the chief evaluates the model.")
@@ -98,6 +104,11 @@ class Job(Section):
         return None if self.optimizer is None else self.optimizer.schedule
 
     @property
+    def evaluates_checkpoints(self) -> bool:
+        """Whether checkpoints are evaluated, not the chief's copy: the best is kept, or it has no copy of all rows."""
+        return self.checkpoint.best is not None or bool(self.tables)
+
+    @property
     def push_examples(self) -> int:
         """Number of examples in what a worker pushes at once."""
         return self.train.gradient_examples * self.update.round_steps
@@ -138,6 +149,7 @@ class Job(Section):
         require_update(self.update, self.fleet.replicas)
         if self.update.is_in_graph:
             require_in_graph(self.update, self.quorum, self.fleet.replicas, self.fleet.max_workers, self.tls)
+        require_tables(self.tables, self.update, self.rules, self.train.accumulate)
         every_steps = self.evaluate.every_steps
         due = {
             "train.steps": self.train.steps,

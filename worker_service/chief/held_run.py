@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYetError
 from typing import TypeVar
 
-from psfleet.checkpoint.tensors import read_tensors
+from psfleet.checkpoint.tensors import read_values
 from psfleet.control import run_control_pb2 as run_pb
 from psfleet.errors import UsageError
 from worker_service.chief.holding import Holding
@@ -83,7 +83,7 @@ class HeldRun:
 
         def evaluate() -> dict[str, float]:
             before = self._recorder.metrics
-            self._recorder.evaluate(checkpoint.step, lambda: read_tensors(checkpoint), lambda: not is_active())
+            self._recorder.evaluate(checkpoint.step, lambda: read_values(checkpoint), lambda: not is_active())
             return {} if self._recorder.metrics is before else dict(self._recorder.metrics)
 
         metrics = self._awaited(self._errands.submit(evaluate), is_active)

@@ -20,12 +20,13 @@ from psfleet.layout.buckets import specs_of_loss
 from psfleet.tf.program_data import batches_explained, training_data
 from worker_service.frontends import finite, flat
 from worker_service.frontends.constants import is_constant
+from worker_service.frontends.graph_checks import check_variables
 from worker_service.frontends.graph_import import split, transplant
+from worker_service.frontends.graph_tables import GraphTables
 from worker_service.frontends.graph_variables import Collections, GivenVariables, initialized, spec_of
 from worker_service.frontends.interface import TrainingGraph
+from worker_service.frontends.table_rows import Rows, SavedRows, TableGradient, TableUses, table_gradients
 from worker_service.input_pipeline import batch_spec, evaluation_batches, read
-
-_VARIABLE_OPS = ("VarHandleOp", "VariableV2", "Variable")
 
 
 class GraphFrontEnd:
@@ -48,8 +49,11 @@ class GraphFrontEnd:
         self._batch_spec = batch_spec(training_data(program, job, index % num_shards, num_shards), job, None)
         self._graph: tf.Graph | None = None
         variables: dict[str, Any] = {}
+        self._tables = GraphTables(job)
 
         def record(getter: Callable[..., Any], name: str, **kwargs: Any) -> Any:
+            if (table := self._tables.variable(name, kwargs)) is not None:
+                return table
             variables[name] = getter(name, **{**kwargs, "partitioner": None})
             return variables[name]
 
@@ -58,7 +62,8 @@ class GraphFrontEnd:
             batch = self._placeholders()
             for name in program.named_losses:
                 self._loss(name, batch, record)
-            self._check(graph, variables)
+            self.embeddings = self._tables.complete()
+            check_variables(job.program, graph, variables, job.tables)
             self._initial = initialized(graph, variables)
         trained = [spec_of(name, variable) for name, variable in variables.items() if variable.trainable]
         self.parameters, self.losses = self._by_loss(trained)
@@ -88,6 +93,7 @@ class GraphFrontEnd:
         frozen: Sequence[tf.Tensor],
         number: tf.Tensor | None = None,
         with_gradients: bool = True,
+        rows: Rows | None = None,
     ) -> TrainingGraph:
         """See `FrontEnd`. Non-trainable variables are this worker's own; each step first assigns their values."""
         del number
@@ -97,18 +103,27 @@ class GraphFrontEnd:
             specs = (*layout.state.specs, *layout.frozen.specs)
             others = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
             batch = self._placeholders()
-            steps = self._steps(layout, vector, others, batch, with_gradients)
+            # Not without tables: one more operation would change the seeds of the program's.
+            at_step = [tf.compat.v1.placeholder(tf.int64, [])] if self.embeddings else []
+            source = rows or SavedRows(self.embeddings)
+            uses = TableUses(self.embeddings, source, *at_step)
+            steps = self._steps(layout, vector, others, batch, uses, with_gradients)
         feeds = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in batch]
         inputs = list(zip([vector, *others, *batch], [parameters, *state, *frozen, *feeds], strict=True))
+        inputs += [(tensor, source.at_step) for tensor in at_step]
         summaries = [] if steps[0].summaries is None else [steps[0].summaries]
-        wanted = [[each.loss, *each.gradients, *each.new_state, *each.updates] for each in steps]
+        # With tables there is one loss.
+        of_tables = [tensor for table in steps[0].tables for tensor in (table.ids, table.values)]
+        wanted = [[each.loss, *each.gradients, *each.new_state, *of_tables, *each.updates] for each in steps]
         copies = transplant(self._graph, inputs, [*itertools.chain(*wanted), *summaries])
         summary = copies.pop() if summaries else None
         found = []
         for step, parts in zip(steps, wanted, strict=True):
             (loss, *rest), copies = copies[: len(parts)], copies[len(parts) :]
-            gradients, new_state, updates = split(rest, len(step.gradients), len(step.new_state))
-            found.append(TrainingGraph(tuple(feeds), loss, gradients, new_state, updates, summary))
+            gradients, new_state, last = split(rest, len(step.gradients), len(step.new_state))
+            tensors, _, updates = split(last, len(of_tables), 0)
+            tables = table_gradients(self.embeddings, tensors) if tensors else ()
+            found.append(TrainingGraph(tuple(feeds), loss, gradients, new_state, updates, summary, tables=tables))
         return replace(found[0], further=tuple(found[1:]))
 
     def evaluate(
@@ -176,6 +191,7 @@ class GraphFrontEnd:
         vector: tf.Tensor,
         others: Sequence[tf.Tensor],
         batch: Sequence[tf.Tensor],
+        uses: TableUses,
         with_gradients: bool,
     ) -> list[TrainingGraph]:
         """The step of each loss in the program's own graph; `others` are the values of state and of frozen tensors."""
@@ -188,8 +204,10 @@ class GraphFrontEnd:
             for spec in specs
         ]
         named = {spec.name: tensor for spec, tensor in zip(layout.parameters.specs, parameters, strict=True)}
+        of_tables = self._tables.given(uses.lookup)
         given = GivenVariables(
-            named | {spec.name: variable for spec, variable in zip(specs, variables, strict=True)}, set(named)
+            named | of_tables | {spec.name: variable for spec, variable in zip(specs, variables, strict=True)},
+            {*named, *of_tables},
         )
         steps = []
         # One assignment for all losses: a step runs one of them, on the values that are given.
@@ -199,25 +217,27 @@ class GraphFrontEnd:
             with tf.control_dependencies(assigned):
                 loss = self._loss(name, batch, given)
                 own = [named[spec.name] for spec in specs_of_loss(layout.parameters, index)]
-                gradients = self._gradients(layout, index, loss, own) if with_gradients else ()
+                gradients, tables = self._gradients(layout, index, loss, own, uses) if with_gradients else ((), ())
             updates = tf.compat.v1.get_collection(Collections.UPDATE_OPS)[len(before) :]
             updates = [getattr(update, "op", update) for update in updates]
             with tf.control_dependencies([loss, *updates]):
                 new_state = self._new_state(layout, name, variables, others)
-            steps.append(TrainingGraph(tuple(batch), loss, gradients, new_state, tuple(updates), None))
+            steps.append(TrainingGraph(tuple(batch), loss, gradients, new_state, tuple(updates), None, tables=tables))
         summaries = tf.compat.v1.summary.merge_all()
         return [replace(step, summaries=summaries) for step in steps]
 
     def _gradients(
-        self, layout: Layout, index: int, loss: tf.Tensor, parameters: Sequence[tf.Tensor]
-    ) -> tuple[tf.Tensor, ...]:
-        """The gradient of a loss with respect to the parameters that it moves, each as `[size]`."""
-        gradients = tf.gradients(loss, parameters)
+        self, layout: Layout, index: int, loss: tf.Tensor, parameters: Sequence[tf.Tensor], uses: TableUses
+    ) -> tuple[tuple[tf.Tensor, ...], tuple[TableGradient, ...]]:
+        """The gradient of a loss with respect to the parameters that it moves, each as `[size]`, and to rows."""
+        found = tf.gradients(loss, [*parameters, *uses.rows])
+        gradients = found[: len(parameters)]
         if layout.parameters.losses and all(gradient is None for gradient in gradients):
             name, _ = layout.parameters.losses[index]
             scope = self._program.scopes[name]
             raise self._error(f"loss {name} depends on no trainable variable under its scope {scope}")
-        return tuple(flat.dense(specs_of_loss(layout.parameters, index), gradients))
+        tables = table_gradients(self.embeddings, uses.gradients(found[len(parameters) :]))
+        return tuple(flat.dense(specs_of_loss(layout.parameters, index), gradients)), tables
 
     def _new_state(
         self, layout: Layout, name: str, variables: Sequence[Any], others: Sequence[tf.Tensor]
@@ -228,23 +248,6 @@ class GraphFrontEnd:
             tf.identity(value) if spec.name.startswith(foreign) else variable.read_value()
             for spec, variable, value in zip(layout.state.specs, variables, others, strict=False)
         )
-
-    def _check(self, graph: tf.Graph, variables: Mapping[str, Any]) -> None:
-        for operation in graph.get_operations():
-            if operation.type in _VARIABLE_OPS and operation.name not in variables:
-                raise self._error(f"variable {operation.name} is not made by tf.compat.v1.get_variable")
-        if graph.get_collection(Collections.TABLE_INITIALIZERS):
-            raise self._error("loss(batch) uses a lookup table; expected it in the data set")
-        if not any(variable.trainable for variable in variables.values()):
-            raise self._error("loss(batch) has no trainable parameters, expected at least one")
-        for name, variable in variables.items():
-            if variable.trainable and variable.dtype.base_dtype != tf.float32:
-                raise self._error(f"trainable variable {name} is {variable.dtype.base_dtype.name}, expected float32")
-            if not variable.shape.is_fully_defined() or variable.dtype.base_dtype == tf.string:
-                got = f"{variable.dtype.base_dtype.name} of shape {variable.shape}"
-                raise self._error(f"variable {name} is {got}, expected numbers and a shape that is fully defined")
-            if getattr(variable, "constraint", None) is not None:
-                raise self._error(f"variable {name} has a constraint, which no ps applies")
 
     def _error(self, message: str) -> ProgramError:
         return ProgramError(f"program {self._job.program!r}: {message}")
