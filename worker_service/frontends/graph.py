@@ -105,12 +105,11 @@ class GraphFrontEnd:
             batch = self._placeholders()
             # Not without tables: one more operation would change the seeds of the program's.
             at_step = [tf.compat.v1.placeholder(tf.int64, [])] if self.embeddings else []
-            source = rows or SavedRows(self.embeddings)
-            uses = TableUses(self.embeddings, source, *at_step)
+            uses = TableUses(self.embeddings, rows or SavedRows(self.embeddings), *at_step)
             steps = self._steps(layout, vector, others, batch, uses, with_gradients)
         feeds = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in batch]
         inputs = list(zip([vector, *others, *batch], [parameters, *state, *frozen, *feeds], strict=True))
-        inputs += [(tensor, source.at_step) for tensor in at_step]
+        inputs += [(tensor, uses.source.at_step) for tensor in at_step]
         summaries = [] if steps[0].summaries is None else [steps[0].summaries]
         # With tables there is one loss.
         of_tables = [tensor for table in steps[0].tables for tensor in (table.ids, table.values)]
@@ -129,10 +128,7 @@ class GraphFrontEnd:
     def evaluate(
         self, values: Mapping[str, np.ndarray], run_losses: Callable[[Sequence[np.ndarray]], Sequence[float]]
     ) -> dict[str, float]:
-        """See `FrontEnd`: the mean loss of an example, by `run_losses`; `values` is not read.
-
-        Its name is `loss`; that of each of several is `NAME_loss`.
-        """
+        """See `FrontEnd`: the mean loss of an example, by `run_losses`: `loss`, or `NAME_loss` of each of several."""
         del values
         if self._evaluation is None:
             return {}
@@ -204,10 +200,9 @@ class GraphFrontEnd:
             for spec in specs
         ]
         named = {spec.name: tensor for spec, tensor in zip(layout.parameters.specs, parameters, strict=True)}
-        of_tables = self._tables.given(uses.lookup)
+        named |= self._tables.given(uses.lookup)
         given = GivenVariables(
-            named | of_tables | {spec.name: variable for spec, variable in zip(specs, variables, strict=True)},
-            {*named, *of_tables},
+            named | {spec.name: variable for spec, variable in zip(specs, variables, strict=True)}, set(named)
         )
         steps = []
         # One assignment for all losses: a step runs one of them, on the values that are given.

@@ -59,17 +59,20 @@ class TableUses:
     Args of the constructor:
         at_step: See `Rows.read`; None: there are no tables.
         watch: Is called with the rows of each use, of which gradients are wanted.
+
+    Attributes:
+        source: Where rows are read.
     """
 
     def __init__(
         self,
         specs: Sequence[EmbeddingSpec],
-        rows: Rows,
+        source: Rows,
         at_step: tf.Tensor | None = None,
         watch: Callable[[tf.Tensor], object] = lambda rows: None,
     ) -> None:
         self._specs = specs
-        self._rows = rows
+        self.source = source
         self._at_step = at_step
         self._watch = watch
         self._graph = tf.compat.v1.get_default_graph()
@@ -87,7 +90,7 @@ class TableUses:
             raise ProgramError(f"table {spec.key} is used in a loop, a branch or a function, expected outside of them")
         flat = _in_range(spec, tf.reshape(tf.cast(ids, tf.int64), [-1]))
         unique, places = tf.unique(flat)
-        rows = self._rows.read(table, unique, self._at_step)
+        rows = self.source.read(table, unique, self._at_step)
         self._watch(rows)
         self._uses.append((table, unique, rows))
         found = tf.reshape(tf.gather(rows, places), tf.concat([tf.shape(ids), [spec.width]], 0))
