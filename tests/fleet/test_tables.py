@@ -165,4 +165,4 @@ def test_an_id_out_of_range_ends_the_run_with_its_reason(tmp_path: Path) -> None
     report = psfleet.train(content, out=tmp_path, program_folder=PROGRAMS)
     assert (report.status, report.exit_code) == ("failed", 70)
     assert report.error is not None
-    assert f"table user is read at ids from 0 to {ROWS}, expected 0 to {ROWS - 1}" in report.error
+    assert f"table user is read at ids from 1 to {ROWS}, expected 0 to {ROWS - 1}" in report.error
