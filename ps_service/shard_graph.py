@@ -128,14 +128,15 @@ class ShardGraph:
 
     @property
     def model_bytes(self) -> int:
-        """Bytes of the model on this ps: buckets, state and frozen weights."""
+        """Bytes of the model on this ps: buckets, state and frozen weights, and rows of tables that were updated."""
         variables = self._variables
-        return sum(variables.bucket_sizes) * 4 + int(variables.state.shape[0]) + int(variables.frozen.shape[0])
+        others = int(variables.state.shape[0]) + int(variables.frozen.shape[0])
+        return sum(variables.bucket_sizes) * 4 + others + self._tables.row_bytes
 
     @property
     def optimizer_bytes(self) -> int:
         """Bytes of the optimizer's slots on this ps."""
-        return len(self._slots) * sum(self._variables.bucket_sizes) * 4
+        return len(self._slots) * sum(self._variables.bucket_sizes) * 4 + self._tables.slot_bytes
 
     def set_final_step(self, step: int) -> bool:
         """Sets the global step at which workers end training; False if that is too late. See `FinalStep.set`."""

@@ -58,10 +58,14 @@ class ShardTables:
         self._lock = threading.Lock()
 
     @property
-    def num_bytes(self) -> int:
-        """Bytes of the rows that were updated, with slots."""
-        with self._lock:
-            return sum(table.num_bytes for table in self._tables)
+    def row_bytes(self) -> int:
+        """Bytes of the rows that were updated."""
+        return sum(table.row_bytes for table in self._tables)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of their slots."""
+        return sum(table.slot_bytes for table in self._tables)
 
     def read(self, table: int, ids: np.ndarray, at_step: int) -> np.ndarray:
         """Rows at a step, if the shard has them; see `read_rows`."""

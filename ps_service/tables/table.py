@@ -39,9 +39,14 @@ class Table:
         self._previous: Gradient = np.zeros(0, np.int64), np.zeros((0, spec.width), np.float32)
 
     @property
-    def num_bytes(self) -> int:
-        """Bytes of the rows that were updated, with slots."""
-        return self._count * self.spec.width * 4 * (1 + len(self._slots))
+    def row_bytes(self) -> int:
+        """Bytes of the rows that were updated."""
+        return self._count * self.spec.width * 4
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of their slots."""
+        return self.row_bytes * len(self._slots)
 
     def read(self, ids: np.ndarray, before_last: bool = False) -> np.ndarray:
         """Rows: float32 `[n, width]`; of those that were never updated their initial values.

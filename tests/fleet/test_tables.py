@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -111,6 +112,10 @@ def test_a_table_is_trained_as_a_dense_layer(
     read = np.concatenate([ids, ids[:, :1] + 1], 1)
     features = found[NAME][read].reshape(len(ids), -1)
     error = float(np.mean(np.square(features @ found["out/kernel"] + found["out/bias"] - y)))
+    if front_end == "keras":
+        assert export(tmp_path, tmp_path / "all.keras") == 3
+        layer = keras.models.load_model(tmp_path / "all.keras").get_layer("user")
+        np.testing.assert_array_equal(layer.embeddings.numpy(), found[NAME])
     assert report.eval["loss"] == pytest.approx(error, rel=1e-4), "evaluated with other rows than those exported"
 
 

@@ -12,12 +12,13 @@ import tensorflow.compat.v1 as v1
 
 from ps_service.shard_plan import ShardPlan
 from ps_service.tables.rules import row_rule
-from ps_service.tables.shard_tables import ShardTables
+from ps_service.tables.shard_tables import REGISTRY, ShardTables
 from ps_service.tables.table import Table
 from psfleet.job.job import parse_job
 from psfleet.job.tables import rule_of
 from psfleet.layout import EmbeddingContent, EmbeddingSpec, Layout, TensorSpec, initial_rows
 from psfleet.tf import optimizers
+from psfleet.tf.table_calls import apply_rows, read_rows, stage_rows
 
 SPEC = EmbeddingSpec("user", "user/embeddings", rows=10, width=3, init="uniform", scale=0.5, seed=1)
 OPTIMIZERS: list[dict[str, Any]] = [
@@ -73,7 +74,7 @@ def test_initial_rows_are_uniform() -> None:
     np.testing.assert_allclose(found, spec.rows * spec.width / 10, rtol=0.05)
 
 
-@pytest.mark.parametrize("num_ps", [1, 2, 3])
+@pytest.mark.parametrize("num_ps", [1, 2, 3, 11])
 def test_rows_that_no_gradient_has_keep_their_bits_on_any_number_of_ps(num_ps: int) -> None:
     ids = np.array([1, 4, 6, 9])
     values = np.ones((len(ids), SPEC.width), np.float32)
@@ -135,7 +136,7 @@ def test_rows_that_were_never_updated_take_no_memory() -> None:
     table.update([(ids, np.ones((len(ids), spec.width), np.float32))], np.float32(1), 1)
     assert not table.read(ids + 1).any()
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert table.num_bytes == len(ids) * spec.width * 4 * 2
+    assert table.row_bytes == table.slot_bytes == len(ids) * spec.width * 4
     assert grown < 50_000, f"the process has grown by {grown} KiB, and a dense table has 100 million"
 
 
@@ -169,3 +170,22 @@ def test_a_repeated_push_counts_once_and_one_that_is_not_admitted_never() -> Non
 def test_a_gradient_that_was_not_staged_is_an_error() -> None:
     with pytest.raises(KeyError):
         shard_tables().apply([1], 4, np.ones(1, np.float32))
+
+
+def test_operations_find_the_tables_of_a_shard_until_it_is_closed() -> None:
+    tables = shard_tables()
+    REGISTRY.add(tables)
+    with tf.Graph().as_default(), v1.Session() as session:
+        ids = np.array([5, 2])
+        rows = read_rows(tables.name, 0, SPEC, tf.constant(ids), tf.constant(4, tf.int64))
+        pairs = [(tf.constant(np.array([2])), tf.ones([1, SPEC.width]))]
+        staged = stage_rows(tables.name, 1, tf.constant(4, tf.int64), pairs)
+        contributors = tf.constant(np.array([0, 1, 0]))
+        applied = apply_rows(tables.name, contributors, tf.constant(4, tf.int64), tf.constant([1.0]))
+        np.testing.assert_array_equal(session.run(rows), initial_rows(SPEC, ids))
+        session.run(staged)
+        session.run(applied)
+        assert moved(tables) == 1.0
+        REGISTRY.remove(tables)
+        with pytest.raises(tf.errors.UnknownError, match="the tables of run/1/shard_0 are gone"):
+            session.run(rows)
