@@ -30,6 +30,10 @@ def _not_finite(layout: Layout, shard: int, content: ShardContent) -> Iterator[s
             # Pieces begin and end at multiples of 64 bytes, except at the ends of their tensor.
             if piece.spec.is_saved and piece.spec.is_float and not np.isfinite(values.view(piece.spec.dtype)).all():
                 yield f"{_kind(prefix)} {piece.spec.name}"
+    for name, rows in content.tables.items():
+        arrays = {f"table {name}": rows.rows}
+        arrays |= {f"optimizer slot {slot} of table {name}": values for slot, values in rows.slots.items()}
+        yield from (what for what, values in arrays.items() if not np.isfinite(values).all())
     yield from (f"optimizer scalar {name}" for name, value in content.scalars.items() if not np.isfinite(value).all())
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from ps_service.shard_plan import ShardPlan
 from psfleet.checkpoint.location import Folder, require_usable
 from psfleet.checkpoint.manifest import read_manifest
+from psfleet.checkpoint.part_tables import TABLE_PREFIX, ReceivedTables
 from psfleet.checkpoint.parts import ShardContent, vector_layouts
 from psfleet.checkpoint.tensors import read_shard
 from psfleet.control import control_pb2 as pb
@@ -62,11 +63,13 @@ def receive(origin: pb.ShardOrigin, plan: ShardPlan, requests: Iterator[pb.Resto
     """
     layouts = vector_layouts(plan.layout, tuple(origin.slots))
     vectors = {name: np.zeros(flat.shard_size, flat.unit_dtype) for name, flat in layouts.items()}
+    tables = ReceivedTables(plan.layout.embeddings)
     digest = hashlib.sha256()
     for request in requests:
         if request.sha256:
             break
-        _put(vectors, request)
+        if not (request.vector.startswith(TABLE_PREFIX) and tables.put(request.vector, request.start, request.data)):
+            _put(vectors, request)
         digest.update(request.data)
     else:
         raise LostPeerError(f"the content of shard {plan.shard} at step {origin.step} has ended early")
@@ -75,12 +78,17 @@ def receive(origin: pb.ShardOrigin, plan: ShardPlan, requests: Iterator[pb.Resto
         raise LostPeerError(
             f"the content of shard {plan.shard} at step {origin.step} has SHA-256 {found}, expected {request.sha256}"
         )
+    try:
+        rows = tables.contents()
+    except ValueError as error:
+        raise BadJobError(f"the content of shard {plan.shard} at step {origin.step}: {error}") from error
     content = ShardContent(
         parameters=vectors["parameter"],
         slots={slot: vectors[f"slot/{slot}"] for slot in origin.slots},
         scalars={name: np.asarray(value, np.float32) for name, value in origin.scalars.items()},
         state=vectors["state"],
         frozen=vectors["frozen"],
+        tables=rows,
     )
     return Restored(origin.step, origin.optimizer, content)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tensorflow as tf
@@ -15,13 +15,14 @@ from ps_service.base_rate import BaseRate
 from ps_service.container_handles import ContainerHandles
 from ps_service.shard_plan import ShardPlan
 from ps_service.snapshot import Snapshot
+from ps_service.tables.shard_tables import REGISTRY, ShardTables
 from ps_service.updates.building import updates_of
 from ps_service.updates.final_step import FinalStep, last_step
 from ps_service.updates.interface import slot_values
 from ps_service.updates.per_loss import PerLoss
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.job.sections import Device
-from psfleet.layout import Layout
+from psfleet.layout import EmbeddingContent, Layout
 from psfleet.tf import ShardVariables, container_name, keeps_previous
 from psfleet.tf.optimizer_slots import exchanged_slots, scalar_variables
 from psfleet.tf.own_session import OwnSession, unoptimized
@@ -57,6 +58,8 @@ class ShardGraph:
     def __init__(self, session_target: str, plan: ShardPlan, start_step: int, content: ShardContent) -> None:
         job, container = plan.job, container_name(plan.run, plan.generation)
         self._session_target = session_target
+        self._tables = ShardTables(plan, start_step, content.tables)
+        self._taken_rows: dict[str, EmbeddingContent] = {}
         # cond_v2 would build the optimizer in a graph of its own, where it cannot find its slots.
         v1.disable_control_flow_v2()
         with tf.Graph().as_default() as graph:
@@ -95,16 +98,19 @@ class ShardGraph:
         self._session.run(initializer)
         self.base_rate.start(self._session)
         self._restore(plan, start_step, content)
+        REGISTRY.add(self._tables)
         self.updates.start(self._session)
         self._snapshot.start(self._session)
 
     def take_snapshot(self) -> None:
         """Copies, within TensorFlow, everything that a checkpoint holds; see `Snapshot`."""
         self._snapshot.take()
+        self._taken_rows = self._tables.content()
 
     def read_snapshot(self) -> ShardContent:
         """The copy that `take_snapshot` made, which is released; from any thread, while updates continue."""
-        return self._snapshot.read(self._session)
+        rows, self._taken_rows = self._taken_rows, {}
+        return replace(self._snapshot.read(self._session), tables=rows)
 
     def counters(self) -> Counters:
         """Counts since the generation started; `pushed` is read before the others."""
@@ -122,14 +128,15 @@ class ShardGraph:
 
     @property
     def model_bytes(self) -> int:
-        """Bytes of the model on this ps: buckets, state and frozen weights."""
+        """Bytes of the model on this ps: buckets, state and frozen weights, and rows of tables that were updated."""
         variables = self._variables
-        return sum(variables.bucket_sizes) * 4 + int(variables.state.shape[0]) + int(variables.frozen.shape[0])
+        others = int(variables.state.shape[0]) + int(variables.frozen.shape[0])
+        return sum(variables.bucket_sizes) * 4 + others + self._tables.row_bytes
 
     @property
     def optimizer_bytes(self) -> int:
         """Bytes of the optimizer's slots on this ps."""
-        return len(self._slots) * sum(self._variables.bucket_sizes) * 4
+        return len(self._slots) * sum(self._variables.bucket_sizes) * 4 + self._tables.slot_bytes
 
     def set_final_step(self, step: int) -> bool:
         """Sets the global step at which workers end training; False if that is too late. See `FinalStep.set`."""
@@ -141,6 +148,7 @@ class ShardGraph:
 
     def close(self) -> None:
         """Ends the wait of every worker and of this ps's update loop with an error, and destroys the resources."""
+        REGISTRY.remove(self._tables)
         # Made now: a ps that serves one run ends without it.
         handles = ContainerHandles(self._graph, self._container)
         with OwnSession(self._session_target, graph=handles.graph, config=unoptimized()) as session:

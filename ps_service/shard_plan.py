@@ -42,7 +42,7 @@ class ShardPlan:
         """Whether the job has a checkpoint at a step."""
         job = self.job
         # The best checkpoint has the weights that were evaluated: checkpoints are evaluated, not a worker's copy.
-        evaluated = job.evaluate.every_steps if job.checkpoint.best is not None else None
+        evaluated = job.evaluate.every_steps if job.evaluates_checkpoints else None
         is_regular = any(every is not None and step % every == 0 for every in (job.checkpoint.every_steps, evaluated))
         # The job's last step, too: if other ps have not received a stop, because the chief was killed, they train on.
         return is_regular or step == job.train.steps

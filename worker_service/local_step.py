@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as v1
 from psfleet.layout import Layout
 from worker_service.frontends import finite
 from worker_service.frontends.interface import FrontEnd
+from worker_service.frontends.table_rows import SavedRows
 
 
 class LocalStep:
@@ -37,8 +38,9 @@ class LocalStep:
             frozen = [v1.placeholder(spec.dtype, spec.shape) for spec in layout.frozen.specs]
             self._others = [*state, *frozen]
             self._number = v1.placeholder_with_default(np.int64(0), [])
+            self._rows = SavedRows(layout.embeddings)
             self.training = front_end.build(
-                layout, self._parameters, state, frozen, self._number, with_gradients=with_gradients
+                layout, self._parameters, state, frozen, self._number, with_gradients=with_gradients, rows=self._rows
             )
             if checks_finite:
                 first, *further = (finite.checked(each, layout, at) for at, each in enumerate(self.training.each))
@@ -49,7 +51,8 @@ class LocalStep:
         self.graph.finalize()
 
     def feeds(self, values: Mapping[str, np.ndarray]) -> dict[tf.Tensor, np.ndarray]:
-        """Every named tensor of the model, by its placeholder."""
+        """Every named tensor of the model, by its placeholder; rows of tables are read from `values` from now on."""
+        self._rows.use(values)
         layout = self._layout
         others = [values[spec.name] for spec in (*layout.state.specs, *layout.frozen.specs)]
         return {self._parameters: layout.parameters.pack(values)} | dict(zip(self._others, others, strict=True))

@@ -16,6 +16,7 @@ from worker_service.accumulation import GradientSums
 from worker_service.clipping import clipped, norm_if
 from worker_service.frontends import finite
 from worker_service.frontends.interface import TrainingGraph
+from worker_service.frontends.table_rows import TableGradient
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class LossStep:
         new_state: uint8 `[layout.state.size]`, after the forward pass.
         updates: Operations that must run with the step.
         accumulate: See `StepGraph.accumulate`.
+        tables: Gradients of rows of tables, clipped with the others.
     """
 
     loss: tf.Tensor
@@ -35,6 +37,7 @@ class LossStep:
     new_state: tf.Tensor
     updates: Sequence[tf.Operation]
     accumulate: tf.Tensor | None
+    tables: Sequence[TableGradient] = ()
 
 
 class KeptGradient:
@@ -101,9 +104,13 @@ def loss_step(
         training, accumulate = _accumulated(training, job, loss, state, new_state, microbatch)
     clip_norm = job.rules[loss_names(layout.parameters)[loss]].clip_norm
     with tf.control_dependencies([value]):
-        gradients, norm = clipped(training.gradients, clip_norm)
-    updates = [*training.updates, *kept.store(loss, training.gradients, norm)]
-    return LossStep(value, gradients, new_state, updates, accumulate)
+        # The norm is that over all tensors: rows that are not in the batch have no gradient.
+        unclipped = [*training.gradients, *[table.values for table in training.tables]]
+        every, norm = clipped(unclipped, clip_norm)
+    gradients, of_rows = every[: len(training.gradients)], every[len(training.gradients) :]
+    tables = [replace(table, values=values) for table, values in zip(training.tables, of_rows, strict=True)]
+    updates = [*training.updates, *kept.store(loss, unclipped, norm)]
+    return LossStep(value, gradients, new_state, updates, accumulate, tables)
 
 
 def _accumulated(

@@ -12,8 +12,11 @@ from psfleet.layout import Layout
 from psfleet.layout.buckets import buckets
 from psfleet.tf import ShardVariables, keeps_previous, secs_since
 from psfleet.tf.optimizer_slots import OptimizerSlots, to_words
+from psfleet.tf.table_calls import shard_name
 from worker_service.bucket_wire import bits, numbers, sent_buckets, with_zeros
+from worker_service.frontends.table_rows import TableGradient
 from worker_service.state_wire import StateWire
+from worker_service.table_exchange import staged
 from worker_service.updates import update_part
 
 SMALL_BYTES = 1 << 20
@@ -80,6 +83,7 @@ class Exchange:
         state: tf.Tensor,
         slots: Sequence[tf.Tensor] = (),
         loss: int = 0,
+        tables: Sequence[TableGradient] = (),
     ) -> tuple[list[tf.Operation], tf.Tensor]:
         """Sends a gradient to the ps; its first bucket is followed by the state and its stamp.
 
@@ -92,6 +96,7 @@ class Exchange:
             state: uint8 `[state shard size]` after the forward pass.
             slots: Averaging mode: float32 `[layout.parameters.size]` for each slot; the part of this shard is sent.
             loss: Its index.
+            tables: Gradients of rows of tables, which the ps has before it has those of the buckets.
 
         Returns:
             Operations that end once the ps has the gradient, and the stamp on the ps.
@@ -113,6 +118,8 @@ class Exchange:
             with tf.control_dependencies([*arrived, stamp]):
                 before = [variables.pushed.add_at([self._index], tf.constant(1, tf.int64))]
             before += self._part.on_arrival(variables, self._index, stamp[0])
+            name, num_ps = shard_name(variables.container, self._shard), self._layout.num_shards
+            before += staged(name, self._shard, num_ps, self._index, stamp[0], tables, self._own_device)
             with tf.control_dependencies(before):
                 return [variables.gradients.enqueue([*arrived, stamp, tf.constant(self._index)])], stamp
 

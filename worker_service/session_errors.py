@@ -11,7 +11,7 @@ import tensorflow as tf
 from psfleet.errors import LostPeerError, ProgramError
 from psfleet.tf.error_text import reason
 from psfleet.tf.own_session import is_refused
-from worker_service.frontends import finite
+from worker_service.frontends import finite, table_rows
 
 PROGRAM_ERRORS = (tf.errors.InvalidArgumentError, tf.errors.UnimplementedError, tf.errors.ResourceExhaustedError)
 """Caused by the training program only. All other errors of a run can come from a peer that died or restarted."""
@@ -47,6 +47,8 @@ def translate_errors(at: str = "", worker: int | None = None) -> Iterator[None]:
             found = re.search(rf"{REPLICA}(\d+)/", error.message)
             name = "" if worker is None else f"worker {found[1] if found else worker}"
             raise ProgramError(name + at + failure) from error
+        if failure := table_rows.failure(error.message):
+            raise ProgramError(f"{'' if worker is None else f'worker {worker}'}{at}{failure}") from error
         raise ProgramError(f"the program failed in TensorFlow: {reason(error)}", error.message) from error
     except tf.errors.OpError as error:
         kind = RefusedCallError if is_refused(error) else LostPeerError

@@ -18,6 +18,7 @@ from worker_service.frontends.interface import StepBuilder
 from worker_service.local_optimizer import LocalOptimizer
 from worker_service.loss_step import KeptGradient, LossStep, local_variable, loss_step
 from worker_service.push_pull import Exchange, Pulled
+from worker_service.table_exchange import RowsOnPs
 from worker_service.updates import update_part
 
 
@@ -88,6 +89,7 @@ class StepGraph:
                     byte_vectors.unpack(layout.state, self.state.read_value()),
                     byte_vectors.unpack(layout.frozen, self.frozen.read_value()),
                     self.microbatch,
+                    rows=RowsOnPs(layout, container, self.local_step),
                 )
                 self.feeds, self.summaries = training.feeds, training.summaries
                 kept = KeptGradient(job, layout, index)
@@ -169,7 +171,7 @@ class StepGraph:
             stamps = [tf.stack([local_step, self.number]) for local_step in local_steps]
         pulled = []
         for exchange, state, stamp in zip(exchanges, states, stamps, strict=True):
-            pushed, arrived = exchange.push(part.gradients, stamp, state, loss=loss)
+            pushed, arrived = exchange.push(part.gradients, stamp, state, loss=loss, tables=part.tables)
             pulled.append(exchange.await_and_pull(pushed, arrived, state))
         with tf.control_dependencies(part.updates):
             return self._gather(pulled)

@@ -10,6 +10,7 @@ import tensorflow.compat.v1 as v1
 
 from psfleet.layout import Layout, TensorSpec
 from worker_service.frontends.interface import FrontEnd, StepBuilder, TrainingGraph
+from worker_service.frontends.table_rows import Rows
 
 
 def divided(front_end: FrontEnd, index: int, worker_limit: int, devices: Sequence[str]) -> StepBuilder:
@@ -44,8 +45,11 @@ class Towers:
         state: Sequence[tf.Tensor],
         frozen: Sequence[tf.Tensor],
         number: tf.Tensor | None = None,
+        *,
+        rows: Rows | None = None,
     ) -> TrainingGraph:
-        """See `StepBuilder`."""
+        """See `StepBuilder`; jobs with tables have no towers."""
+        del rows
         towers: list[TrainingGraph] = []
         for device, front_end in zip(self._devices, self._front_ends, strict=True):
             with tf.device(device):

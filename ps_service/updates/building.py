@@ -10,6 +10,7 @@ from ps_service.shard_plan import ShardPlan
 from ps_service.updates import AsyncUpdates, AveragingUpdates, SspUpdates, SyncUpdates, Updates
 from ps_service.updates.per_loss import PerLoss
 from ps_service.updates.state import state_share
+from ps_service.updates.table_update import table_update
 from psfleet.job.optimizer import OptimizerBase
 from psfleet.layout.buckets import loss_names, loss_order, loss_ranges
 from psfleet.tf import ShardVariables, optimizers
@@ -28,7 +29,8 @@ def updates_of(plan: ShardPlan, variables: ShardVariables, base_rate: BaseRate) 
         return kind(variables, optimizer, job.update.stale, state_share(job))
     if job.update.mode == "averaging":
         return AveragingUpdates(variables, job.quorum, job.fleet.replicas, job.update.next_step)
-    return SyncUpdates(variables, optimizer(1.0), job.quorum, job.fleet.replicas)
+    tables = table_update(plan, variables, base_rate)
+    return SyncUpdates(variables, optimizer(1.0), job.quorum, job.fleet.replicas, update_tables=tables)
 
 
 def _optimizer(

@@ -12,6 +12,7 @@ import tensorflow.compat.v1 as v1
 from ps_service.updates.admission import Admitted, admit_quorum
 from ps_service.updates.final_step import began_step
 from ps_service.updates.interface import timed
+from ps_service.updates.table_update import TableUpdate
 from ps_service.updates.tokens import TokenSender
 from psfleet.tf import ShardVariables
 from psfleet.tf.optimizer_slots import from_words, to_words
@@ -30,6 +31,7 @@ class ContributorCounter(v1.train.Optimizer):
 
     Args of the constructor:
         admitted: The gradients in the average, and what came with them.
+        update_tables: See `TableUpdate`.
         next_step: The global step after the update that begins at a global step, int64 scalars.
     """
 
@@ -39,12 +41,14 @@ class ContributorCounter(v1.train.Optimizer):
         variables: ShardVariables,
         admitted: Admitted,
         next_step: Callable[[Any], Any],
+        update_tables: TableUpdate,
     ) -> None:
         super().__init__(use_locking=False, name="ContributorCounter")
         self._wrapped = optimizer
         self._variables = variables
         self._admitted = admitted
         self._next_step = next_step
+        self._update_tables = update_tables
 
     def apply_gradients(
         self, grads_and_vars: Iterable[Any], global_step: Any = None, name: str | None = None
@@ -59,6 +63,7 @@ class ContributorCounter(v1.train.Optimizer):
             scalars = list(self._variables.scalars.values())
             values = from_words(self._admitted.words, [scalar.dtype for scalar in scalars])
             written += [scalar.assign(value, read_value=False) for scalar, value in zip(scalars, values, strict=True)]
+            written += self._update_tables(self._admitted.contributors)
         # Before the update, which changes the global step last: a worker that reads the global step and then the state
         # gets the state of that step or of a later one.
         with tf.control_dependencies([counted, *kept, *written]):
@@ -87,6 +92,7 @@ class SyncUpdates:
 
     Args of the constructor:
         next_step: The global step to which `optimizer` brings a shard from a global step, int64 scalars.
+        update_tables: See `TableUpdate`.
     """
 
     def __init__(
@@ -96,10 +102,12 @@ class SyncUpdates:
         quorum: int,
         num_replicas: int,
         next_step: Callable[[Any], Any] = lambda step: step + 1,
+        update_tables: TableUpdate = lambda contributors: [],
     ) -> None:
         self.optimizer = optimizer
         with v1.container(variables.container):
-            counter = ContributorCounter(optimizer, variables, admit_quorum(variables, quorum), next_step)
+            admitted = admit_quorum(variables, quorum)
+            counter = ContributorCounter(optimizer, variables, admitted, next_step, update_tables)
             sync = v1.train.SyncReplicasOptimizer(
                 counter, replicas_to_aggregate=quorum, total_num_replicas=num_replicas
             )

@@ -16,10 +16,11 @@ from psfleet.checkpoint.location import Folder, recorded_root
 from psfleet.checkpoint.manifest import MANIFEST, Checkpoint, read_manifest
 from psfleet.checkpoint.store import committed_checkpoints, is_checkpoint_name, newest, verify
 from psfleet.checkpoint.store_client import StoreError
-from psfleet.checkpoint.tensors import read_tensors
+from psfleet.checkpoint.tensors import read_tables, read_tensors
 from psfleet.errors import BadJobError, UsageError
 from psfleet.job.job import parse_job
 from psfleet.job.program import KerasProgram, load_program
+from psfleet.layout import dense_table
 
 SAFETENSORS = ".safetensors"
 KERAS_WEIGHTS = ".weights.h5"
@@ -144,7 +145,7 @@ def export_safetensors(checkpoint: Checkpoint, out: Path) -> int:
     Raises:
         UsageError: `out` cannot be written.
     """
-    tensors = read_tensors(checkpoint)
+    tensors = _dense(checkpoint)
     metadata = {"run": checkpoint.run, "step": str(checkpoint.step)}
     content = safetensors.numpy.save(tensors, metadata)
     _write(out, lambda path: path.write_bytes(content))
@@ -165,12 +166,19 @@ def export_keras(checkpoint: Checkpoint, out: Path, model: KerasModel) -> int:
     """
     variables = [*model.trainable_variables, *model.non_trainable_variables]
     named = dict(zip(keras_names(variables), variables, strict=True))
-    tensors = read_tensors(checkpoint)
+    tensors = _dense(checkpoint)
     _check_shapes(checkpoint, tensors, named)
     for name, variable in named.items():
         variable.assign(tensors[name])
     _write(out, model.save_weights if out.name.endswith(KERAS_WEIGHTS) else model.save)
     return len(tensors)
+
+
+def _dense(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
+    """All tensors by name; tables have all their rows."""
+    specs = {table.name: table for table in checkpoint.layout.embeddings}
+    rows = read_tables(checkpoint) if specs else {}
+    return {**read_tensors(checkpoint), **{name: dense_table(specs[name], rows[name]) for name in specs}}
 
 
 def _check_shapes(

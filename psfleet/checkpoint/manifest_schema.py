@@ -20,6 +20,18 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
+class _EmbeddingModel(_Strict):
+    """Schema of `EmbeddingSpec.to_dict`."""
+
+    key: str
+    name: str
+    rows: Positive
+    width: Positive
+    init: Literal["uniform", "zeros"]
+    scale: float
+    seed: int
+
+
 class _LayoutModel(_Strict):
     """Schema of `Layout.to_dict`."""
 
@@ -28,6 +40,7 @@ class _LayoutModel(_Strict):
     parameters: list[Spec]
     state: list[Spec]
     frozen: list[Spec]
+    embeddings: Annotated[list[_EmbeddingModel], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> _LayoutModel:
@@ -38,6 +51,10 @@ class _LayoutModel(_Strict):
             if dtype not in DTYPES:
                 raise ValueError(f"tensor {name!r} has dtype {dtype!r}, expected one of {', '.join(DTYPES)}")
             names.add(name)
+        for table in self.embeddings or ():
+            if table.name in names:
+                raise ValueError(f"tensor {table.name!r} occurs twice")
+            names.add(table.name)
         for name, _, dtype in self.parameters:
             if dtype != "float32":
                 raise ValueError(f"parameter {name!r} has dtype {dtype!r}, expected float32")

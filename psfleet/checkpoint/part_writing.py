@@ -17,6 +17,7 @@ import numpy as np
 
 from psfleet.checkpoint.location import Folder
 from psfleet.checkpoint.object_store import StoreFolder
+from psfleet.checkpoint.part_tables import arrays_of
 from psfleet.checkpoint.parts import (
     DTYPES,
     FORMAT,
@@ -169,6 +170,7 @@ def _named_pieces(layout: Layout, shard: int, content: ShardContent) -> dict[str
     for slot in content.slots:
         if not slot or "/" in slot:
             raise ValueError(f"slot name {slot!r}, expected one without a slash")
+    named |= arrays_of(content.tables)
     layouts = vector_layouts(layout, tuple(content.slots))
     for prefix, vector in content.vectors().items():
         flat = layouts[prefix]

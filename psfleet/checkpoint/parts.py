@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from safetensors import SafetensorError, safe_open
 
 from psfleet.checkpoint.location import Folder
 from psfleet.checkpoint.object_store import StoreFolder
+from psfleet.checkpoint.part_tables import StoredTables, array_dtype
 from psfleet.checkpoint.store_client import StoreError
 from psfleet.checkpoint.stored_part import StoredPart
 from psfleet.errors import NoCheckpointError
-from psfleet.layout import FlatLayout, Layout, Piece
+from psfleet.layout import EmbeddingContent, EmbeddingSpec, FlatLayout, Layout, Piece
 
 FORMAT = "1"
 """Version of the file format; files of another version are rejected."""
@@ -49,6 +50,8 @@ class ShardContent:
     """`[layout.state.shard_size]` uint8."""
     frozen: np.ndarray
     """`[layout.frozen.shard_size]` uint8."""
+    tables: dict[str, EmbeddingContent] = field(default_factory=dict)
+    """The rows of each of `layout.embeddings` on this ps that have been updated, by the table's name."""
 
     def vectors(self) -> dict[str, np.ndarray]:
         """The vectors by key prefix, as in `vector_layouts`."""
@@ -117,6 +120,7 @@ class PartReader:
     """Values of the optimizer other than slots, by name: `[]` float32."""
     pieces: dict[tuple[str, str], list[StoredPiece]]
     """The pieces in this part, by key prefix and tensor name."""
+    tables: StoredTables
 
 
 @contextmanager
@@ -142,7 +146,7 @@ def open_part(
         for name, value in {**expected, "shard": str(shard), "num_ps": str(layout.num_ps)}.items():
             if found.get(name) != value:
                 raise NoCheckpointError(f"{path}: {name} is {found.get(name)!r}, expected {value!r}")
-        yield _checked(path, file, vector_layouts(layout, slots))
+        yield _checked(path, file, vector_layouts(layout, slots), layout.embeddings)
 
 
 def _opened(path: Folder) -> AbstractContextManager[Any]:
@@ -153,23 +157,30 @@ def _opened(path: Folder) -> AbstractContextManager[Any]:
     return opened
 
 
-def _checked(path: Folder, file: Any, layouts: Mapping[str, FlatLayout]) -> PartReader:
+def _checked(
+    path: Folder, file: Any, layouts: Mapping[str, FlatLayout], embeddings: tuple[EmbeddingSpec, ...]
+) -> PartReader:
     """A reader of an open file, after a check of every key, dtype and shape against the layouts."""
     tensors = {
         f"{prefix}/{spec.name}": (prefix, spec.name, DTYPES[flat.unit_dtype])
         for prefix, flat in layouts.items()
         for spec in flat.specs
     }
-    reader = PartReader({}, {})
+    scalars: dict[str, np.ndarray] = {}
+    pieces: dict[tuple[str, str], list[StoredPiece]] = {}
+    of_tables: list[str] = []
     for key in sorted(file.keys()):
         view = file.get_slice(key)
         dtype, shape = view.get_dtype(), list(view.get_shape())
         full_name, _, start = key.rpartition("@")
+        row = array_dtype(key, embeddings)
         if key.startswith(SCALAR_PREFIX) and (dtype, shape) == (DTYPES["float32"], []):
-            reader.scalars[key.removeprefix(SCALAR_PREFIX)] = np.asarray(file.get_tensor(key))
+            scalars[key.removeprefix(SCALAR_PREFIX)] = np.asarray(file.get_tensor(key))
+        elif row is not None and (dtype, shape[1:]) == (DTYPES[row[0].name], row[1]) and shape:
+            of_tables.append(key)
         elif full_name in tensors and POSITION.fullmatch(start) and dtype == tensors[full_name][2] and len(shape) == 1:
             piece = StoredPiece(int(start), int(start) + shape[0], key, file)
-            reader.pieces.setdefault(tensors[full_name][:2], []).append(piece)
+            pieces.setdefault(tensors[full_name][:2], []).append(piece)
         else:
             raise NoCheckpointError(f"{path}: key {key!r}, {dtype} {shape}, is not in the manifest's layout")
-    return reader
+    return PartReader(scalars, pieces, StoredTables(tuple(of_tables), embeddings, file))

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.checkpoint.part_tables import ranges_of
 from psfleet.checkpoint.parts import ShardContent, StoredPiece, open_part, vector_layouts
 from psfleet.errors import BadJobError, NoCheckpointError
-from psfleet.layout import FlatLayout, Layout, TensorSpec
+from psfleet.layout import EmbeddingContent, EmbeddingSpec, FlatLayout, Layout, TensorSpec, row_values
 
 KINDS = {"parameters": "parameter", "state": "state", "frozen": "frozen"}
 """The vectors of a layout (fields of `Layout`), and the prefixes of their keys in a part."""
@@ -40,6 +41,7 @@ def read_shard(checkpoint: Checkpoint, layout: Layout, shard: int) -> ShardConte
             scalars=parts.scalars(min(shard, checkpoint.layout.num_ps - 1)),
             state=parts.vector("state", layout.state, shard),
             frozen=parts.vector("frozen", layout.frozen, shard),
+            tables=parts.tables(shard, layout.num_ps),
         )
 
 
@@ -55,15 +57,19 @@ class ShardReader:
     _parts: _Parts
     _layouts: dict[str, FlatLayout]
     _shard: int
+    _num_ps: int
 
     def ranges(self, max_bytes: int) -> Iterator[tuple[str, int, np.ndarray]]:
         """All that is not zero because it is a gap: vector (see `vector_layouts`), index of the first element, values.
+
+        The arrays of tables follow, by their keys (see `arrays_of`).
 
         Args:
             max_bytes: Of the values of one range.
         """
         for name, layout in self._layouts.items():
             yield from ((name, at, values) for at, values in self._parts.ranges(name, layout, self._shard, max_bytes))
+        yield from ranges_of(self._parts.tables(self._shard, self._num_ps), max_bytes)
 
 
 @contextmanager
@@ -77,7 +83,7 @@ def open_shard(checkpoint: Checkpoint, layout: Layout, shard: int) -> Iterator[S
     check_tensors(checkpoint, layout)
     with _Parts(checkpoint) as parts:
         scalars = parts.scalars(min(shard, checkpoint.layout.num_ps - 1))
-        yield ShardReader(scalars, parts, vector_layouts(layout, checkpoint.slots), shard)
+        yield ShardReader(scalars, parts, vector_layouts(layout, checkpoint.slots), shard, layout.num_ps)
 
 
 def read_tensors(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
@@ -93,6 +99,22 @@ def read_tensors(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
             single = FlatLayout(flat.specs, 1, unit_dtype=flat.unit_dtype)
             tensors |= single.unpack(parts.vector(prefix, single, 0))
     return tensors
+
+
+def read_tables(checkpoint: Checkpoint) -> dict[str, EmbeddingContent]:
+    """Reads the rows of all embedding tables that have been updated, by the table's name.
+
+    Raises:
+        NoCheckpointError: The parts do not match the manifest.
+    """
+    with _Parts(checkpoint) as parts:
+        return parts.tables(0, 1)
+
+
+def read_values(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
+    """What an evaluation needs: as `read_tensors`, and the rows of tables as `row_values`."""
+    rows = row_values(read_tables(checkpoint)) if checkpoint.layout.embeddings else {}
+    return {**read_tensors(checkpoint), **rows}
 
 
 class _Parts:
@@ -122,6 +144,17 @@ class _Parts:
     def scalars(self, shard: int) -> dict[str, np.ndarray]:
         """The optimizer's scalars in the part of a ps of the checkpoint."""
         return self._readers[shard].scalars
+
+    def tables(self, shard: int, num_ps: int) -> dict[str, EmbeddingContent]:
+        """The updated rows that a ps of a new layout has, by the table's name."""
+        try:
+            read = [reader.tables.read() for reader in self._readers]
+        except ValueError as error:
+            raise NoCheckpointError(f"checkpoint {self._checkpoint.folder}: {error}") from error
+        return {
+            spec.name: EmbeddingContent.joined([part[spec.name].of_shard(shard, num_ps) for part in read], spec.width)
+            for spec in self._checkpoint.layout.embeddings
+        }
 
     def vector(self, prefix: str, layout: FlatLayout, shard: int) -> np.ndarray:
         """Reads a vector of ps `shard` of a new layout: `[layout.shard_size]` of `layout.unit_dtype`."""
@@ -181,6 +214,23 @@ def check_tensors(checkpoint: Checkpoint, layout: Layout) -> None:
                     f"{what} tensor {name!r} is {_described(old.get(name))} in checkpoint {checkpoint.folder} and "
                     f"{_described(new.get(name))} in the program; --fresh starts a new run"
                 )
+    _check_tables(checkpoint, layout)
+
+
+def _check_tables(checkpoint: Checkpoint, layout: Layout) -> None:
+    old, new = ({table.name: table for table in each.embeddings} for each in (checkpoint.layout, layout))
+    for name in sorted({*old, *new}):
+        if old.get(name) != new.get(name):
+            raise BadJobError(
+                f"table {name!r} is {_table(old.get(name))} in checkpoint {checkpoint.folder} and "
+                f"{_table(new.get(name))} in the job; --fresh starts a new run"
+            )
+
+
+def _table(spec: EmbeddingSpec | None) -> str:
+    if spec is None:
+        return "missing"
+    return f"{spec.key}, {spec.rows} x {spec.width}, {spec.init} {spec.scale:g} of seed {spec.seed}"
 
 
 def _specs(layout: Layout, kinds: Sequence[str]) -> dict[str, TensorSpec]:

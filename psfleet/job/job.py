@@ -19,6 +19,7 @@ from psfleet.job.losses import require_optimizers
 from psfleet.job.optimizer import AnyOptimizer
 from psfleet.job.problems import problem
 from psfleet.job.reading import override, path_loader, read_mapping
+from psfleet.job.tables import require_tables
 from psfleet.job.update import require_in_graph, require_rounds, require_update
 
 
@@ -40,6 +41,7 @@ class Job(JobFields):
         if self.update.is_in_graph:
             require_in_graph(self.update, self.quorum, self.fleet.replicas, self.fleet.max_workers)
         self._require_devices()
+        require_tables(self.tables, self.update, self.rules, self.train.accumulate, self.device.replicas)
         every_steps = self.evaluate.every_steps
         due = {
             "train.steps": self.train.steps,

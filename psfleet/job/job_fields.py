@@ -18,6 +18,7 @@ from psfleet.job.losses import LossName
 from psfleet.job.monitored import Monitored
 from psfleet.job.optimizer import AnyOptimizer, Optimizer, Schedule
 from psfleet.job.sections import Checkpoint, Deadlines, Device, Evaluate, Fleet, Summaries, Train
+from psfleet.job.tables import Tables
 from psfleet.job.update import Update
 
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
@@ -49,6 +50,11 @@ class JobFields(Section):
     )
     optimizer: AnyOptimizer | None = Field(
         None, discriminator="name", description="Update rule and learning rate; required without `optimizers`."
+    )
+    tables: Tables = Field(
+        default_factory=dict,
+        description="Embedding tables whose rows are on the ps, by the paths of their Keras layers, or the names of "
+        "the variables of a graph program; see [above](#embedding-tables).",
     )
     train: Train = Field(description="Number of steps, and batches.")
     input: Input = Field(
@@ -92,6 +98,11 @@ class JobFields(Section):
     def schedule(self) -> Schedule | None:
         """The schedule of the only optimizer; None with `optimizers`."""
         return None if self.optimizer is None else self.optimizer.schedule
+
+    @property
+    def evaluates_checkpoints(self) -> bool:
+        """Whether checkpoints are evaluated, not the chief's copy: the best is kept, or it has no copy of all rows."""
+        return self.checkpoint.best is not None or bool(self.tables)
 
     @property
     def push_examples(self) -> int:

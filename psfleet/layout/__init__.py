@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from psfleet.layout.embedding import EmbeddingContent, EmbeddingSpec, dense_table, initial_rows, row_values
 from psfleet.layout.flat import ALIGNMENT_BYTES, FlatLayout, Losses, Piece, Specs, Tables, TensorSpec
 from psfleet.layout.model import APPROXIMATE, Layout, state_order
 from psfleet.layout.state_range import StateRange
@@ -9,6 +10,8 @@ from psfleet.layout.state_range import StateRange
 __all__ = [
     "ALIGNMENT_BYTES",
     "APPROXIMATE",
+    "EmbeddingContent",
+    "EmbeddingSpec",
     "FlatLayout",
     "Layout",
     "Losses",
@@ -17,5 +20,8 @@ __all__ = [
     "StateRange",
     "Tables",
     "TensorSpec",
+    "dense_table",
+    "initial_rows",
+    "row_values",
     "state_order",
 ]

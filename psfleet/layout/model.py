@@ -7,10 +7,11 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from psfleet.layout.embedding import EmbeddingSpec
 from psfleet.layout.flat import FlatLayout, Losses, Specs, Tables, TensorSpec
 from psfleet.layout.state_range import StateRange
 
@@ -29,12 +30,14 @@ class Layout:
     `parameters` are trained. `state` are tensors that the forward pass changes (moving averages, seeds of dropout), and
     `frozen` those that never change; both are vectors of bytes. `tables` are lookup tables and constants of layers,
     each with a digest: every worker has its own, and no checkpoint. The layout's digest is without `APPROXIMATE` ones.
+    `embeddings` are the embedding tables of the job: in none of the vectors.
     """
 
     parameters: FlatLayout
     state: FlatLayout
     frozen: FlatLayout
     tables: Tables = ()
+    embeddings: tuple[EmbeddingSpec, ...] = ()
 
     @classmethod
     def plan(
@@ -46,6 +49,7 @@ class Layout:
         bucket_bytes: int,
         tables: Tables = (),
         losses: Losses = (),
+        embeddings: Sequence[EmbeddingSpec] = (),
     ) -> Layout:
         """Cuts a model for `num_ps` parameter servers, in buckets of at most `bucket_bytes`, a multiple of 64."""
         buckets = max(1, math.ceil(FlatLayout(tuple(parameters), num_ps).shard_size * 4 / bucket_bytes))
@@ -54,6 +58,7 @@ class Layout:
             state=FlatLayout(tuple(state), num_ps, unit_dtype="uint8"),
             frozen=FlatLayout(tuple(frozen), num_ps, unit_dtype="uint8"),
             tables=tuple(tables),
+            embeddings=tuple(embeddings),
         )
 
     @property
@@ -94,6 +99,7 @@ class Layout:
             },
             **({"tables": [list(table) for table in self.tables]} if self.tables else {}),
             **({"losses": [list(loss) for loss in self.parameters.losses]} if self.parameters.losses else {}),
+            **({"embeddings": [table.to_dict() for table in self.embeddings]} if self.embeddings else {}),
         }
 
     @classmethod
@@ -109,6 +115,7 @@ class Layout:
             state=FlatLayout(specs("state"), num_ps, unit_dtype="uint8"),
             frozen=FlatLayout(specs("frozen"), num_ps, unit_dtype="uint8"),
             tables=tuple((layer, content_digest) for layer, content_digest in content.get("tables", ())),
+            embeddings=tuple(EmbeddingSpec(**table) for table in content.get("embeddings") or ()),
         )
 
     def digest(self) -> str:

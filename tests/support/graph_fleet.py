@@ -54,7 +54,7 @@ class TwoTensors:
     tables: Tables = ()
     losses: Losses = ()
 
-    def build(self, layout: Layout, parameters: tf.Tensor, *_: object) -> TrainingGraph:
+    def build(self, layout: Layout, parameters: tf.Tensor, *_: object, **__: object) -> TrainingGraph:
         """See `FrontEnd`."""
         del layout
         x, blocked = tf.compat.v1.placeholder(tf.float32, []), tf.compat.v1.placeholder(tf.int32, [])

@@ -56,7 +56,20 @@ class Adam:
         return weights - corrected * self.first / (np.sqrt(self.second) + self.epsilon)
 
 
-RULES: dict[str, type[Any]] = {"sgd": Sgd, "momentum": Momentum, "adam": Adam}
+@dataclass
+class Adagrad:
+    """Duchi et al. 2011, with the accumulator of Keras."""
+
+    initial_accumulator: float = 0.1
+    epsilon: float = 1e-7
+    total: Any = 0.0
+
+    def __call__(self, weights: np.ndarray, gradient: np.ndarray, rate: float) -> np.ndarray:
+        self.total = self.total + gradient**2
+        return weights - rate * gradient / np.sqrt(self.initial_accumulator + self.total + self.epsilon)
+
+
+RULES: dict[str, type[Any]] = {"adagrad": Adagrad, "sgd": Sgd, "momentum": Momentum, "adam": Adam}
 
 
 def rule(optimizer: dict[str, Any]) -> Rule:

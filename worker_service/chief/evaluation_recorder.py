@@ -10,7 +10,7 @@ from functools import partial
 import tensorflow as tf
 
 from psfleet.checkpoint.manifest import Checkpoint
-from psfleet.checkpoint.tensors import read_tensors
+from psfleet.checkpoint.tensors import read_values
 from psfleet.errors import NoCheckpointError
 from psfleet.job.job import Job
 from psfleet.layout import Layout
@@ -25,7 +25,7 @@ logger = logging.getLogger("psfleet.chief")
 
 
 class EvaluationRecorder:
-    """The evaluations of the chief: of its own weights, or with `checkpoint.best` of the checkpoints that are due.
+    """The evaluations of the chief: of its own weights, or of checkpoints (`Job.evaluates_checkpoints`).
 
     Only the training thread calls it; see `Evaluations`.
 
@@ -94,7 +94,7 @@ class EvaluationRecorder:
 
     def _tensors(self, checkpoint: Checkpoint) -> Values:
         with self._storage.disk.reading(checkpoint.folder):
-            return read_tensors(checkpoint)
+            return read_values(checkpoint)
 
     def _read(self, checkpoint: Checkpoint) -> Values:
         """The tensors of a checkpoint; none if it cannot be read, which does not end training."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from psfleet.checkpoint.tensors import read_tensors
+from psfleet.checkpoint.tensors import read_values
 from psfleet.control import run_control_pb2 as run_pb
 from psfleet.errors import UsageError
 from worker_service.chief.holding import Holding
@@ -79,7 +79,7 @@ class HeldRun:
 
         def evaluate() -> dict[str, float]:
             before = self._recorder.metrics
-            self._recorder.evaluate(checkpoint.step, lambda: read_tensors(checkpoint), lambda: not is_active())
+            self._recorder.evaluate(checkpoint.step, lambda: read_values(checkpoint), lambda: not is_active())
             return {} if self._recorder.metrics is before else dict(self._recorder.metrics)
 
         result = self._errands.submit(evaluate)

@@ -39,6 +39,8 @@ class MeanGradient:
 
     def check_specs(self, given: Mapping[str, TensorSpec]) -> None:
         """Checks names, shapes and types of weights, or that there are none; raises `UsageError`."""
+        if self._context.layout.embeddings:
+            raise UsageError("`gradient` is for a job without tables: the rows of a table are not among its tensors")
         if given:
             check_specs(self._trained(), given)
 

@@ -100,13 +100,13 @@ class Monitor:
             self._storage.events.add("chief", 0, EARLY_STOP, decision.reason)
 
     def committed(self, checkpoint: Checkpoint) -> None:
-        """A checkpoint is complete; with `checkpoint.best` it is evaluated if an evaluation of its step is due."""
+        """A checkpoint is complete; it is evaluated if checkpoints are, and if an evaluation of its step is due."""
         self.callbacks.saved(checkpoint.step, cast(Path, checkpoint.folder))
         self._await_evaluation(checkpoint)
 
     def _await_evaluation(self, checkpoint: Checkpoint) -> None:
         every = self._job.evaluate.every_steps
-        if self._job.checkpoint.best is None or every is None:
+        if not self._job.evaluates_checkpoints or every is None:
             return
         if 0 < checkpoint.step < self._job.train.steps and checkpoint.step % every == 0:
             with self._lock:

@@ -155,8 +155,8 @@ class Recorder:
         return self._evaluation.evaluate_last(checkpoint, is_over)
 
     def _begin_evaluation(self, session: WorkerSession, global_step: int) -> None:
-        """Begins the evaluations that are due: of checkpoints if the best one is kept, else of this step's weights."""
-        if self._job.checkpoint.best is not None:
+        """Begins the evaluations that are due: of checkpoints, or of this step's weights."""
+        if self._job.evaluates_checkpoints:
             self._evaluation.begin_checkpoints()
         elif (
             self._is_due("evaluate", global_step, self._job.evaluate.every_steps)

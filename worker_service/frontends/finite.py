@@ -33,7 +33,11 @@ def checked(training: TrainingGraph, layout: Layout, index: int = 0) -> Training
     with tf.control_dependencies([loss]):
         gradients = _checked("the gradient of ", specs_of_loss(layout.parameters, index), training.gradients)
         new_state = _checked("state ", layout.state.specs, training.new_state)
-    return replace(training, loss=loss, gradients=gradients, new_state=new_state)
+        tables = tuple(
+            replace(table, values=_finite(f"psfleet: the gradient of table {table.spec.key}", table.values))
+            for table in training.tables
+        )
+    return replace(training, loss=loss, gradients=gradients, new_state=new_state, tables=tables)
 
 
 def failure(message: str) -> str | None:

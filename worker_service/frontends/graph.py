@@ -21,11 +21,14 @@ from psfleet.tf.program_data import batches_explained, training_data
 from worker_service.frontends import finite, flat
 from worker_service.frontends.constants import is_constant
 from worker_service.frontends.graph_checks import check_variables
+from worker_service.frontends.graph_evaluation import mean_losses
 from worker_service.frontends.graph_import import split, transplant
+from worker_service.frontends.graph_tables import GraphTables
 from worker_service.frontends.graph_variables import Collections, GivenVariables, initialized, spec_of
-from worker_service.frontends.interface import Share, TrainingGraph
-from worker_service.frontends.shares import scaled, share_of
-from worker_service.input_pipeline import batch_spec, evaluation_batches, read
+from worker_service.frontends.interface import TrainingGraph
+from worker_service.frontends.shares import graph_shares, scaled
+from worker_service.frontends.table_rows import Rows, SavedRows, TableGradient, TableUses, table_gradients
+from worker_service.input_pipeline import batch_spec, evaluation_batches
 
 
 class GraphFrontEnd:
@@ -48,8 +51,11 @@ class GraphFrontEnd:
         self._batch_spec = batch_spec(training_data(program, job, index % num_shards, num_shards), job, None)
         self._graph: tf.Graph | None = None
         variables: dict[str, Any] = {}
+        self._tables = GraphTables(job)
 
         def record(getter: Callable[..., Any], name: str, **kwargs: Any) -> Any:
+            if (table := self._tables.variable(name, kwargs)) is not None:
+                return table
             variables[name] = getter(name, **{**kwargs, "partitioner": None})
             return variables[name]
 
@@ -58,7 +64,8 @@ class GraphFrontEnd:
             batch = self._placeholders()
             for name in program.named_losses:
                 self._loss(name, batch, record)
-            check_variables(job.program, graph, variables)
+            self.embeddings = self._tables.complete()
+            check_variables(job.program, graph, variables, job.tables)
             self._initial = initialized(graph, variables)
         trained = [spec_of(name, variable) for name, variable in variables.items() if variable.trainable]
         self.parameters, self.losses = self._by_loss(trained)
@@ -89,6 +96,7 @@ class GraphFrontEnd:
         number: tf.Tensor | None = None,
         with_gradients: bool = True,
         towers: int = 1,
+        rows: Rows | None = None,
     ) -> TrainingGraph:
         """See `FrontEnd`. Non-trainable variables are this worker's own; each step first assigns their values."""
         del number
@@ -98,57 +106,45 @@ class GraphFrontEnd:
             specs = (*layout.state.specs, *layout.frozen.specs)
             others = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
             batch = self._placeholders()
-            steps = self._steps(layout, vector, others, batch, with_gradients)
+            # Not without tables: one more operation would change the seeds of the program's.
+            at_step = [tf.compat.v1.placeholder(tf.int64, [])] if self.embeddings else []
+            uses = TableUses(self.embeddings, rows or SavedRows(self.embeddings), *at_step)
+            steps = self._steps(layout, vector, others, batch, uses, with_gradients)
         feeds = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in batch]
         inputs = list(zip([vector, *others, *batch], [parameters, *state, *frozen, *feeds], strict=True))
-        shares = self._shares(feeds) if towers > 1 else ()
+        shares = graph_shares(self._program, self._job, towers, tf.nest.pack_sequence_as(self._batch_spec, feeds))
+        inputs += [(tensor, uses.source.at_step) for tensor in at_step]
         summaries = [] if steps[0].summaries is None else [steps[0].summaries]
-        wanted = [[each.loss, *each.gradients, *each.new_state, *each.updates] for each in steps]
+        # With tables there is one loss.
+        of_tables = [tensor for table in steps[0].tables for tensor in (table.ids, table.values)]
+        wanted = [[each.loss, *each.gradients, *each.new_state, *of_tables, *each.updates] for each in steps]
         copies = transplant(self._graph, inputs, [*itertools.chain(*wanted), *summaries])
         summary = copies.pop() if summaries else None
         found = []
         for step, parts in zip(steps, wanted, strict=True):
             (loss, *rest), copies = copies[: len(parts)], copies[len(parts) :]
-            gradients, new_state, updates = split(rest, len(step.gradients), len(step.new_state))
+            gradients, new_state, last = split(rest, len(step.gradients), len(step.new_state))
+            tensors, _, updates = split(last, len(of_tables), 0)
             for share in shares:
                 loss = scaled(loss, share, towers)
                 gradients = tuple(scaled(gradient, share, towers) for gradient in gradients)
-            found.append(TrainingGraph(tuple(feeds), loss, gradients, new_state, updates, summary))
+            tables = table_gradients(self.embeddings, tensors) if tensors else ()
+            found.append(TrainingGraph(tuple(feeds), loss, gradients, new_state, updates, summary, tables=tables))
         return replace(found[0], further=tuple(found[1:]), shares=shares)
 
     def evaluate(
         self, values: Mapping[str, np.ndarray], run_losses: Callable[[Sequence[np.ndarray]], Sequence[float]]
     ) -> dict[str, float]:
-        """See `FrontEnd`: the mean loss of an example, by `run_losses`; `values` is not read.
-
-        Its name is `loss`; that of each of several is `NAME_loss`.
-        """
+        """See `FrontEnd`: the mean loss of an example, by `run_losses`: `loss`, or `NAME_loss` of each of several."""
         del values
         if self._evaluation is None:
             return {}
-        names = [f"{name}_loss" if name else "loss" for name in self._program.named_losses]
-        totals, num_examples = np.zeros(len(names)), 0
-        with tf.init_scope():
-            batches = read(self._evaluation, self._job, "reading the evaluation data")
-            for batch in batches:
-                totals += np.multiply(run_losses(batch), len(batch[0]))
-                num_examples += len(batch[0])
-        return dict(zip(names, (totals / num_examples).tolist(), strict=True))
+        return mean_losses(self._evaluation, self._job, list(self._program.named_losses), run_losses)
 
     def training_metrics(self, values: Mapping[str, np.ndarray]) -> dict[str, float]:
         """See `FrontEnd`: a graph program has none."""
         del values
         return {}
-
-    def _shares(self, feeds: Sequence[tf.Tensor]) -> tuple[Share, ...]:
-        """That of a tower in all losses, if the program says what its examples weigh."""
-        if self._program.loss_weight is None:
-            return ()
-        with user_code(self._job, "loss_weight(batch)"):
-            weight = tf.convert_to_tensor(self._program.loss_weight(tf.nest.pack_sequence_as(self._batch_spec, feeds)))
-        if weight.shape.rank != 0:
-            raise self._error(f"loss_weight(batch) has shape {weight.shape}, expected a scalar")
-        return (share_of(weight),)
 
     def _placeholders(self) -> list[tf.Tensor]:
         return [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in tf.nest.flatten(self._batch_spec)]
@@ -191,6 +187,7 @@ class GraphFrontEnd:
         vector: tf.Tensor,
         others: Sequence[tf.Tensor],
         batch: Sequence[tf.Tensor],
+        uses: TableUses,
         with_gradients: bool,
     ) -> list[TrainingGraph]:
         """The step of each loss in the program's own graph; `others` are the values of state and of frozen tensors."""
@@ -203,6 +200,7 @@ class GraphFrontEnd:
             for spec in specs
         ]
         named = {spec.name: tensor for spec, tensor in zip(layout.parameters.specs, parameters, strict=True)}
+        named |= self._tables.given(uses.lookup)
         given = GivenVariables(
             named | {spec.name: variable for spec, variable in zip(specs, variables, strict=True)}, set(named)
         )
@@ -214,25 +212,27 @@ class GraphFrontEnd:
             with tf.control_dependencies(assigned):
                 loss = self._loss(name, batch, given)
                 own = [named[spec.name] for spec in specs_of_loss(layout.parameters, index)]
-                gradients = self._gradients(layout, index, loss, own) if with_gradients else ()
+                gradients, tables = self._gradients(layout, index, loss, own, uses) if with_gradients else ((), ())
             updates = tf.compat.v1.get_collection(Collections.UPDATE_OPS)[len(before) :]
             updates = [getattr(update, "op", update) for update in updates]
             with tf.control_dependencies([loss, *updates]):
                 new_state = self._new_state(layout, name, variables, others)
-            steps.append(TrainingGraph(tuple(batch), loss, gradients, new_state, tuple(updates), None))
+            steps.append(TrainingGraph(tuple(batch), loss, gradients, new_state, tuple(updates), None, tables=tables))
         summaries = tf.compat.v1.summary.merge_all()
         return [replace(step, summaries=summaries) for step in steps]
 
     def _gradients(
-        self, layout: Layout, index: int, loss: tf.Tensor, parameters: Sequence[tf.Tensor]
-    ) -> tuple[tf.Tensor, ...]:
-        """The gradient of a loss with respect to the parameters that it moves, each as `[size]`."""
-        gradients = tf.gradients(loss, parameters)
+        self, layout: Layout, index: int, loss: tf.Tensor, parameters: Sequence[tf.Tensor], uses: TableUses
+    ) -> tuple[tuple[tf.Tensor, ...], tuple[TableGradient, ...]]:
+        """The gradient of a loss with respect to the parameters that it moves, each as `[size]`, and to rows."""
+        found = tf.gradients(loss, [*parameters, *uses.rows])
+        gradients = found[: len(parameters)]
         if layout.parameters.losses and all(gradient is None for gradient in gradients):
             name, _ = layout.parameters.losses[index]
             scope = self._program.scopes[name]
             raise self._error(f"loss {name} depends on no trainable variable under its scope {scope}")
-        return tuple(flat.dense(specs_of_loss(layout.parameters, index), gradients))
+        tables = table_gradients(self.embeddings, uses.gradients(found[len(parameters) :]))
+        return tuple(flat.dense(specs_of_loss(layout.parameters, index), gradients)), tables
 
     def _new_state(
         self, layout: Layout, name: str, variables: Sequence[Any], others: Sequence[tf.Tensor]

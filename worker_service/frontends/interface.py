@@ -10,7 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from psfleet.job.job import Job
-from psfleet.layout import Layout, Losses, Tables, TensorSpec
+from psfleet.layout import EmbeddingSpec, Layout, Losses, Tables, TensorSpec
+from worker_service.frontends.table_rows import Rows, TableGradient
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class TrainingGraph:
             zeros where the loss does not depend on it.
         new_state: Values of `layout.state.specs` after the forward pass, in that order, shape and dtype.
         updates: Operations of the program that must run with each step.
+        tables: Gradients of the rows of each of `layout.embeddings` that the step reads.
         summaries: `[]` string, a serialized `tf.compat.v1.Summary` of the program's own summaries; None if it has none.
         further: The steps of the other losses of a program with several, in their order; with the same `feeds` and
             `summaries`.
@@ -50,6 +52,7 @@ class TrainingGraph:
     updates: tuple[tf.Operation, ...]
     summaries: tf.Tensor | None
     further: tuple[TrainingGraph, ...] = ()
+    tables: tuple[TableGradient, ...] = ()
     shares: tuple[Share, ...] = ()
 
     @property
@@ -68,6 +71,8 @@ class StepBuilder(Protocol):
         state: Sequence[tf.Tensor],
         frozen: Sequence[tf.Tensor],
         number: tf.Tensor | None = None,
+        *,
+        rows: Rows | None = None,
     ) -> TrainingGraph:
         """See `FrontEnd.build`."""
         ...
@@ -82,6 +87,7 @@ class FrontEnd(Protocol):
         frozen: Tensors that never change.
         tables: Lookup tables that the step reads, in the order in which it reads them first, and constants of layers.
         losses: As in `FlatLayout`.
+        embeddings: Embedding tables, in the order of the job's `tables`.
     """
 
     parameters: tuple[TensorSpec, ...]
@@ -89,6 +95,7 @@ class FrontEnd(Protocol):
     frozen: tuple[TensorSpec, ...]
     tables: Tables
     losses: Losses
+    embeddings: tuple[EmbeddingSpec, ...]
 
     def of_worker(self, index: int) -> FrontEnd:
         """The front end of the same program for another worker; only its `build` is used."""
@@ -111,6 +118,7 @@ class FrontEnd(Protocol):
         number: tf.Tensor | None = None,
         with_gradients: bool = True,
         towers: int = 1,
+        rows: Rows | None = None,
     ) -> TrainingGraph:
         """Adds the step to the default graph, a v1 graph.
 
@@ -123,6 +131,7 @@ class FrontEnd(Protocol):
             with_gradients: False: only the loss is needed, and `gradients` may be empty. A gradient is half of a graph.
             towers: Over which a worker divides its batch. With several, the graph is that of one of them, on its part
                 of the batch, and the mean of their losses is that of the whole batch; see `worker_service.towers`.
+            rows: Where rows of tables are read; None: they have their initial values.
 
         Raises:
             ProgramError: The program raised, or uses something that a worker does not support.
@@ -159,4 +168,4 @@ class FrontEnd(Protocol):
 def planned(front: FrontEnd, job: Job) -> Layout:
     """The layout of a program's tensors on the ps of a job."""
     tensors = (front.parameters, front.state, front.frozen)
-    return Layout.plan(*tensors, job.fleet.ps, job.update.bucket_bytes, front.tables, front.losses)
+    return Layout.plan(*tensors, job.fleet.ps, job.update.bucket_bytes, front.tables, front.losses, front.embeddings)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,13 +18,16 @@ from psfleet.job.job import Job
 from psfleet.job.program import KerasProgram
 from psfleet.job.user_code import user_code
 from psfleet.layout import Layout, Losses, Tables, TensorSpec, state_order
-from psfleet.tf.program_data import batches_explained, built_model, training_data
+from psfleet.tf.program_data import built_model, training_data
 from worker_service.frontends import finite, flat, keras_checks, layer_constants, lookup_tables
 from worker_service.frontends.graph_import import split, transplant
 from worker_service.frontends.interface import Share, TrainingGraph
+from worker_service.frontends.keras_evaluation import evaluate
+from worker_service.frontends.keras_tables import KerasTables
 from worker_service.frontends.random_state import RandomState
 from worker_service.frontends.sample_weights import SampleWeights
 from worker_service.frontends.shares import keras_shares, shares_of, tensors_of
+from worker_service.frontends.table_rows import Rows, SavedRows, TableUses, table_gradients
 from worker_service.frontends.tracing import Scope, part_of, traced
 from worker_service.frontends.training_metrics import TrainingMetrics
 from worker_service.input_pipeline import batch_spec, evaluation_batches
@@ -47,7 +49,9 @@ class KerasFrontEnd:
         )
         keras_checks.check_examples(job.program, self._batch_spec)
         self._weights = SampleWeights(job.program, program.class_weight, self._batch_spec)
-        self._model = built_model(program, job)
+        self._tables = KerasTables(job)
+        with self._tables.building():
+            self._model = built_model(program, job)
         keras_checks.check_ranks(job.program, self._model, self._batch_spec)
         trained, others = list(self._model.trainable_variables), list(self._model.non_trainable_variables)
         keras_checks.check_model(job.program, self._model, trained)
@@ -55,21 +59,20 @@ class KerasFrontEnd:
             id(variable): TensorSpec(name, tuple(variable.shape), variable.dtype)
             for variable, name in zip(trained + others, keras_names(trained + others), strict=True)
         }
+        trained = self._tables.bind(self._model, trained, self._specs)
+        self.embeddings = self._tables.specs
         if index == 0:
             keras_checks.warn_if_compiled(self._model, job)
         keras_checks.check_metrics(job.program, "metrics", program.metrics)
         keras_checks.check_metrics(job.program, "weighted_metrics", program.weighted_metrics)
         with user_code(job, "compile()"):
-            self._model.compile(
-                loss=program.loss,
-                metrics=program.metrics,
-                weighted_metrics=program.weighted_metrics,
-                jit_compile=False,
-            )
+            metrics = {"metrics": program.metrics, "weighted_metrics": program.weighted_metrics}
+            self._model.compile(loss=program.loss, **metrics, jit_compile=False)
         self._trained = trained
         self._draws: Counter[int] = Counter()
         self._metrics = TrainingMetrics(self._model, program, job)
         changed, self._frozen = self._split(others)
+        self._tables.require_used()
         self._measured = self._metrics.variables(index)
         names = keras_names(trained + others + self._measured)[-len(self._measured) :] if self._measured else []
         self._specs |= {
@@ -107,23 +110,29 @@ class KerasFrontEnd:
         number: tf.Tensor | None = None,
         with_gradients: bool = True,
         towers: int = 1,
+        rows: Rows | None = None,
     ) -> TrainingGraph:
         """See `FrontEnd`; the gradients are always there."""
         del with_gradients
+        source = rows or SavedRows(self.embeddings)
         # Not tf.init_scope, the public way to leave a graph: it stops every gradient tape inside it.
         with eager_mode():
             spec = part_of(self._batch_spec, towers)
-            self._step, shares = self._trace_step(layout, spec, towers)
+            self._step, shares = self._trace_step(layout, spec, towers, source)
         graph = self._step.graph
         feeds = [tf.compat.v1.placeholder(each.dtype, each.shape) for each in tf.nest.flatten(spec)]
         captured = [lookup_tables.constant(outer, inner) for outer, inner in graph.captures]
         number = tf.constant(0, tf.int64) if number is None else number
-        values = [parameters, number, *state, *frozen, *feeds, *captured]
+        at_step = [source.at_step] if self.embeddings else []
+        values = [parameters, number, *state, *frozen, *at_step, *feeds, *captured]
         inputs = list(zip(graph.inputs, values, strict=True))
         loss, *rest = transplant(graph, inputs, [*graph.outputs, *graph.control_outputs, *tensors_of(shares)])
         gradients, new_state, others = split(rest, len(self._trained), len(self._state))
-        updates, found, _ = split(others, len(graph.control_outputs), 2 * len(shares))
-        return TrainingGraph(tuple(feeds), loss, gradients, new_state, updates, None, shares=shares_of(found))
+        of_tables, updates, of_shares = split(others, 2 * len(self.embeddings), len(graph.control_outputs))
+        tables = table_gradients(self.embeddings, of_tables)
+        return TrainingGraph(
+            tuple(feeds), loss, gradients, new_state, updates, None, shares=shares_of(of_shares), tables=tables
+        )
 
     def evaluate(
         self, values: Mapping[str, np.ndarray], run_losses: Callable[[Sequence[np.ndarray]], Sequence[float]]
@@ -135,14 +144,8 @@ class KerasFrontEnd:
         with eager_mode():
             for spec, variable in self._model_variables(self._trained + self._state + self._frozen):
                 variable.assign(values[spec.name])
-            # None, as the sample weights, has no shape.
-            specs = [spec for spec in tf.nest.flatten(self._evaluation.element_spec) if hasattr(spec, "shape")]
-            shapes = [spec.shape for spec in specs]
-            # Of data whose length TensorFlow does not know; it is about an interrupted training.
-            warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning)
-            with batches_explained(shapes), user_code(self._job, "evaluating the model"):
-                metrics = self._model.evaluate(self._evaluation, return_dict=True, verbose=0)
-        return {name: float(value) for name, value in metrics.items()}
+            with self._tables.evaluating(values):
+                return evaluate(self._model, self._evaluation, self._job)
 
     def training_metrics(self, values: Mapping[str, np.ndarray]) -> dict[str, float]:
         """See `FrontEnd`."""
@@ -179,37 +182,38 @@ class KerasFrontEnd:
         tables = lookup_tables.contents(self._model._flatten_layers(), concrete.graph.captures)
         self.losses: Losses = ()
         self.tables: Tables = (*tables, *layer_constants.fingerprints(concrete))
-        for variable in changed:
-            if any(variable is trained for trained in self._trained):
-                raise self._error(
-                    f"the forward pass assigns trainable variable {variable.path}, which only the optimizer may change"
-                )
+        keras_checks.check_assigned(self._job.program, changed, self._trained)
         return changed, [variable for variable in others if all(variable is not other for other in changed)]
 
-    def _trace_step(self, layout: Layout, batch_spec: Any, towers: int) -> tuple[Any, list[Share]]:
+    def _trace_step(self, layout: Layout, batch_spec: Any, towers: int, rows: Rows) -> tuple[Any, list[Share]]:
         """A concrete function of flat parameters, number, state, frozen and batch: loss, gradients and new state.
+
+        With tables the local step follows the frozen tensors, and ids and gradients of rows follow the new state.
 
         Returns:
             The function; the shares of a tower, whose tensors are in its graph.
         """
         shares: list[Share] = []
 
-        def step(values: Any, batch: Any) -> tuple[tf.Tensor, ...]:
-            vector, number, *others = values
-            state, frozen = others[: len(self._state)], others[len(self._state) :]
+        def step(given: Any, batch: Any) -> tuple[tf.Tensor, ...]:
+            vector, number, *others = given
+            state, frozen = others[: len(self._state)], others[len(self._state) :][: len(self._frozen)]
             parameters = flat.slices(layout.parameters, vector)
             with tf.GradientTape() as tape:
                 tape.watch(parameters)
+                uses = TableUses(self.embeddings, rows, given[-1], tape.watch)
                 values = [*parameters, *self._at_start(state, number), *frozen]
-                with keras_shares(towers, self._job.program) as found:
+                with keras_shares(towers, self._job.program) as scaling, self._tables.reading(uses):
                     scope, loss, _ = self._forward(self._trained + self._state + self._frozen, values, batch)
-            shares[:] = found
-            gradients = flat.dense(layout.parameters.specs, tape.gradient(loss, parameters))
+            shares[:] = scaling
+            found = tape.gradient(loss, [*parameters, *uses.rows])
+            gradients = flat.dense(layout.parameters.specs, found[: len(parameters)])
             new_state = [scope.get_current_value(variable) for variable in self._state]
-            return loss, *gradients, *self._random.of_chief(new_state)
+            return loss, *gradients, *self._random.of_chief(new_state), *uses.gradients(found[len(parameters) :])
 
         specs = [tf.TensorSpec([layout.parameters.size], tf.float32), tf.TensorSpec([], tf.int64)]
         specs += [tf.TensorSpec(variable.shape, variable.dtype) for variable in self._state + self._frozen]
+        specs += [tf.TensorSpec([], tf.int64)] if self.embeddings else []
         return traced(step, specs, batch_spec, self._job, self._index), shares
 
     def _at_start(self, state: Sequence[tf.Tensor], number: tf.Tensor) -> list[tf.Tensor]:
@@ -241,8 +245,6 @@ class KerasFrontEnd:
             loss = model.compute_loss(x=x, y=y, y_pred=y_pred, **weighted)
             self._metrics.update(scope, x, y, y_pred, weight, loss)
         if loss.shape.rank != 0:
-            raise self._error(f"the loss has shape {list(loss.shape)}, expected a scalar")
+            shape = list(loss.shape)
+            raise ProgramError(f"program {self._job.program!r}: the loss has shape {shape}, expected a scalar")
         return scope, tf.cast(loss, tf.float32), before
-
-    def _error(self, message: str) -> ProgramError:
-        return ProgramError(f"program {self._job.program!r}: {message}")

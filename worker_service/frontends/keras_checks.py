@@ -110,3 +110,22 @@ def warn_if_compiled(model: keras.Model, job: Job) -> None:
 
 def _error(program: str, message: str) -> ProgramError:
     return ProgramError(f"program {program!r}: {message}")
+
+
+def check_assigned(program: str, changed: Sequence[Any], trained: Sequence[Any]) -> None:
+    """Refuses a forward pass that assigns a trainable variable.
+
+    Args:
+        program: The job's `program`, for the message.
+        changed: The variables that the forward pass assigns.
+        trained: The trainable ones.
+
+    Raises:
+        ProgramError: Names the variable.
+    """
+    for variable in changed:
+        if any(variable is each for each in trained):
+            raise ProgramError(
+                f"program {program!r}: the forward pass assigns trainable variable {variable.path}, which only the "
+                "optimizer may change"
+            )

@@ -15,6 +15,9 @@ from keras import ops
 from keras.src.losses import loss as keras_loss
 
 from psfleet.errors import ProgramError
+from psfleet.job.job import Job
+from psfleet.job.program import GraphProgram
+from psfleet.job.user_code import user_code
 from worker_service.frontends.interface import Share
 
 
@@ -42,6 +45,21 @@ def tensors_of(shares: Sequence[Share]) -> list[tf.Tensor]:
 def shares_of(tensors: Sequence[tf.Tensor]) -> tuple[Share, ...]:
     """The inverse of `tensors_of`."""
     return tuple(Share(own, total) for own, total in zip(tensors[::2], tensors[1::2], strict=True))
+
+
+def graph_shares(program: GraphProgram, job: Job, towers: int, batch: Any) -> tuple[Share, ...]:
+    """That of a tower in all losses of a graph program; none if the program does not say what its examples weigh.
+
+    Raises:
+        ProgramError: The program raised, or the weight is no scalar.
+    """
+    if towers == 1 or program.loss_weight is None:
+        return ()
+    with user_code(job, "loss_weight(batch)"):
+        weight = tf.convert_to_tensor(program.loss_weight(batch))
+    if weight.shape.rank != 0:
+        raise ProgramError(f"program {job.program!r}: loss_weight(batch) has shape {weight.shape}, expected a scalar")
+    return (share_of(weight),)
 
 
 @contextmanager

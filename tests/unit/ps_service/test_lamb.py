@@ -28,7 +28,7 @@ class Uneven(TwoTensors):
 
     parameters = SPECS
 
-    def build(self, layout: Layout, parameters: tf.Tensor, *_: object) -> TrainingGraph:
+    def build(self, layout: Layout, parameters: tf.Tensor, *_: object, **__: object) -> TrainingGraph:
         """See `FrontEnd`."""
         training = super().build(layout, parameters[:32])
         gradients = tuple(tf.constant(DIRECTIONS[spec.name]) + training.feeds[0] for spec in SPECS)

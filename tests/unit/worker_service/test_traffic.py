@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 import tensorflow as tf
-from support.programs import exact_graph_program, tiny_gan_program
+from support.programs import exact_graph_program, table_program, tiny_gan_program
 from support.rows import first_rows
 
 from psfleet.job.job import Job, parse_job
@@ -40,9 +41,14 @@ def traffic(update: dict[str, Any], optimizer: dict[str, Any] = SGD, num_ps: int
 
 
 def crossing_bytes(fetches: list[tf.Tensor]) -> int:
-    """The bytes of all tensors that an operation on another task needs; each is sent to a task once."""
+    """The bytes of all tensors that an operation on another task needs, whose shapes are known."""
+    return sum((tensor.shape.num_elements() or 1) * tensor.dtype.size for tensor in crossing_tensors(fetches))
+
+
+def crossing_tensors(fetches: list[tf.Tensor]) -> list[tf.Tensor]:
+    """All tensors that an operation on another task needs; each is sent to a task once."""
     waiting, seen = [fetch.op for fetch in fetches], set()
-    crossing: dict[tuple[str, str], int] = {}
+    crossing: dict[tuple[str, str], tf.Tensor] = {}
     while waiting:
         op = waiting.pop()
         if op.name in seen:
@@ -50,9 +56,9 @@ def crossing_bytes(fetches: list[tf.Tensor]) -> int:
         seen.add(op.name)
         for tensor in op.inputs:
             if op.device and tensor.device and op.device != tensor.device:
-                crossing[tensor.name, op.device] = (tensor.shape.num_elements() or 1) * tensor.dtype.size
+                crossing[tensor.name, op.device] = tensor
         waiting += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
-    return sum(crossing.values())
+    return list(crossing.values())
 
 
 @pytest.mark.parametrize("local_steps", first_rows([10, 2]))
@@ -88,3 +94,18 @@ def test_a_step_of_several_losses_pushes_the_gradient_of_its_own_loss() -> None:
     assert of_generator - of_discriminator == 4 * (96 - 48)
     payload = Payload.of(job, layout, 1)
     assert (2 * of_discriminator + of_generator) / 3 == pytest.approx(payload.push + payload.pull, rel=0.01)
+
+
+def test_of_a_table_only_the_ids_and_rows_of_the_batch_move() -> None:
+    """The program reads the table twice, and pushes one gradient of it; 4 numbers are the width of a row."""
+    num_ps, fields = 2, {"tables": {"user": {"rows": 10**9}}, "train": {"steps": 20, "batch_size": 4}}
+    content = {"name": "sample", "program": "program:build", "optimizer": SGD, "fleet": {"ps": num_ps}, **fields}
+    job = parse_job(content)
+    front = front_end(table_program.build(10**9), job, 2, 1)
+    step = StepGraph(front, job, planned(front, job), 1, "run", 1)
+    moved = crossing_tensors(step.steps[0])
+    of_unknown_size = [(tensor.dtype.name, tensor.shape.as_list()) for tensor in moved if None in tensor.shape]
+    ids, rows = ("int64", [None]), ("float32", [None, table_program.WIDTH])
+    assert Counter(map(str, of_unknown_size)) == {str(ids): 3 * num_ps, str(rows): 3 * num_ps}
+    known = [tensor for tensor in moved if None not in tensor.shape]
+    assert max(tensor.shape.num_elements() or 1 for tensor in known) < 100

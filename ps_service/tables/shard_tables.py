@@ -1,0 +1,138 @@
+"""The tables of a shard, and the calls of workers and of the shard's own updates."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+
+import numpy as np
+
+from ps_service.shard_plan import ShardPlan
+from ps_service.tables.rules import row_rule
+from ps_service.tables.table import Gradient, Table
+from psfleet.job.tables import rule_of
+from psfleet.layout.embedding import EmbeddingContent
+from psfleet.service.logs import RunLogger
+from psfleet.tf import container_name, keeps_previous
+from psfleet.tf.table_calls import serve, shard_name
+
+_logger = logging.getLogger("psfleet.ps")
+
+
+class ShardTables:
+    """The tables of a shard; all methods may be called from any thread.
+
+    A worker stages the gradients of rows before it pushes those of the buckets, and the update applies those whose
+    buckets were admitted: rows enter an average with the buckets of their gradient or not at all. A gradient that is
+    staged again is the same one, of a worker that repeats a step.
+
+    Attributes:
+        name: By which operations find it.
+    """
+
+    def __init__(self, plan: ShardPlan, start_step: int, content: Mapping[str, EmbeddingContent]) -> None:
+        layout, job = plan.layout, plan.job
+        self.name = shard_name(container_name(plan.run, plan.generation), plan.shard)
+        self._tables = [
+            Table(
+                spec,
+                plan.shard,
+                layout.num_ps,
+                row_rule(rule_of(job.tables[spec.key], job.rule)),
+                keeps_previous(job),
+            )
+            for spec in layout.embeddings
+        ]
+        for table in self._tables:
+            restored = content.get(table.spec.name)
+            if restored is not None and not table.restore(restored):
+                RunLogger(_logger, plan.run).warning(
+                    "the optimizer of table %s starts without state: the checkpoint has %s, expected %s",
+                    table.spec.key,
+                    ", ".join(sorted(restored.slots)) or "none",
+                    ", ".join(sorted(table.rule.slots)) or "none",
+                )
+        self._step = start_step
+        self._staged: dict[tuple[int, int], list[Gradient]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of the rows that were updated."""
+        return sum(table.row_bytes for table in self._tables)
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of their slots."""
+        return sum(table.slot_bytes for table in self._tables)
+
+    def read(self, table: int, ids: np.ndarray, at_step: int) -> np.ndarray:
+        """Rows at a step, if the shard has them; see `read_rows`."""
+        with self._lock:
+            return self._tables[table].read(ids, before_last=self._step > at_step)
+
+    def stage(self, worker: int, step: int, gradients: list[Gradient]) -> None:
+        """Keeps the gradients of a worker's step; those of a step that is over would never be applied."""
+        with self._lock:
+            if step >= self._step:
+                self._staged[worker, step] = gradients
+
+    def apply(self, workers: list[int], step: int, rates: np.ndarray) -> None:
+        """Applies the mean of the staged gradients of workers, and drops all others of that step."""
+        with self._lock:
+            each = [self._staged[worker, step] for worker in workers]
+            for at, table in enumerate(self._tables):
+                table.update([gradients[at] for gradients in each], rates[at], step + 1)
+            self._staged = {key: staged for key, staged in self._staged.items() if key[1] > step}
+            self._step = step + 1
+
+    def content(self) -> dict[str, EmbeddingContent]:
+        """A copy of all rows that were updated, by the name of the table."""
+        with self._lock:
+            return {table.spec.name: table.content() for table in self._tables}
+
+
+class GoneError(Exception):
+    """A shard was closed: the generation has ended. TensorFlow reports it as UnknownError."""
+
+
+class TableRegistry:
+    """The tables of all shards of this process, which operations find by name."""
+
+    def __init__(self) -> None:
+        self._shards: dict[str, ShardTables] = {}
+        serve(self)
+
+    def add(self, tables: ShardTables) -> None:
+        """Makes tables reachable."""
+        self._shards[tables.name] = tables
+
+    def remove(self, tables: ShardTables) -> None:
+        """Makes tables unreachable."""
+        self._shards.pop(tables.name, None)
+
+    def read(self, name: bytes, table: np.int32, ids: np.ndarray, at_step: np.int64) -> np.ndarray:
+        """See `TableServer`."""
+        return self._find(name).read(int(table), ids, int(at_step))
+
+    def stage(self, name: bytes, worker: np.int32, step: np.int64, *gradients: np.ndarray) -> np.int32:
+        """See `TableServer`."""
+        pairs = list(zip(gradients[::2], gradients[1::2], strict=True))
+        self._find(name).stage(int(worker), int(step), pairs)
+        return np.int32(len(pairs))
+
+    def apply(self, name: bytes, workers: np.ndarray, step: np.int64, rates: np.ndarray) -> np.int32:
+        """See `TableServer`."""
+        self._find(name).apply(workers.tolist(), int(step), rates)
+        return np.int32(len(workers))
+
+    def _find(self, name: bytes) -> ShardTables:
+        tables = self._shards.get(name.decode())
+        if tables is None:
+            raise GoneError(f"the tables of {name.decode()} are gone")
+        return tables
+
+
+REGISTRY = TableRegistry()
+"""Made when this module is imported, before TensorFlow's server can run an operation of a worker."""

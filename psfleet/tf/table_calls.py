@@ -1,0 +1,107 @@
+"""Calls of a ps's embedding tables from graphs: operations that run Python functions of the ps's process.
+
+An operation `PyFunc` finds its function by a token in the process that runs it, wherever its graph was built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
+from tensorflow.python.ops import script_ops
+
+from psfleet.layout.embedding import EmbeddingSpec
+
+READ, STAGE, APPLY = "psfleet_read_rows", "psfleet_stage_rows", "psfleet_apply_rows"
+
+
+class TableServer(Protocol):
+    """What a ps does for these operations. `name` is that of the shard, see `shard_name`; all arrays are NumPy's.
+
+    No error may be one of those that TensorFlow takes for the program's (py_func.cc): ValueError, TypeError,
+    NotImplementedError, MemoryError.
+    """
+
+    def read(self, name: bytes, table: np.int32, ids: np.ndarray, at_step: np.int64) -> np.ndarray:
+        """Rows of the table of an index: float32 `[n, width]`."""
+
+    def stage(self, name: bytes, worker: np.int32, step: np.int64, *gradients: np.ndarray) -> np.int32:
+        """Keeps the gradients of a worker until the shard admits or drops what the worker pushes with them."""
+
+    def apply(self, name: bytes, workers: np.ndarray, step: np.int64, rates: np.ndarray) -> np.int32:
+        """Applies the mean of the staged gradients of workers."""
+
+
+def shard_name(container: str, shard: int) -> str:
+    """The name of a shard among those that a ps has had."""
+    return f"{container}/shard_{shard}"
+
+
+def serve(server: TableServer) -> None:
+    """Has the operations that run in this process call a server, of which the caller keeps a reference."""
+    # The registry of tf.py_function, which has no public call to choose the token; it keeps weak references.
+    functions = script_ops._py_funcs._funcs
+    for token, call in ((READ, server.read), (STAGE, server.stage), (APPLY, server.apply)):
+        functions[token] = _KEPT[token] = _Function(call)
+
+
+def read_rows(name: str, table: int, spec: EmbeddingSpec, ids: tf.Tensor, at_step: tf.Tensor) -> tf.Tensor:
+    """Rows on the ps of the current device: float32 `[n, width]`.
+
+    Args:
+        name: Of the shard.
+        table: Index of the table in `Layout.embeddings`.
+        ids: int64 `[n]`, of rows of this ps.
+        at_step: int64 scalar, the local step; a shard that is one step ahead returns what it had before, if it keeps
+            that.
+    """
+    (rows,) = tf.raw_ops.PyFunc(input=[name, np.int32(table), ids, at_step], token=READ, Tout=[tf.float32])
+    return tf.ensure_shape(rows, [None, spec.width])
+
+
+def stage_rows(
+    name: str, worker: int, step: tf.Tensor, gradients: Sequence[tuple[tf.Tensor, tf.Tensor]]
+) -> tf.Operation:
+    """Sends the gradients of rows to the ps of the current device, ahead of the push that they belong to.
+
+    Args:
+        name: Of the shard.
+        worker: Index of the worker.
+        step: int64 scalar, the local step.
+        gradients: Of each table: ids of rows of this ps, int64 `[n]`, and gradients, float32 `[n, width]`.
+    """
+    tensors = [tensor for pair in gradients for tensor in pair]
+    (done,) = tf.raw_ops.PyFunc(input=[name, np.int32(worker), step, *tensors], token=STAGE, Tout=[tf.int32])
+    operation: tf.Operation = done.op
+    return operation
+
+
+def apply_rows(name: str, contributors: tf.Tensor, step: tf.Tensor, rates: tf.Tensor) -> tf.Operation:
+    """Updates the tables of a shard, on its own ps.
+
+    Args:
+        name: Of the shard.
+        contributors: int64 `[worker_limit]`, 1 for each worker whose gradients are averaged.
+        step: int64 scalar, the local step of these gradients.
+        rates: float32 `[number of tables]`, the learning rate of each.
+    """
+    workers = tf.reshape(v1.where(contributors > 0), [-1])
+    (done,) = tf.raw_ops.PyFunc(input=[name, workers, step, rates], token=APPLY, Tout=[tf.int32])
+    operation: tf.Operation = done.op
+    return operation
+
+
+class _Function:
+    """A function whose results are a list, as TensorFlow takes them."""
+
+    def __init__(self, call: object) -> None:
+        self._call = call
+
+    def __call__(self, *arrays: np.ndarray) -> list[np.ndarray]:
+        return [self._call(*arrays)]  # type: ignore[operator]
+
+
+_KEPT: dict[str, _Function] = {}

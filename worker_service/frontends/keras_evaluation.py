@@ -1,0 +1,28 @@
+"""Evaluates a Keras model on the program's evaluation data, by Keras itself."""
+
+from __future__ import annotations
+
+import warnings
+
+import keras
+import tensorflow as tf
+
+from psfleet.job.job import Job
+from psfleet.job.user_code import user_code
+from psfleet.tf.program_data import batches_explained
+
+
+def evaluate(model: keras.Model, data: tf.data.Dataset, job: Job) -> dict[str, float]:
+    """The metrics over all batches.
+
+    Raises:
+        ProgramError: The model, its loss or a metric raised.
+    """
+    # None, as the sample weights, has no shape.
+    specs = [spec for spec in tf.nest.flatten(data.element_spec) if hasattr(spec, "shape")]
+    shapes = [spec.shape for spec in specs]
+    # Of data whose length TensorFlow does not know; it is about an interrupted training.
+    warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning)
+    with batches_explained(shapes), user_code(job, "evaluating the model"):
+        metrics = model.evaluate(data, return_dict=True, verbose=0)
+    return {name: float(value) for name, value in metrics.items()}
