@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import psfleet
+from psfleet.atomic_file import replace_file
 from psfleet.errors import BadJobError, DeadlineError, LostPeerError, UsageError
 from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import Job, parse_job
@@ -22,7 +23,7 @@ from psfleet.job.sections import Device
 from psfleet.launch.connecting import connect
 from psfleet.launch.logs import fleet_logs
 from psfleet.launch.standing import commands
-from psfleet.launch.standing.fleet_folder import FleetFolder, find, one_command, write
+from psfleet.launch.standing.fleet_folder import FleetFolder, find, one_command
 from psfleet.launch.standing.local import LocalFleets
 from psfleet.launch.standing.placing import on_fleet
 from psfleet.launch.standing.state import FleetState
@@ -44,7 +45,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFolder:
     monkeypatch.delenv(settings.FLEET, raising=False)
     with one_command("lab") as folder:
         folder.make(FILE)
-        write(folder.state_file, new_state(FILE).model_dump_json())
+        replace_file(folder.state_file, new_state(FILE).model_dump_json())
     return folder
 
 
@@ -55,7 +56,7 @@ def supervised(lab: FleetFolder) -> Iterator[FleetFolder]:
         state = known(lab)
         for task in state.tasks:
             task.state, task.pid, task.identity = "running", os.getpid(), identity(os.getpid())
-        write(lab.state_file, state.model_dump_json())
+        replace_file(lab.state_file, state.model_dump_json())
         yield lab
 
 
@@ -65,7 +66,7 @@ def supervised_before(lab: FleetFolder) -> FleetFolder:
     state = known(lab)
     for task in state.tasks:
         task.state, task.pid, task.identity = "running", os.getpid(), identity(os.getpid())
-    write(lab.state_file, state.model_dump_json())
+    replace_file(lab.state_file, state.model_dump_json())
     return lab
 
 
@@ -128,7 +129,7 @@ def test_the_logs_of_a_fleet_that_is_down_are_read_from_its_folder(lab: FleetFol
     for task in state.tasks:
         task.started = 1.0
         lab.log(task.role, task.index).write_text(f"{task.name} begins\n{task.name} ends\n")
-    write(lab.state_file, state.model_dump_json())
+    replace_file(lab.state_file, state.model_dump_json())
     assert sorted(fleet_logs(LocalFleets(), "lab", None, follow=True, tail=1)) == [
         ("ps-0", "ps 0 ends"),
         ("ps-1", "ps 1 ends"),
@@ -152,7 +153,7 @@ def test_the_status_of_a_fleet_says_that_it_is_down_or_what_runs(
         state = known(lab)
         state.tasks[0].state = "running"
         state.tasks[1].state, state.tasks[1].cause, state.tasks[1].restarts = "restarting", "killed by SIGKILL", 2
-        write(lab.state_file, state.model_dump_json())
+        replace_file(lab.state_file, state.model_dump_json())
         ps, other, _ = standing_statuses(LocalFleets(), None)
         assert (ps.state, ps.health) == ("running", "healthy")
         assert (other.state, other.health, other.restarts, other.last_event) == (
@@ -168,7 +169,7 @@ def test_a_supervisor_adopts_what_runs_and_starts_a_fleet_anew_if_nothing_does(l
     assert Supervisor(lab, FILE).state.access.id != before.access.id
     before.tasks[1].state, before.tasks[1].pid = "running", os.getpid()
     before.tasks[1].identity = identity(os.getpid())
-    write(lab.state_file, before.model_dump_json())
+    replace_file(lab.state_file, before.model_dump_json())
     adopted = Supervisor(lab, FILE)
     assert adopted.state.access == before.access
     assert [task.has_ended() for task in adopted.tasks] == [True, False, True]

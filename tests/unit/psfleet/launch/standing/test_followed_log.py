@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from psfleet.atomic_file import replace_file
 from psfleet.job.fleet_file import FleetFile
-from psfleet.launch.standing.fleet_folder import FleetFolder, one_command, write
+from psfleet.launch.standing.fleet_folder import FleetFolder, one_command
 from psfleet.launch.standing.local import LocalFleets
 from psfleet.launch.standing.state import FleetState
 from psfleet.launch.standing.supervisor import new_state
@@ -27,7 +28,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFolder:
         task.state, task.pid, task.identity, task.started = "running", os.getpid(), identity(os.getpid()), 1.0
     with one_command("lab") as folder:
         folder.make(FILE)
-        write(folder.state_file, state.model_dump_json())
+        replace_file(folder.state_file, state.model_dump_json())
     return folder
 
 
@@ -58,7 +59,7 @@ def test_a_log_is_followed_to_the_end_of_its_process_without_health_checks(
         assert next(lines) == "trains"
         state = known(lab)
         state.tasks[0].state, state.tasks[0].pid = "restarting", 0
-        write(lab.state_file, state.model_dump_json())
+        replace_file(lab.state_file, state.model_dump_json())
         assert list(lines) == []
     assert asked == []
 

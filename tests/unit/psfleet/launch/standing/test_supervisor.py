@@ -11,9 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from psfleet.atomic_file import replace_file
 from psfleet.job.fleet_file import FleetFile
 from psfleet.launch.standing import supervisor as module
-from psfleet.launch.standing.fleet_folder import FleetFolder, one_command, write
+from psfleet.launch.standing.fleet_folder import FleetFolder, one_command
 from psfleet.launch.standing.supervisor import Supervisor
 from psfleet.processes import fork_client
 from psfleet.processes.command import Command
@@ -63,10 +64,10 @@ def test_a_full_disk_does_not_end_the_supervisor(lab: FleetFolder, monkeypatch: 
 
     monkeypatch.setattr(fork_client, "start", start)
     supervisor = Supervisor(lab, FILE)
-    monkeypatch.setattr(module, "write", full)
+    monkeypatch.setattr(module, "replace_file", full)
     supervisor.look()
     assert recorded(lab) == []
-    monkeypatch.setattr(module, "write", write)
+    monkeypatch.setattr(module, "replace_file", replace_file)
     supervisor.look()
     assert recorded(lab) == [os.getpid()] * 2
 

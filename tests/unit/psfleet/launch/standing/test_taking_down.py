@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from psfleet.atomic_file import replace_file
 from psfleet.job.fleet_file import FleetFile
 from psfleet.launch.standing import commands
-from psfleet.launch.standing.fleet_folder import FleetFolder, one_command, write
+from psfleet.launch.standing.fleet_folder import FleetFolder, one_command
 from psfleet.launch.standing.supervisor import Supervisor, new_state
 from psfleet.processes.identity import identity
 from psfleet.service import settings
@@ -45,7 +46,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: list[subproc
         state = new_state(FILE)
         for task, process in zip(state.tasks, processes, strict=True):
             task.state, task.pid, task.identity = "running", process.pid, identity(process.pid)
-        write(folder.state_file, state.model_dump_json())
+        replace_file(folder.state_file, state.model_dump_json())
     return folder
 
 
