@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.standing_folder import folder_of, run_here
 
 import psfleet
 from psfleet.atomic_file import replace_file
@@ -23,7 +24,7 @@ from psfleet.job.sections import Device
 from psfleet.launch.connecting import connect
 from psfleet.launch.logs import fleet_logs
 from psfleet.launch.standing import commands
-from psfleet.launch.standing.fleet_folder import FleetFolder, find, one_command
+from psfleet.launch.standing.fleet_folder import FleetFolder, find
 from psfleet.launch.standing.local import LocalFleets
 from psfleet.launch.standing.placing import on_fleet
 from psfleet.launch.standing.state import FleetState
@@ -41,11 +42,9 @@ OPENED_SECS = 20.0
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFolder:
     """The folder of a fleet that is down."""
-    monkeypatch.setenv(settings.STATE, str(tmp_path))
     monkeypatch.delenv(settings.FLEET, raising=False)
-    with one_command("lab") as folder:
-        folder.make(FILE)
-        replace_file(folder.state_file, new_state(FILE).model_dump_json())
+    folder = folder_of(FILE, tmp_path, monkeypatch)
+    replace_file(folder.state_file, new_state(FILE).model_dump_json())
     return folder
 
 
@@ -53,20 +52,14 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFolder:
 def supervised(lab: FleetFolder) -> Iterator[FleetFolder]:
     """The folder of a fleet whose supervisor runs, and whose processes are this one."""
     with lab.supervising():
-        state = known(lab)
-        for task in state.tasks:
-            task.state, task.pid, task.identity = "running", os.getpid(), identity(os.getpid())
-        replace_file(lab.state_file, state.model_dump_json())
+        run_here(lab, known(lab))
         yield lab
 
 
 @pytest.fixture
 def supervised_before(lab: FleetFolder) -> FleetFolder:
     """The folder of a fleet whose supervisors were killed, and whose processes, this one, still run."""
-    state = known(lab)
-    for task in state.tasks:
-        task.state, task.pid, task.identity = "running", os.getpid(), identity(os.getpid())
-    replace_file(lab.state_file, state.model_dump_json())
+    run_here(lab, known(lab))
     return lab
 
 
