@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from psfleet.atomic_file import replace_file
 from psfleet.job.callback import STATE_PREFIX, CallbackSpec
 
 RECORD = f".{STATE_PREFIX}folders.json"
@@ -49,9 +50,7 @@ def state_folders(parent: Path, specs: Sequence[CallbackSpec]) -> list[Path]:
     names = {each.name for each in own}
     record = [*own, *(each for each in known if each.name not in names)]
     if record != known:
-        temporary = parent / f"{RECORD}.tmp"
-        temporary.write_text(json.dumps([asdict(each) for each in record]), encoding="utf-8")
-        temporary.replace(parent / RECORD)
+        replace_file(parent / RECORD, json.dumps([asdict(each) for each in record]))
     return [parent / each.name for each in own]
 
 

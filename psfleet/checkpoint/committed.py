@@ -9,6 +9,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
+from psfleet.atomic_file import replace_file
 from psfleet.checkpoint.location import Folder
 from psfleet.checkpoint.manifest import Checkpoint, checkpoint_folder
 from psfleet.errors import NoCheckpointError
@@ -18,10 +19,8 @@ FILE_NAME = ".committed"
 
 def write(out: Path, checkpoint: Checkpoint) -> None:
     """Records a checkpoint that was committed. Errors are ignored: the record only serves `require_nothing_deleted`."""
-    temporary = out / f"{FILE_NAME}.tmp"
     with suppress(OSError):
-        temporary.write_text(json.dumps({"step": checkpoint.step, "generation": checkpoint.generation}))
-        temporary.replace(out / FILE_NAME)
+        replace_file(out / FILE_NAME, json.dumps({"step": checkpoint.step, "generation": checkpoint.generation}))
 
 
 def require_nothing_deleted(out: Path, root: Folder, found: Checkpoint | None, trained: int) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from psfleet.atomic_file import replace_file
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.checkpoint.store_client import StoreError
@@ -46,9 +47,7 @@ def write(checkpoint: Checkpoint, metrics: Mapping[str, float]) -> None:
     if isinstance(checkpoint.folder, StoreFolder):
         (checkpoint.folder / FILE_NAME).write_bytes(content)
         return
-    temporary = checkpoint.folder / f".{FILE_NAME}.tmp"
-    temporary.write_bytes(content)
-    temporary.replace(checkpoint.folder / FILE_NAME)
+    replace_file(checkpoint.folder / FILE_NAME, content)
 
 
 def evaluated(checkpoints: Iterable[Checkpoint]) -> list[Evaluated]:

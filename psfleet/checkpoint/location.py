@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
+from psfleet.atomic_file import replace_file
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.checkpoint.store_client import StoreError
 from psfleet.errors import BadJobError, UsageError
@@ -23,7 +24,6 @@ REPORT = "report.json"
 """The copy of the report, in a store."""
 STORE_FILE = ".store"
 """File of a run folder whose checkpoints are in a store: the URL of the store."""
-
 STORE_FLEET = ".store-fleet"
 """File of a run folder: the fleet to which a store's prefix belongs; see `psfleet.checkpoint.store_lease`."""
 
@@ -64,9 +64,7 @@ def record(out: Path, job: Job) -> None:
     if job.checkpoint.store is None:
         (out / STORE_FILE).unlink(missing_ok=True)
         return
-    temporary = out / f"{STORE_FILE}.tmp"
-    temporary.write_text(f"{job.checkpoint.store}\n", encoding="utf-8")
-    temporary.replace(out / STORE_FILE)
+    replace_file(out / STORE_FILE, f"{job.checkpoint.store}\n")
 
 
 def require_usable(job: Job) -> None:

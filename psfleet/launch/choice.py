@@ -18,9 +18,7 @@ def platform(name: str, context: str | None = None, namespace: str | None = None
     """
     require_known(name)
     if name == COMPOSE:
-        for option, value in (("--context", context), ("--namespace", namespace)):
-            if value is not None:
-                raise UsageError(f"{option} {value}: expected only with --on {KUBERNETES}")
+        require_no_cluster(context, namespace)
         from psfleet.launch.compose.platform import Compose
 
         return Compose()
@@ -37,3 +35,14 @@ def require_known(name: str) -> None:
     """
     if name not in (COMPOSE, KUBERNETES):
         raise UsageError(f"platform {name!r}: expected one of {COMPOSE}, {KUBERNETES}")
+
+
+def require_no_cluster(context: str | None, namespace: str | None) -> None:
+    """Checks that neither is given, as everywhere but on Kubernetes.
+
+    Raises:
+        UsageError: One is.
+    """
+    for option, value in (("--context", context), ("--namespace", namespace)):
+        if value is not None:
+            raise UsageError(f"{option} {value}: expected only with --on {KUBERNETES}")

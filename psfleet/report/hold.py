@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from psfleet.atomic_file import replace_file
 from psfleet.errors import BadJobError
 
 FILE_NAME = "hold.json"
@@ -45,9 +46,7 @@ class HoldRecord:
         Raises:
             OSError: The disk refuses it.
         """
-        temporary = folder / f".{FILE_NAME}.tmp"
-        temporary.write_text(json.dumps(asdict(self)), encoding="utf-8")
-        temporary.replace(folder / FILE_NAME)
+        replace_file(folder / FILE_NAME, json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, folder: Path) -> HoldRecord | None:

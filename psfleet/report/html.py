@@ -12,6 +12,7 @@ from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined, Template
 
+from psfleet.atomic_file import replace_file
 from psfleet.report import charts
 from psfleet.report.attempts import earlier_report, merged, set_aside, standing
 from psfleet.report.figures import figures
@@ -87,9 +88,7 @@ def publish(report: Report, folder: Path) -> Report:
         set_aside(folder)
     report = standing(merged(earlier, report), folder)
     report.write(folder)
-    temporary = folder / "report.html.tmp"
-    temporary.write_text(page(report, folder), encoding="utf-8")
-    temporary.replace(folder / "report.html")
+    replace_file(folder / "report.html", page(report, folder))
     return report
 
 

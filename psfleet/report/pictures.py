@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from psfleet.atomic_file import replace_file
+
 FOLDER = "pictures"
 SUFFIX = ".png"
 MAX_TAGS = 8
@@ -67,9 +69,7 @@ def add(folder: Path, step: int, images: Iterable[tuple[str, bytes]]) -> None:
             continue
         path = folder / FOLDER / f"{step:08d}-{name}{SUFFIX}"
         path.parent.mkdir(exist_ok=True)
-        temporary = path.with_suffix(".tmp")
-        temporary.write_bytes(content)
-        temporary.replace(path)
+        replace_file(path, content)
         others = [each for each in known.get(tag, []) if each.step != step]
         kept = sorted([*others, Picture(tag, step, path)], key=lambda each: each.step)
         if len(kept) > MAX_STEPS:

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from psfleet.atomic_file import replace_file
 from psfleet.errors import PERMANENT_CODES, PROGRAM_FAILED, PsfleetError, StorageError
 
 logger = logging.getLogger("psfleet.records")
@@ -81,10 +82,8 @@ class ExitRecord:
 
     def _write(self, code: int | None, message: str) -> None:
         assert self._path is not None, "begin() comes first"
-        temporary = self._path.with_suffix(".tmp")
         content = {"starts": self._starts, "exit_code": code, "message": message, "program": self._program}
-        temporary.write_text(json.dumps(content))
-        temporary.replace(self._path)
+        replace_file(self._path, json.dumps(content))
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -37,9 +37,11 @@ with fleet.session(graph) as session:
     session.run(x.initializer)
     print(f"sum is {session.run(z).sum():g}", flush=True)
     if sys.argv[1] == "wait":
-        wait_until(lambda: session.is_lost, 600, "a process of the fleet to go away")
-        try:
+        def is_lost():
             session.run(z)
+
+        try:
+            wait_until(is_lost, 600, "a process of the fleet to go away")
         except psfleet.errors.LostPeerError:
             print("lost", flush=True)
             raise

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from psfleet.atomic_file import replace_file
 from psfleet.checkpoint import location
 from psfleet.errors import StorageError
 from psfleet.job.job import Job
@@ -103,9 +104,7 @@ def begin(settings: Settings, job: Job | None = None) -> Attempt:
     with suppress(OSError):
         if settings.job is not None:
             location.record(settings.out, settings.job)
-        temporary = settings.out / f"{STARTED}.{chief}.tmp"
-        temporary.write_text(json.dumps(asdict(marker)))
-        temporary.replace(settings.out / STARTED)
+        replace_file(settings.out / STARTED, json.dumps(asdict(marker)), writer=chief)
     return Attempt(settings.out, marker.time, chief, marker.first_step, marker.changes, marker.first_event)
 
 

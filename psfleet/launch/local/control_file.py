@@ -7,6 +7,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from psfleet.atomic_file import replace_file
 from psfleet.run_folder import CONTROL
 
 
@@ -28,9 +29,7 @@ class ControlFile:
 
     def write(self, folder: Path) -> None:
         """Writes it atomically into a run folder."""
-        temporary = folder / f"{CONTROL}.{os.getpid()}.tmp"
-        temporary.write_text(json.dumps(asdict(self)), encoding="utf-8")
-        temporary.replace(folder / CONTROL)
+        replace_file(folder / CONTROL, json.dumps(asdict(self)), writer=str(os.getpid()))
 
     @classmethod
     def read(cls, folder: Path) -> ControlFile | None:

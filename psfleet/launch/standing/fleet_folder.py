@@ -13,6 +13,7 @@ from typing import IO
 
 from pydantic import ValidationError
 
+from psfleet.atomic_file import replace_file
 from psfleet.errors import DeadlineError, UsageError
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.fleet_file import FleetFile
@@ -107,7 +108,7 @@ class FleetFolder:
                 renew_certificates(self)
             elif self.certificates.exists():
                 shutil.rmtree(self.certificates)
-            write(self.wanted, file.model_dump_json(indent=2))
+            replace_file(self.wanted, file.model_dump_json(indent=2))
         except OSError as error:
             raise UsageError(
                 f"{self.path}: {error.strerror or error}, expected a folder that can be written"
@@ -219,10 +220,3 @@ def one_command(name: str) -> Iterator[FleetFolder]:
         except DeadlineError as error:
             raise UsageError(f"another command starts or ends fleet {name}, expected one at a time") from error
         yield FleetFolder(root / name)
-
-
-def write(path: Path, text: str) -> None:
-    """Replaces a file by one with this text, which readers see as a whole."""
-    new = path.with_suffix(".new")
-    new.write_text(text, encoding="utf-8")
-    os.replace(new, path)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from psfleet.errors import UsageError
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.fleet_file import FleetFile
+from psfleet.launch.choice import require_known, require_no_cluster
 from psfleet.launch.platform import COMPOSE, KUBERNETES
 from psfleet.launch.shown import ShownPlatform
 
@@ -56,25 +56,20 @@ def standing_platform(
     Raises:
         UsageError: There is none of this name, or a context or namespace is given elsewhere than on Kubernetes.
     """
-    if on != KUBERNETES:
-        for option, value in (("--context", context), ("--namespace", namespace)):
-            if value is not None:
-                raise UsageError(f"{option} {value}: expected only with --on {KUBERNETES}")
-    if on is None:
-        from psfleet.launch.standing.local import LocalFleets
-
-        return LocalFleets()
-    if on == COMPOSE:
-        from psfleet.launch.compose.standing import ComposeFleets
-
-        return ComposeFleets()
-
+    if on is not None:
+        require_known(on)
     if on == KUBERNETES:
         from psfleet.launch.kubernetes.standing import KubernetesFleets
 
         return KubernetesFleets(context, namespace)
+    require_no_cluster(context, namespace)
+    if on == COMPOSE:
+        from psfleet.launch.compose.standing import ComposeFleets
 
-    raise UsageError(f"platform {on!r}: expected one of {COMPOSE}, {KUBERNETES}")
+        return ComposeFleets()
+    from psfleet.launch.standing.local import LocalFleets
+
+    return LocalFleets()
 
 
 def with_standing(

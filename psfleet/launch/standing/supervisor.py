@@ -16,10 +16,11 @@ import time
 from pathlib import Path
 
 from psfleet.addresses import Address
+from psfleet.atomic_file import replace_file
 from psfleet.errors import DeadlineError, PsfleetError
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.fleet_file import FleetFile
-from psfleet.launch.standing.fleet_folder import FleetFolder, renew_certificates, write
+from psfleet.launch.standing.fleet_folder import FleetFolder, renew_certificates
 from psfleet.launch.standing.state import RUNNING, FleetState, TaskState
 from psfleet.launch.standing.task import StandingTask
 from psfleet.polling import wait_until
@@ -141,7 +142,7 @@ class Supervisor:
         if text == self._recorded:
             return
         try:
-            write(self._folder.state_file, text)
+            replace_file(self._folder.state_file, text)
             self._recorded = text
         except OSError as error:
             self._warn(f"the state of the fleet cannot be written: {error}")

@@ -7,26 +7,23 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.standing_folder import TWO_PS, folder_of
 
-from psfleet.job.fleet_file import FleetFile
 from psfleet.launch.standing import supervisor as module
-from psfleet.launch.standing.fleet_folder import FleetFolder, one_command
+from psfleet.launch.standing.fleet_folder import FleetFolder
 from psfleet.launch.standing.supervisor import Supervisor
 from psfleet.processes import fork_client
 from psfleet.service import settings
 from psfleet.tls import certificates
 
-FILE = FleetFile.model_validate({"name": "lab", "fleet": {"ps": 2}})
+FILE = TWO_PS
 
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFolder:
     """The folder of a fleet without TLS; no second supervisor is started."""
-    monkeypatch.setenv(settings.STATE, str(tmp_path))
     monkeypatch.setattr(module, "start_supervisor", lambda folder: SimpleNamespace(poll=lambda: None))
-    with one_command("lab") as folder:
-        folder.make(FILE)
-    return folder
+    return folder_of(FILE, tmp_path, monkeypatch)
 
 
 def test_a_fleet_has_an_authority_of_its_own_as_long_as_it_has_tls(lab: FleetFolder) -> None:

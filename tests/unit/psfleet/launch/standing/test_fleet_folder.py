@@ -13,8 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.standing_folder import folder_of, run_here
 
 import psfleet
+from psfleet.atomic_file import replace_file
 from psfleet.errors import BadJobError, DeadlineError, LostPeerError, UsageError
 from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import Job, parse_job
@@ -22,7 +24,7 @@ from psfleet.job.sections import Device
 from psfleet.launch.connecting import connect
 from psfleet.launch.logs import fleet_logs
 from psfleet.launch.standing import commands
-from psfleet.launch.standing.fleet_folder import FleetFolder, find, one_command, write
+from psfleet.launch.standing.fleet_folder import FleetFolder, find
 from psfleet.launch.standing.local import LocalFleets
 from psfleet.launch.standing.placing import on_fleet
 from psfleet.launch.standing.state import FleetState
@@ -40,11 +42,9 @@ OPENED_SECS = 20.0
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFolder:
     """The folder of a fleet that is down."""
-    monkeypatch.setenv(settings.STATE, str(tmp_path))
     monkeypatch.delenv(settings.FLEET, raising=False)
-    with one_command("lab") as folder:
-        folder.make(FILE)
-        write(folder.state_file, new_state(FILE).model_dump_json())
+    folder = folder_of(FILE, tmp_path, monkeypatch)
+    replace_file(folder.state_file, new_state(FILE).model_dump_json())
     return folder
 
 
@@ -52,20 +52,14 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFolder:
 def supervised(lab: FleetFolder) -> Iterator[FleetFolder]:
     """The folder of a fleet whose supervisor runs, and whose processes are this one."""
     with lab.supervising():
-        state = known(lab)
-        for task in state.tasks:
-            task.state, task.pid, task.identity = "running", os.getpid(), identity(os.getpid())
-        write(lab.state_file, state.model_dump_json())
+        run_here(lab, known(lab))
         yield lab
 
 
 @pytest.fixture
 def supervised_before(lab: FleetFolder) -> FleetFolder:
     """The folder of a fleet whose supervisors were killed, and whose processes, this one, still run."""
-    state = known(lab)
-    for task in state.tasks:
-        task.state, task.pid, task.identity = "running", os.getpid(), identity(os.getpid())
-    write(lab.state_file, state.model_dump_json())
+    run_here(lab, known(lab))
     return lab
 
 
@@ -128,7 +122,7 @@ def test_the_logs_of_a_fleet_that_is_down_are_read_from_its_folder(lab: FleetFol
     for task in state.tasks:
         task.started = 1.0
         lab.log(task.role, task.index).write_text(f"{task.name} begins\n{task.name} ends\n")
-    write(lab.state_file, state.model_dump_json())
+    replace_file(lab.state_file, state.model_dump_json())
     assert sorted(fleet_logs(LocalFleets(), "lab", None, follow=True, tail=1)) == [
         ("ps-0", "ps 0 ends"),
         ("ps-1", "ps 1 ends"),
@@ -152,7 +146,7 @@ def test_the_status_of_a_fleet_says_that_it_is_down_or_what_runs(
         state = known(lab)
         state.tasks[0].state = "running"
         state.tasks[1].state, state.tasks[1].cause, state.tasks[1].restarts = "restarting", "killed by SIGKILL", 2
-        write(lab.state_file, state.model_dump_json())
+        replace_file(lab.state_file, state.model_dump_json())
         ps, other, _ = standing_statuses(LocalFleets(), None)
         assert (ps.state, ps.health) == ("running", "healthy")
         assert (other.state, other.health, other.restarts, other.last_event) == (
@@ -168,7 +162,7 @@ def test_a_supervisor_adopts_what_runs_and_starts_a_fleet_anew_if_nothing_does(l
     assert Supervisor(lab, FILE).state.access.id != before.access.id
     before.tasks[1].state, before.tasks[1].pid = "running", os.getpid()
     before.tasks[1].identity = identity(os.getpid())
-    write(lab.state_file, before.model_dump_json())
+    replace_file(lab.state_file, before.model_dump_json())
     adopted = Supervisor(lab, FILE)
     assert adopted.state.access == before.access
     assert [task.has_ended() for task in adopted.tasks] == [True, False, True]

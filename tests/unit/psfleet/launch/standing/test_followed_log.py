@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
+from support.standing_folder import TWO_PS, folder_of, run_here
 
-from psfleet.job.fleet_file import FleetFile
-from psfleet.launch.standing.fleet_folder import FleetFolder, one_command, write
+from psfleet.atomic_file import replace_file
+from psfleet.launch.standing.fleet_folder import FleetFolder
 from psfleet.launch.standing.local import LocalFleets
-from psfleet.launch.standing.state import FleetState
-from psfleet.launch.standing.supervisor import new_state
-from psfleet.processes.identity import identity
-from psfleet.service import settings
-
-FILE = FleetFile.model_validate({"name": "lab", "fleet": {"ps": 2}})
 
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFolder:
     """The folder of a fleet whose processes are this one."""
-    monkeypatch.setenv(settings.STATE, str(tmp_path))
-    state = new_state(FILE)
-    for task in state.tasks:
-        task.state, task.pid, task.identity, task.started = "running", os.getpid(), identity(os.getpid()), 1.0
-    with one_command("lab") as folder:
-        folder.make(FILE)
-        write(folder.state_file, state.model_dump_json())
+    folder = folder_of(TWO_PS, tmp_path, monkeypatch)
+    run_here(folder)
     return folder
-
-
-def known(folder: FleetFolder) -> FleetState:
-    state = folder.state()
-    assert state is not None
-    return state
 
 
 def test_a_log_is_followed_to_the_end_of_its_process_without_health_checks(
@@ -56,9 +39,9 @@ def test_a_log_is_followed_to_the_end_of_its_process_without_health_checks(
         with lab.log("ps", 0).open("a") as log:
             log.write("trains\n")
         assert next(lines) == "trains"
-        state = known(lab)
+        state = run_here(lab)
         state.tasks[0].state, state.tasks[0].pid = "restarting", 0
-        write(lab.state_file, state.model_dump_json())
+        replace_file(lab.state_file, state.model_dump_json())
         assert list(lines) == []
     assert asked == []
 

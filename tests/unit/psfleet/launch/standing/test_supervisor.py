@@ -10,26 +10,23 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.standing_folder import TWO_PS, folder_of
 
-from psfleet.job.fleet_file import FleetFile
+from psfleet.atomic_file import replace_file
 from psfleet.launch.standing import supervisor as module
-from psfleet.launch.standing.fleet_folder import FleetFolder, one_command, write
+from psfleet.launch.standing.fleet_folder import FleetFolder
 from psfleet.launch.standing.supervisor import Supervisor
 from psfleet.processes import fork_client
 from psfleet.processes.command import Command
-from psfleet.service import settings
 
-FILE = FleetFile.model_validate({"name": "lab", "fleet": {"ps": 2}})
+FILE = TWO_PS
 
 
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FleetFolder:
     """The folder of a fleet whose processes are this one."""
-    monkeypatch.setenv(settings.STATE, str(tmp_path))
     monkeypatch.setattr(module, "start_supervisor", lambda folder: SimpleNamespace(poll=lambda: None))
-    with one_command("lab") as folder:
-        folder.make(FILE)
-    return folder
+    return folder_of(FILE, tmp_path, monkeypatch)
 
 
 def recorded(folder: FleetFolder) -> list[int]:
@@ -63,10 +60,10 @@ def test_a_full_disk_does_not_end_the_supervisor(lab: FleetFolder, monkeypatch: 
 
     monkeypatch.setattr(fork_client, "start", start)
     supervisor = Supervisor(lab, FILE)
-    monkeypatch.setattr(module, "write", full)
+    monkeypatch.setattr(module, "replace_file", full)
     supervisor.look()
     assert recorded(lab) == []
-    monkeypatch.setattr(module, "write", write)
+    monkeypatch.setattr(module, "replace_file", replace_file)
     supervisor.look()
     assert recorded(lab) == [os.getpid()] * 2
 

@@ -10,13 +10,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from support.standing_folder import folder_of
 
+from psfleet.atomic_file import replace_file
 from psfleet.job.fleet_file import FleetFile
 from psfleet.launch.standing import commands
-from psfleet.launch.standing.fleet_folder import FleetFolder, one_command, write
+from psfleet.launch.standing.fleet_folder import FleetFolder
 from psfleet.launch.standing.supervisor import Supervisor, new_state
 from psfleet.processes.identity import identity
-from psfleet.service import settings
 
 FILE = FleetFile.model_validate({"name": "lab", "fleet": {"ps": 1, "workers": 1}, "deadlines": {"stop_secs": 0.2}})
 STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('', flush=True)\nsignal.pause()\n"
@@ -39,13 +40,10 @@ def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: list[subprocess.Popen[bytes]]) -> FleetFolder:
     """The folder of a fleet whose supervisors were killed; its processes run."""
-    monkeypatch.setenv(settings.STATE, str(tmp_path))
-    with one_command("lab") as folder:
-        folder.make(FILE)
-        state = new_state(FILE)
-        for task, process in zip(state.tasks, processes, strict=True):
-            task.state, task.pid, task.identity = "running", process.pid, identity(process.pid)
-        write(folder.state_file, state.model_dump_json())
+    folder, state = folder_of(FILE, tmp_path, monkeypatch), new_state(FILE)
+    for task, process in zip(state.tasks, processes, strict=True):
+        task.state, task.pid, task.identity = "running", process.pid, identity(process.pid)
+    replace_file(folder.state_file, state.model_dump_json())
     return folder
 
 
