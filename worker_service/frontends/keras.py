@@ -189,8 +189,7 @@ class KerasFrontEnd:
     def _trace_step(self, layout: Layout, batch_spec: Any, towers: int) -> tuple[Any, list[Share]]:
         """A concrete function of flat parameters, number, state, frozen and batch: loss, gradients and new state.
 
-        Returns:
-            The function; the shares of a tower, whose tensors are in its graph.
+        With the shares of a tower, whose tensors are in its graph.
         """
         shares: list[Share] = []
 
