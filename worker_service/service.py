@@ -135,7 +135,6 @@ def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int
     settings, job, index = process.settings, process.job, process.heartbeat.index
     function = lent_batches(job, index)
     show_gpus(job.device, index)
-    towers = tower_devices(job, index)
     boot(plane.own, job.device, job.device.virtual_cpus)
     plane.check()
     logger.info("building the model and tracing a step", extra={"event": "starting"})
@@ -161,7 +160,7 @@ def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int
         is_shared=shares_folder(settings, job),
         lease=lease,
         identity=process.fleet.identity,
-        towers=towers,
+        towers=tower_devices(job, index),
     )
     numbers = BatchNumbers(job.update.has_quorum, job.fleet.replicas)
     data = TrainingData.of_worker(program, job, index)

@@ -5,8 +5,10 @@ Reads a resolved job on standard input, and writes a `Verdict` to a file.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,12 +29,16 @@ from psfleet.tf.batching import batched
 from psfleet.tf.program_data import read_within_deadline, training_data
 from psfleet.tf.server import session_config
 from worker_service import program_optimizer
+from worker_service.accumulation import microbatches
 from worker_service.data_shard import least_examples
 from worker_service.evaluation import Evaluator
 from worker_service.frontends import FrontEnd, front_end, planned
 from worker_service.input_pipeline import read
 from worker_service.local_step import LocalStep
 from worker_service.session_errors import translate_errors
+
+SUM_TOLERANCE = 1e-4
+"""Relative difference of two losses that are taken for equal."""
 
 
 def check(job: Job, folder: Path) -> str:
@@ -53,7 +59,8 @@ def check(job: Job, folder: Path) -> str:
     program_optimizer.resolved(program, job, front.parameters)
     layout = planned(front, job)
     values = front.initial_values()
-    losses = _losses(front, job, layout, values, _first_batch(program, job))
+    has_sums = isinstance(program, GraphProgram) and program.loss_weight is None
+    losses = _losses(front, job, layout, values, _first_batch(program, job), has_sums)
     with translate_errors():
         metrics = Evaluator(front, layout, job.device).evaluate(values)
     require_metrics(job, metrics)
@@ -95,9 +102,18 @@ def _first_batch(program: KerasProgram | GraphProgram, job: Job) -> tuple[np.nda
 
 
 def _losses(
-    front: FrontEnd, job: Job, layout: Layout, values: dict[str, np.ndarray], batch: tuple[np.ndarray, ...]
+    front: FrontEnd,
+    job: Job,
+    layout: Layout,
+    values: dict[str, np.ndarray],
+    batch: tuple[np.ndarray, ...],
+    may_be_sums: bool,
 ) -> str:
-    """The losses of a batch as text; computes gradients and state as well, and checks that all are finite."""
+    """The losses of a batch as text; computes gradients and state as well, and checks that all are finite.
+
+    Args:
+        may_be_sums: Whether nothing is known about how the losses of examples are reduced.
+    """
     step = LocalStep(front, layout, checks_finite=True)
     feeds = step.feeds(values) | step.batch(batch)
     config = session_config(job.device)
@@ -106,8 +122,32 @@ def _losses(
         session.run(step.initializer)
         for name, training in zip(loss_names(layout.parameters), step.training.each, strict=True):
             fetches = [training.loss, *training.gradients, *training.new_state, *training.updates]
-            found.append(f"{name} loss of the first batch {session.run(fetches, feeds)[0]:.4g}".strip())
+            loss = float(session.run(fetches, feeds)[0])
+            found.append(f"{name} loss of the first batch {loss:.4g}".strip())
+            if may_be_sums and isinstance(job.device.replicas, int) and job.device.replicas > 1:
+                parts = [step.batch(part) for part in microbatches(batch, job.device.replicas)]
+                of_parts = [float(session.run(training.loss, feeds | part)) for part in parts]
+                _check_mean(job.program, name, loss, of_parts)
     return ", ".join(found)
+
+
+def _check_mean(program: str, name: str, loss: float, of_parts: Sequence[float]) -> None:
+    """Refuses a loss that is a sum over the batch: the mean over towers would be a part of it.
+
+    Args:
+        name: Of the loss; empty if it is the only one.
+        loss: Of a batch.
+        of_parts: Of the batch's parts, one for each tower.
+
+    Raises:
+        ProgramError: The loss is the sum of those of the parts.
+    """
+    if math.isclose(loss, sum(of_parts), rel_tol=SUM_TOLERANCE) and loss:
+        raise ProgramError(
+            f"program {program!r}: {f'{name}: loss(batch)' if name else 'loss(batch)'} of the first batch is "
+            f"{loss:.4g}, the sum of those of its {len(of_parts)} parts, expected their mean with device.replicas = "
+            f"{len(of_parts)}: divide it by the number of examples"
+        )
 
 
 def main() -> None:

@@ -167,8 +167,8 @@ class Device(Section):
     )
     replicas: Replicas = Field(
         1,
-        description="Number of devices over which each worker divides its batch: its towers "
-        "([above](job-file.md#several-devices-in-one-worker)). auto: all its GPUs, or with `virtual_cpus` all those; "
+        description="Number of devices over which each worker divides its batch, its "
+        "[towers](job-file.md#several-devices-in-one-worker). auto: all its GPUs, or with `virtual_cpus` all those; "
         "1 without either. `train.batch_size` must be a multiple of it.",
     )
     virtual_cpus: PositiveInt | None = Field(

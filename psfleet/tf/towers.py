@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 import tensorflow as tf
 
 from psfleet.errors import BadJobError
 from psfleet.job.job import Job
+
+logger = logging.getLogger("psfleet")
 
 
 def tower_devices(job: Job, index: int) -> tuple[str, ...]:
@@ -37,4 +41,8 @@ def tower_devices(job: Job, index: int) -> tuple[str, ...]:
             f"train.batch_size is {job.train.batch_size}, expected a multiple of {wanted}, the number of {kind}s of "
             f"worker {index}, with device.replicas auto"
         )
-    return tuple(f"/device:{kind}:{number}" for number in range(wanted)) if wanted > 1 else ()
+    if wanted == 1:
+        return ()
+    devices = tuple(f"/device:{kind}:{number}" for number in range(wanted))
+    logger.info("divides each batch over %d devices: %s", wanted, ", ".join(devices))
+    return devices

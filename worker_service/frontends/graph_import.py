@@ -31,6 +31,9 @@ def transplant(
     for node in graph_def.node:
         if node.op == "VarHandleOp":
             node.attr["shared_name"].s = f"{scope}/{node.name}".encode()
+        if "frame_name" in node.attr:
+            # An executor knows the frame of a loop by its name alone, whatever the prefix of its operations is.
+            node.attr["frame_name"].s = f"{scope}/".encode() + node.attr["frame_name"].s
     copies: list[Any] = tf.graph_util.import_graph_def(
         graph_def,
         input_map={placeholder.name: tensor for placeholder, tensor in inputs},

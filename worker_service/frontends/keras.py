@@ -188,10 +188,8 @@ class KerasFrontEnd:
     def _trace_step(self, layout: Layout, batch_spec: Any, towers: int, rows: Rows) -> tuple[Any, list[Share]]:
         """A concrete function of flat parameters, number, state, frozen and batch: loss, gradients and new state.
 
-        With tables the local step follows the frozen tensors, and ids and gradients of rows follow the new state.
-
-        Returns:
-            The function; the shares of a tower, whose tensors are in its graph.
+        With tables the local step follows the frozen tensors, and ids and gradients of rows follow the new state. With
+        the shares of a tower, whose tensors are in its graph.
         """
         shares: list[Share] = []
 

@@ -6,6 +6,7 @@ division by the sum of the sample weights, the examples of one tower can count m
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -67,7 +68,8 @@ def keras_shares(towers: int, program: str) -> Iterator[list[Share]]:
     """Scales what Keras' losses return inside the context, as `scaled`; with one tower it does nothing.
 
     Keras reduces the losses of examples in one function, which is replaced meanwhile. A loss that does not call it is
-    taken for a mean over examples that count alike, and so is what a model adds to its loss.
+    taken for a mean over examples that count alike, and so is what a model adds to its loss. Losses that another thread
+    computes meanwhile are as ever.
 
     Args:
         towers: Number of towers.
@@ -81,6 +83,7 @@ def keras_shares(towers: int, program: str) -> Iterator[list[Share]]:
         yield shares
         return
     original, graph = keras_loss.reduce_weighted_values, tf.compat.v1.get_default_graph()
+    own_thread = threading.get_ident()
 
     def reduced(
         values: Any,
@@ -90,6 +93,8 @@ def keras_shares(towers: int, program: str) -> Iterator[list[Share]]:
         dtype: Any = None,
     ) -> Any:
         loss = original(values, sample_weight=sample_weight, mask=mask, reduction=reduction, dtype=dtype)
+        if threading.get_ident() != own_thread:
+            return loss
         if reduction == "sum" and tf.convert_to_tensor(values).shape.rank != 0:
             return loss * towers
         weight = _weight(sample_weight, mask, reduction)

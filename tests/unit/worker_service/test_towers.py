@@ -30,6 +30,8 @@ MASK = np.array([1, 0, 0, 1, 1, 1], np.float32)
 TEXTS = np.array([[at + 1 if at < length else 0 for at in range(LENGTH)] for length in (5, 1, 2, 4, 3, 3)], np.int32)
 TAGS = generator.normal(size=(SIZE, LENGTH, 1)).astype(np.float32)
 
+GRAPH_DATA = tf.data.Dataset.from_tensor_slices((X, Y, MASK))
+
 
 def front_of(program: Any) -> FrontEnd:
     return front_end(program, sample_job(batch_size=SIZE), 1, 0)
@@ -66,8 +68,7 @@ def graph_program(loss_weight: Callable[[Any], tf.Tensor] | None, is_masked: boo
         error = tf.square(tf.tanh(x @ tf.compat.v1.get_variable("w", [4, 1])) - y)[:, 0]
         return tf.reduce_sum(error * weights) / tf.reduce_sum(weights)
 
-    data = tf.data.Dataset.from_tensor_slices((X, Y, MASK))
-    return GraphProgram(loss=loss, loss_weight=loss_weight, train=lambda shard, shards: data)
+    return GraphProgram(loss=loss, loss_weight=loss_weight, train=lambda shard, shards: GRAPH_DATA)
 
 
 def normalized() -> keras.Model:
@@ -84,6 +85,32 @@ def outputs(y: tf.Tensor, y_pred: tf.Tensor) -> tf.Tensor:
     return y_pred
 
 
+def looping(batch: Any) -> tf.Tensor:
+    """A loss with a loop, a part of which is on the first CPU in every tower, as what has no kernel for a GPU is."""
+    x, y, _ = batch
+    w = tf.compat.v1.get_variable("w", [4, 1])
+
+    def add(at: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        with tf.device("/device:CPU:0"):
+            product = tf.tanh(x @ w)
+        return at + 1, total + product
+
+    _, total = v1.while_loop(lambda at, _: at < 3, add, [0, tf.zeros_like(y)])
+    return tf.reduce_mean(tf.square(total - y))
+
+
+class Branching(layers.Layer):
+    """A branch of TensorFlow."""
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        """See `keras.Layer`."""
+        return tf.cond(tf.reduce_sum(x) > 1e9, lambda: x, lambda: tf.sinh(x))
+
+
+def recurrent() -> keras.Model:
+    return keras.Sequential([keras.Input((4, 1)), layers.LSTM(2), Branching(), layers.Dense(1)])
+
+
 def mse(reduction: str) -> keras.losses.Loss:
     return keras.losses.MeanSquaredError(reduction=reduction)
 
@@ -93,6 +120,7 @@ PROGRAMS: dict[str, tuple[Any, list[np.ndarray]]] = {
     "mask": (keras_program(tagger, "mse", TEXTS, TAGS, weighted_metrics=["mae"]), [TEXTS, TAGS]),
     "graph mask": (graph_program(lambda batch: tf.reduce_sum(batch[2]), True), [X, Y, MASK]),
     "graph mean": (graph_program(None, False), [X, Y, MASK]),
+    "graph loop": (GraphProgram(loss=looping, train=lambda shard, shards: GRAPH_DATA), [X, Y, MASK]),
     "sum": (keras_program(dense, mse("sum"), X, Y, metrics=["mae"]), [X, Y]),
     "weights": (keras_program(dense, "mse", X, Y, WEIGHTS, weighted_metrics=["mae"]), [X, Y, WEIGHTS]),
     "divided by weights": (
@@ -103,8 +131,14 @@ PROGRAMS: dict[str, tuple[Any, list[np.ndarray]]] = {
         keras_program(two_outputs, ["mse", mse("mean_with_sample_weight")], TEXTS, (TAGS, Y), metrics=["mae", "mse"]),
         [TEXTS, TAGS, Y],
     ),
+    "recurrent": (keras_program(recurrent, "mse", X[..., None], Y), [X[..., None], Y]),
     "mask divided by its sum": (keras_program(tagger, mse("mean_with_sample_weight"), TEXTS, TAGS), [TEXTS, TAGS]),
 }
+
+
+@pytest.fixture(autouse=True)
+def _control_flow_of_a_worker() -> None:
+    v1.disable_control_flow_v2()
 
 
 @pytest.mark.parametrize(("name", "towers"), first_rows([(name, towers) for towers in (2, 3) for name in PROGRAMS], 3))
@@ -172,10 +206,13 @@ def test_a_session_makes_accumulated_and_clipped_steps_as_one_device_makes_them(
     np.testing.assert_allclose(weights_of_towers, weights, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("front_end_of", "kinds"), [("mean", {"MatMul"}), ("graph mean", {"MatMul", "TanhGrad"})])
-def test_every_operation_of_a_tower_is_on_its_device(front_end_of: str, kinds: set[str]) -> None:
+KINDS = [("graph mean", {"MatMul", "TanhGrad"}), ("mean", {"MatMul"}), ("recurrent", {"LoopCond", "Sinh", "Cosh"})]
+
+
+@pytest.mark.parametrize(("name", "kinds"), first_rows(KINDS))
+def test_every_operation_of_a_tower_is_on_its_device(name: str, kinds: set[str]) -> None:
     """Forward and backward, in the graphs that TensorFlow runs."""
-    program, batch = PROGRAMS[front_end_of]
+    program, batch = PROGRAMS[name]
     found = []
     for towers in (1, 2):
         step = Stepper.of(front_of(program), towers=towers)

@@ -17,6 +17,7 @@ from psfleet.tf.optimizer_slots import exchanged_slots
 from worker_service.frontends import front_end, planned
 from worker_service.metrics import Payload
 from worker_service.step import StepGraph
+from worker_service.towers import divided
 
 SGD = {"name": "sgd", "learning_rate": 0.1}
 ADAM = {"name": "adam", "learning_rate": 0.1}
@@ -55,8 +56,9 @@ def crossing_tensors(fetches: list[tf.Tensor]) -> list[tf.Tensor]:
             continue
         seen.add(op.name)
         for tensor in op.inputs:
-            if op.device and tensor.device and op.device != tensor.device:
-                crossing[tensor.name, op.device] = tensor
+            task, other = (device.partition("/device:")[0] for device in (op.device, tensor.device))
+            if task and other and task != other:
+                crossing[tensor.name, task] = tensor
         waiting += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
     return list(crossing.values())
 
@@ -76,6 +78,20 @@ def test_a_round_also_moves_the_slots_of_the_optimizer() -> None:
     of_round, of_local_update = traffic({"mode": "averaging", "local_steps": 10}, ADAM)
     assert of_local_update == 0
     assert of_round == pytest.approx(3 * of_step, rel=0.02)
+
+
+def test_towers_move_what_one_device_moves() -> None:
+    """Their gradients are averaged in the worker, and they share what it has pulled."""
+    job = job_of({}, SGD, 2)
+    program = GraphProgram(loss=exact_graph_program.loss, train=exact_graph_program.train)
+    front = front_end(program, job, 2, 1)
+    steps = [
+        StepGraph(divided(front, 1, 4, devices), job, planned(front, job), 1, "run", 1)
+        for devices in ((), ("/device:GPU:0", "/device:GPU:1"))
+    ]
+    one, two = (crossing_bytes(step.steps[0]) for step in steps)
+    assert one == two > 2 * 4 * 2700
+    assert {op.device[-5:] for op in steps[1].graph.get_operations() if op.type == "TanhGrad"} == {"GPU:0", "GPU:1"}
 
 
 def test_ssp_moves_what_async_moves() -> None:

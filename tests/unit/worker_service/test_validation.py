@@ -127,6 +127,20 @@ def test_a_check_does_not_print_the_devices_of_operations(check: Check, capfd: p
     assert "device:CPU:0" not in captured.out + captured.err
 
 
+def test_a_loss_that_is_a_sum_over_the_batch_is_refused_with_towers(check: Check) -> None:
+    total = "graph(loss=lambda batch: 4 * loss(batch) * tf.cast(tf.shape(batch)[0], tf.float32))"
+    message = (
+        r"loss\(batch\) of the first batch is \S+, the sum of those of its 2 parts, expected their mean with device"
+    )
+    with pytest.raises(ProgramError, match=message):
+        check(total, device={"replicas": 2})
+    check(total)
+
+
+def test_a_loss_that_is_a_mean_over_the_batch_is_accepted_with_towers(check: Check) -> None:
+    assert "loss of the first batch" in check("graph()", device={"replicas": 2})
+
+
 def test_the_verdict_is_in_a_file(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check("graph()")
     verdict = tmp_path / "verdict.json"

@@ -1,0 +1,103 @@
+"""Counts what averaging mode saves: bytes on the network for each step of a worker, in sync and in averaging mode.
+
+2 workers + 1 ps as processes of this machine, in a network namespace of their own, whose loopback device counts their
+bytes, headers included. Needs Linux, root, `unshare` and `ip`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import psfleet
+from benchmarks.contenders import JOB
+
+INSIDE = "PSFLEET_BENCHMARK_NAMESPACE"
+"""Environment variable of the process in the namespace: the inode of the network namespace before."""
+NETWORK = Path("/proc/self/ns/net")
+COUNTERS = Path("/proc/net/dev")
+WORKERS = 2
+OPTIMIZERS = ("sgd", "adam")
+LOCAL_STEPS = (None, 2, 10)
+"""None: sync mode."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Parses the command line, counts, prints the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.averaging_bytes", description=__doc__)
+    parser.add_argument("--hidden", type=int, default=128, help="units of each hidden layer (default 128)")
+    parser.add_argument("--steps", type=int, default=100, help="steps that are counted, a multiple of 10 (default 100)")
+    parser.add_argument("--json", type=Path, help="file for every figure")
+    args = parser.parse_args(arguments)
+    if args.steps < 1 or args.steps % 10:
+        parser.error(f"--steps is {args.steps}, expected a positive multiple of 10")
+    enter_namespace(arguments)
+    found: dict[str, dict[str, float]] = {}
+    for optimizer in OPTIMIZERS:
+        rows = found[optimizer] = {}
+        for local_steps in LOCAL_STEPS:
+            mode = "sync" if local_steps is None else f"averaging, local_steps {local_steps}"
+            rows[mode] = bytes_of_step(args.hidden, args.steps, optimizer, local_steps)
+            share = rows[mode] / rows["sync"]
+            print(f"{optimizer:<5} {mode:<26} {rows[mode]:>12,.0f} bytes a step, {share:.3f} of sync", flush=True)
+    if args.json:
+        args.json.write_text(json.dumps(found, indent=2) + "\n")
+    return 0
+
+
+def enter_namespace(arguments: Sequence[str]) -> None:
+    """Starts this program again in a network namespace of its own, unless it runs in one."""
+    network = os.readlink(NETWORK)
+    if os.environ.get(INSIDE, network) != network:
+        return
+    os.environ[INSIDE] = network
+    again = ("sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable, "-m", "benchmarks.averaging_bytes")
+    try:
+        os.execvp("unshare", ["unshare", "--net", *again, *arguments])
+    except OSError as error:
+        sys.exit(f"benchmark failed: {error}: expected unshare of util-linux")
+
+
+def bytes_of_step(hidden: int, steps: int, optimizer: str, local_steps: int | None) -> float:
+    """Bytes for one step of one worker: what a run of twice the steps sends more.
+
+    So start, checkpoint and end of a run, which both have, do not count.
+    """
+    short, long = (run_bytes(hidden, number, optimizer, local_steps) for number in (steps, 2 * steps))
+    return (long - short) / steps / WORKERS
+
+
+def run_bytes(hidden: int, steps: int, optimizer: str, local_steps: int | None) -> int:
+    """Bytes that loopback has counted during a run."""
+    overrides = [
+        f"fleet.workers={WORKERS}",
+        f"options.hidden={hidden}",
+        f"train.steps={steps}",
+        f"optimizer={{name: {optimizer}, learning_rate: 0.001}}",
+    ]
+    if local_steps is not None:
+        overrides.append(f"update={{mode: averaging, local_steps: {local_steps}}}")
+    with tempfile.TemporaryDirectory(prefix="psfleet-bench-") as folder:
+        before = loopback_bytes()
+        report = psfleet.train(JOB, out=folder, overrides=overrides)
+        if report.status != "done":
+            sys.exit(f"benchmark failed: {report.error}")
+        return loopback_bytes() - before
+
+
+def loopback_bytes() -> int:
+    """Bytes that the loopback device of this namespace has received: each byte that is sent, once."""
+    for line in COUNTERS.read_text(encoding="ascii").splitlines():
+        name, _, counts = line.partition(":")
+        if name.strip() == "lo":
+            return int(counts.split()[0])
+    sys.exit(f"benchmark failed: {COUNTERS} has no device lo")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
