@@ -23,14 +23,7 @@ def in_memory(dataset: tf.data.Dataset, job: Job, shard: int) -> tf.data.Dataset
     Raises:
         ProgramError: The data set is random or endless, or raised.
     """
-    data = f"program {job.program!r}: the training data of shard {shard}"
-    if is_random(dataset):
-        raise ProgramError(
-            f"{data} are random, and input.from: preload reads them once; expected from: worker, or data that "
-            "train.shuffle shuffles"
-        )
-    if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
-        raise ProgramError(f"{data} repeat for ever, expected no repeat() with input.from: preload")
+    check_preload(dataset, job, shard)
     started = time.monotonic()
     cached = dataset.cache()
     with user_code(job, f"reading the training data of shard {shard}"):
@@ -43,6 +36,18 @@ def in_memory(dataset: tf.data.Dataset, job: Job, shard: int) -> tf.data.Dataset
         extra={"event": "preloaded", "shard": shard, "examples": int(count), "bytes": int(size), "secs": secs},
     )  # fmt: skip
     return cached.apply(tf.data.experimental.assert_cardinality(int(count)))
+
+
+def check_preload(dataset: tf.data.Dataset, job: Job, shard: int) -> None:
+    """Raises ProgramError if the examples of a shard are random or endless: one reading does not have them all."""
+    data = f"program {job.program!r}: the training data of shard {shard}"
+    if is_random(dataset):
+        raise ProgramError(
+            f"{data} are random, and input.from: preload reads them once; expected from: worker, or data that "
+            "train.shuffle shuffles"
+        )
+    if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+        raise ProgramError(f"{data} repeat for ever, expected no repeat() with input.from: preload")
 
 
 def _added(so_far: tuple[tf.Tensor, tf.Tensor], *example: Any) -> tuple[tf.Tensor, tf.Tensor]:

@@ -12,7 +12,7 @@ from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram
 from psfleet.job.user_code import user_code
-from psfleet.tf.batching import batched, check_padding, padding_explained
+from psfleet.tf.batching import batched, check_buckets, check_padding, padding_explained
 from psfleet.tf.program_data import PSFLEET_BATCHES, read_within_deadline
 
 PREFETCHED_BATCHES = 2
@@ -33,6 +33,7 @@ def batch_spec(dataset: tf.data.Dataset, job: Job, batch_size: int | None) -> An
 
     found = tf.nest.map_structure(of_batch, dataset.element_spec)
     check_padding(dataset.element_spec, job, "training examples")
+    check_buckets(dataset.element_spec, job)
     return found
 
 

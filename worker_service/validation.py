@@ -32,6 +32,7 @@ from worker_service import program_optimizer
 from worker_service.accumulation import microbatches
 from worker_service.data_shard import least_examples
 from worker_service.evaluation import Evaluator
+from worker_service.examples_in_memory import check_preload
 from worker_service.frontends import FrontEnd, front_end, planned
 from worker_service.input_pipeline import read
 from worker_service.local_step import LocalStep
@@ -90,7 +91,10 @@ def _with_one_batch(program: KerasProgram | GraphProgram, job: Job) -> KerasProg
 def _first_batch(program: KerasProgram | GraphProgram, job: Job) -> tuple[np.ndarray, ...]:
     """The first batch of data shard 0: `train.batch_size` of the examples of the first gradient."""
     replicas = job.fleet.replicas
-    dataset = batched(training_data(program, job, 0, replicas), job, job.train.gradient_examples, drop_remainder=True)
+    examples = training_data(program, job, 0, replicas)
+    if job.input.source == "preload":
+        check_preload(examples, job, 0)
+    dataset = batched(examples, job, job.train.gradient_examples, drop_remainder=True)
     what = "reading the first training batch"
     batch = read_within_deadline(job, what, lambda: next(read(dataset, job, what), None))
     if batch is None:

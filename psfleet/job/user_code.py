@@ -20,6 +20,13 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _IN_LAYER = re.compile(r"Exception encountered when calling (.*?\.call\(\))")
 """Start of the message of an exception that passed through a Keras layer."""
 
+_MACHINERY = re.compile(
+    r"\{\{function_node .*?\}\} "
+    r"|Error in user-defined function passed to \S+ transformation with iterator: \S+: "
+    r"| \[Op:\w+\] name: ?"
+)
+"""What TensorFlow writes around the message of an operation: where in its graph the operation is."""
+
 _EMBEDDED = "Traceback (most recent call last):\n"
 """Start of the traceback that TensorFlow embeds in an error message if a data set's Python function raised."""
 
@@ -37,7 +44,7 @@ def user_code(job: Job, what: str) -> Iterator[None]:
 
 def failure(job: Job, what: str, error: Exception | SystemExit) -> ProgramError:
     """The ProgramError for an exception that the user's code raised in `what`."""
-    text = re.sub(r"\{\{function_node .*?\}\} ", "", str(error))
+    text = _MACHINERY.sub("", str(error))
     head, embedded, frames = text.partition(_EMBEDDED)
     reason = _reason(head)
     if embedded:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,8 +47,7 @@ def check_padding(structure: Any, job: Job, which: str) -> None:
         which: The examples, for messages.
 
     Raises:
-        ProgramError: The examples hold something other than dense tensors of known rank; or there are buckets, and all
-            sizes are known.
+        ProgramError: The examples hold something other than dense tensors of known rank.
     """
     if not job.input.pad:
         return
@@ -57,12 +56,17 @@ def check_padding(structure: Any, job: Job, which: str) -> None:
         if not isinstance(spec, tf.TensorSpec):
             got = type(spec).__name__
             raise ProgramError(f"program {job.program!r}: {which} hold a {got}, expected dense tensors with input.pad")
-    shapes = [spec.shape for spec in specs]
-    shown = f"program {job.program!r}: {which} have the shapes {', '.join(map(str, shapes))}"
-    if any(shape.rank is None for shape in shapes):
-        raise ProgramError(f"{shown}, expected a known rank of each with input.pad, and None for a size that differs")
-    if job.input.bucket_boundaries is not None and all(shape.is_fully_defined() for shape in shapes):
-        raise ProgramError(f"{shown}, expected None for the sizes that differ with input.bucket_boundaries")
+    if any(spec.shape.rank is None for spec in specs):
+        expected = "a known rank of each with input.pad, and None for a size that differs"
+        raise _bad_shapes(specs, job, which, expected)
+
+
+def check_buckets(structure: Any, job: Job) -> None:
+    """Raises ProgramError if the job has buckets, and training examples have no size that is unknown."""
+    specs = tf.nest.flatten(structure)
+    if job.input.bucket_boundaries is not None and all(spec.shape.is_fully_defined() for spec in specs):
+        expected = "None for the sizes that differ with input.bucket_boundaries"
+        raise _bad_shapes(specs, job, "training examples", expected)
 
 
 @contextmanager
@@ -74,6 +78,11 @@ def padding_explained() -> Iterator[None]:
         if _UNEQUAL not in str(error):
             raise
         raise ProgramError(f"{error}; input.pad: true in the job file pads them", error.details) from error
+
+
+def _bad_shapes(specs: Sequence[tf.TensorSpec], job: Job, which: str, expected: str) -> ProgramError:
+    shapes = ", ".join(str(spec.shape) for spec in specs)
+    return ProgramError(f"program {job.program!r}: {which} have the shapes {shapes}, expected {expected}")
 
 
 def _length(*example: Any) -> tf.Tensor:

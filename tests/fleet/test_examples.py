@@ -1,8 +1,9 @@
-"""Examples: scripts that drive a run print what their pages show, and the GAN's report has pictures."""
+"""Examples: scripts print what their pages show, the GAN's report has pictures, and each file format trains."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,3 +45,37 @@ def test_the_report_of_the_gan_shows_what_its_generator_makes(tmp_path: Path) ->
     assert report.eval.keys() == {"discriminator_loss", "generator_loss"}
     assert [picture.step for picture in pictures(tmp_path)["generated"]] == [20, 40]
     assert (tmp_path / "report.html").read_text().count("<img ") == 2
+
+
+@pytest.mark.extended
+@pytest.mark.usefixtures("launches_forked")
+@pytest.mark.parametrize("format", ["csv", "records", "tfrecord", "text"])
+def test_the_same_program_trains_on_files_of_each_format(format: str, tmp_path: Path) -> None:
+    """As its page shows, with the folder of the example copied."""
+    example = write_formats(tmp_path, format)
+    report = psfleet.train(example / "job.yaml", out=tmp_path / "run", overrides=[f"options.format={format}"])
+    assert report.status == "done", report.error
+    assert report.eval["accuracy"] > 0.9
+
+
+@pytest.mark.extended
+@pytest.mark.usefixtures("launches_forked")
+def test_a_bad_line_ends_the_run_with_its_file_and_number(tmp_path: Path) -> None:
+    example = write_formats(tmp_path, "csv")
+    path = example / "data" / "csv" / "train-1.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines[:7], "1,2,x\n", *lines[8:]]))
+    report = psfleet.train(example / "job.yaml", out=tmp_path / "run")
+    assert (report.status, report.exit_code) == ("failed", 70)
+    assert report.error is not None
+    assert f"[{path}:8: expected 65 whole numbers, found 1,2,x]" in report.error
+    assert "\n" not in report.error
+
+
+def write_formats(folder: Path, format: str) -> Path:
+    """A copy of the examples' folder, with the files of a format; returns the example."""
+    shutil.copytree(EXAMPLES / "formats", folder / "examples" / "formats", ignore=shutil.ignore_patterns("data"))
+    shutil.copytree(EXAMPLES / "lenet" / "data", folder / "examples" / "lenet" / "data")
+    script = folder / "examples" / "formats" / "write.py"
+    subprocess.run([sys.executable, script, format], check=True, timeout=SECS)
+    return script.parent

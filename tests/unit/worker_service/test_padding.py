@@ -130,6 +130,13 @@ def test_evaluation_data_are_padded_whole() -> None:
     assert [batch.shape for batch in batches.as_numpy_iterator()] == [(4, 4), (1, 5)]
 
 
+def test_evaluation_data_need_no_buckets() -> None:
+    program = GraphProgram(loss=lambda batch: batch, train=train, evaluate=lambda: tf.data.Dataset.range(8))
+    batches = evaluation_batches(program, job(BUCKETS), tf.TensorSpec([None], tf.int64))
+    assert batches is not None
+    assert [batch.tolist() for batch in batches.as_numpy_iterator()] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
 def test_evaluation_data_that_cannot_be_padded_are_refused() -> None:
     ragged = tf.data.Dataset.from_tensor_slices(tf.ragged.constant([[[1], [1, 2]]]))
     program = GraphProgram(loss=lambda batch: batch, train=train, evaluate=lambda: ragged)

@@ -155,3 +155,10 @@ def test_a_refusal_is_a_verdict_with_the_exit_code_of_its_error() -> None:
     with pytest.raises(ProgramError, match="gave up after 5 s waiting for the data set") as caught:
         Verdict.model_validate_json(verdict.model_dump_json()).summary_or_raise()
     assert caught.value.exit_code == DataStallError.exit_code
+
+
+def test_data_that_preload_cannot_keep_are_found(check: Check) -> None:
+    expression = "graph(train=lambda *shard: data(*shard).shuffle(4))"
+    with pytest.raises(ProgramError, match=r"the training data of shard 0 are random, and input\.from: preload"):
+        check(expression, input={"from": "preload"})
+    assert check(expression)
