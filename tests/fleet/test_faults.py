@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
 from support.local_fleet import START_SECS, Fleet, processes, training
 
 from psfleet.report.schema import Event, EventLog
@@ -23,7 +22,6 @@ TWICE_SECS = 1.0
 """In which a worker that is back in a step would surely have pushed its gradient again."""
 
 
-@pytest.mark.xfail(reason="known defect: a report that another chief concludes lacks `gradients.per_ps`", strict=False)
 def test_a_killed_ps_costs_the_steps_since_the_last_checkpoint_and_a_chief_in_the_final_evaluation_none(
     tmp_path: Path,
 ) -> None:

@@ -39,6 +39,8 @@ class Run:
         self.monitor = Monitor(out, self.job, storage)
         self.committer = CheckpointCommitter(self.context, {}, storage, self.monitor)
         self.recorder = Recorder(out, self.job, sample_layout(), None, storage, self.monitor)
+        attempt = Attempt(out, 0.0, "")
+        self.finisher = RunFinisher(self.context, self.recorder, self.committer, storage, attempt)
 
     def commit(self, *steps: int, now: int | None = None) -> None:
         """The parts of checkpoints are seen with one heartbeat."""
@@ -64,8 +66,7 @@ class Run:
 
     def report(self, checkpoint: Checkpoint) -> Report:
         """Of a run that is done."""
-        attempt = Attempt(self.out, 0.0, "")
-        return RunFinisher(self.context, self.recorder, self.committer, self.storage, attempt).report([], checkpoint)
+        return self.finisher.report([], checkpoint)
 
     def folders(self) -> list[int]:
         """The steps of the checkpoints in the folder."""

@@ -192,6 +192,8 @@ class Chief(Worker):
         self._checkpoint, self._final_states = checkpoint, states
         if checkpoint.step < self._components.recorder.monitor.final_step:
             self.error = stop_error(self._context.stop.signal_number, states)
+        else:
+            self._components.finisher.save_draft(states, checkpoint)
         code = DONE if self.error is None else self.error.exit_code
         outcome = pb.Outcome(exit_code=code, message=f"step {checkpoint.step} is saved and verified")
         self._context.fleet.finish(outcome)

@@ -57,6 +57,7 @@ class RunFinisher:
         self._secs_before = max(0.0, time.time() - attempt.started)
         self._began = time.monotonic()
         self._last = LastCheckpoint(context, committer, storage.disk)
+        self._saved: Report | None = None
 
     def commit_last(self, generation: int, is_moved: Callable[[States], bool] = lambda states: False) -> Checkpoint:
         """Waits for the checkpoint of the last step; see `LastCheckpoint.commit`."""
@@ -85,12 +86,20 @@ class RunFinisher:
             ProgramError: The evaluation failed.
             StoppedError: A signal asked this chief to leave before its end; another one replaces it.
         """
-        draft = self._draft(states, checkpoint, error)
         if error is not None or checkpoint is None:
-            return self._attempt.entry_in(draft)
+            return self._attempt.entry_in(self._draft(states, checkpoint, error))
+        return self._evaluated(self._saved or self._draft(states, checkpoint, None), checkpoint)
+
+    def save_draft(self, states: States, checkpoint: Checkpoint) -> None:
+        """Writes the report without a final evaluation.
+
+        Called before the ps are told that the run is done: they end then, and no chief that replaces this one can ask
+        them for their counts. A chief that has been replaced meanwhile writes nothing.
+        """
+        self._saved = self._draft(states, checkpoint, None)
         with self._storage.writing("the report before the final evaluation"):
-            draft.write(self._context.out, Report.DRAFT_NAME)
-        return self._evaluated(draft, checkpoint)
+            if self._attempt.is_newest():
+                self._saved.write(self._context.out, Report.DRAFT_NAME)
 
     def resumed_report(self, checkpoint: Checkpoint) -> Report:
         """As `report` for a chief that replaces one which died after the run's last checkpoint was verified.

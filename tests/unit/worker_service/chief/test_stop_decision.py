@@ -16,7 +16,7 @@ from support.monitored_run import Run, job
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, StoppedError
 from psfleet.job.job import Job
-from psfleet.report.schema import EvaluationLog
+from psfleet.report.schema import EvaluationLog, Report
 from worker_service.chief.chief import Chief
 from worker_service.chief.recovery import Recovery
 
@@ -136,12 +136,16 @@ def test_a_run_that_ends_at_the_decision_is_done_and_before_it_stopped(
 ) -> None:
     run = Run(tmp_path)
     run.evaluate(s20=0.75, s40=0.5, s60=0.625)
-    outcomes: list[pb.Outcome] = []
-    run.context.fleet.finish = outcomes.append
+    outcomes: list[tuple[int, bool]] = []
+
+    def finish(outcome: pb.Outcome) -> None:
+        outcomes.append((outcome.exit_code, (tmp_path / Report.DRAFT_NAME).exists()))
+
+    run.context.fleet.finish = finish
     chief: Any = SimpleNamespace(
         _context=run.context, error=None, _heartbeat=SimpleNamespace(finish=lambda outcome: None),
-        _components=SimpleNamespace(recorder=run.recorder),
+        _components=SimpleNamespace(recorder=run.recorder, finisher=run.finisher),
     )  # fmt: skip
     Chief._end(chief, save(tmp_path / "checkpoints", step), [])
-    assert [outcome.exit_code for outcome in outcomes] == [exit_code]
+    assert outcomes == [(exit_code, exit_code == 0)], "the draft is there before the ps end, which have the counts"
     assert isinstance(chief.error, StoppedError) == bool(exit_code)
