@@ -32,7 +32,7 @@ IMAGE = DOCKER_BUILDKIT=1 docker build --file docker/Dockerfile --build-arg BASE
 	--build-arg LOCK=$(LOCK_OF_EXTRA) --build-arg REVISION=$(or $(shell git rev-parse HEAD 2>/dev/null),unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv train up status logs down test test-all test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images scan wheel bench clean
+.PHONY: help venv train up status logs down test test-all test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images scan wheel bench bench-replication clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -127,6 +127,9 @@ wheel: venv ## Builds dist/psfleet-*.whl
 
 bench: venv ## Measures the sync step against the stock recipe and compute alone; ARGS go to the benchmark
 	$(BIN)/python -m benchmarks.sync_step $(ARGS)
+
+bench-replication: venv ## Measures between-graph against in-graph replication; ARGS go to the benchmark
+	$(BIN)/python -m benchmarks.replication $(ARGS)
 
 clean: ## Removes .venv, builds and caches; keeps results in runs/
 	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -197,8 +197,9 @@ class Deadlines(Section):
     start_secs: Positive = Field(180, description="Timeout for all ps to respond, and for each to build its shard.")
     step_secs: Positive = Field(
         60,
-        description="Timeout of one step (push, token, pull), and `update.local_steps` times that for the wait for an "
-        "average; after it the worker queries the state of the fleet.",
+        description="Timeout of a worker's TensorFlow session: of opening it, and of one step (push, token, pull), "
+        "and `update.local_steps` times that for the wait for an average; after it the worker queries the state of the "
+        "fleet.",
     )
     slow_secs: Positive = Field(
         5, description="A step that waits this long is logged, with the workers that it waits for."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from psfleet.checkpoint import store
 from psfleet.checkpoint.tensors import read_tensors
 
 IN_GRAPH = {"replication": "in_graph"}
+STEP_SECS = 5.0
 RANDOM_PROGRAM = """\
 import keras
 import numpy as np
@@ -112,6 +114,30 @@ def test_a_killed_worker_is_waited_for_and_a_killed_chief_trains_on_with_the_sam
         ]
     if mode == "sync":
         assert used(fleet) == {"0": fleet.steps, "1": fleet.steps}
+
+
+@pytest.mark.extended
+def test_a_worker_that_is_frozen_ends_the_step_at_its_deadline_and_is_waited_for(tmp_path: Path) -> None:
+    def awaits_worker() -> bool:
+        return any("there is no worker 1" in entry["message"] for entry in fleet.entries("lending"))
+
+    sections: dict[str, Any] = {"train": {"steps": 60}, "deadlines": {"step_secs": STEP_SECS}}
+    with training(tmp_path, update=IN_GRAPH, **sections) as fleet:
+        fleet.wait_for_step(10)
+        pid = fleet.pid("worker", 1)
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            fleet.wait_for(awaits_worker, START_SECS, "the chief to miss the worker")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        fleet.wait_for_step(fleet.step() + 10)
+        fleet.gates.hurry()
+        assert fleet.done().generation == 1
+    assert [entry["message"].partition("DeadlineExceeded")[1] for entry in fleet.entries("lost_peer")[:1]] == [
+        "DeadlineExceeded"
+    ]
+    assert used(fleet) == {"0": fleet.steps, "1": fleet.steps}
 
 
 def restarted(fleet: Fleet, role: str) -> bool:

@@ -1,0 +1,1 @@
+"""The program of a benchmark whose workers wait instead of computing."""

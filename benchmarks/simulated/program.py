@@ -1,0 +1,106 @@
+"""A linear model whose gradient takes as long as it is told, without a processor; and a count of the chief's bytes."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.data.experimental.ops import testing
+
+import psfleet
+from psfleet.callbacks import RunInfo
+
+STEPS_FILE = "measured.jsonl"
+"""In the run folder: a line for each step of the chief, with its number, seconds, and bytes so far."""
+NUM_EXAMPLES = 1000
+TCP_INFO_BYTES = 136
+BYTES_ACKED = 120
+"""Offset of bytes_acked and bytes_received in struct tcp_info (include/uapi/linux/tcp.h)."""
+
+
+def build(features: int, wait_ms: int) -> psfleet.GraphProgram:
+    """The program.
+
+    Args:
+        features: Number of parameters.
+        wait_ms: How long a worker has nothing to do in each of its steps.
+    """
+
+    def loss(batch: tf.Tensor) -> tf.Tensor:
+        weights = tf.compat.v1.get_variable("weights", [features], initializer=tf.compat.v1.ones_initializer())
+        # A graph has no other operation that waits. What is fed in place of a placeholder cannot be waited for itself.
+        with tf.control_dependencies([tf.identity(batch)]):
+            wait = testing.sleep(1000 * wait_ms)(tf.data.Dataset.range(0))
+        with tf.control_dependencies([wait.reduce(np.int64(0), lambda state, _: state)]):
+            return tf.reduce_mean(tf.square(batch * tf.reduce_mean(weights)))
+
+    def train(shard_index: int, num_shards: int) -> tf.data.Dataset:
+        del num_shards
+        examples = np.random.default_rng(shard_index).normal(size=NUM_EXAMPLES).astype(np.float32)
+        return tf.data.Dataset.from_tensor_slices(examples)
+
+    return psfleet.GraphProgram(loss=loss, train=train)
+
+
+class Measurements(psfleet.Callback):
+    """Writes what each step of the chief took, and how many bytes its connections have carried."""
+
+    every_steps = 1
+
+    def on_start(self, run: RunInfo) -> None:
+        """See Callback."""
+        self._file = run.folder / STEPS_FILE
+
+    def on_step(self, step: int, metrics: Mapping[str, float]) -> None:
+        """See Callback."""
+        line = {"step": step, "secs": metrics["step_secs"], "bytes": process_bytes()}
+        with self._file.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def process_bytes() -> int:
+    """Bytes that this process's open TCP connections with other processes have carried, both ways."""
+    with connections() as found:
+        own = {connection.getsockname()[:2] for connection in found}
+        others = [connection for connection in found if connection.getpeername()[:2] not in own]
+        infos = [each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES) for each in others]
+    return sum(sum(struct.unpack_from("=QQ", info, BYTES_ACKED)) for info in infos)
+
+
+@contextmanager
+def connections() -> Iterator[list[socket.socket]]:
+    """The TCP connections of this process."""
+    found: list[socket.socket] = []
+    try:
+        for name in os.listdir("/proc/self/fd"):
+            # Another thread may have closed it by now.
+            with suppress(OSError):
+                if not stat.S_ISSOCK(os.stat(Path("/proc/self/fd", name)).st_mode):
+                    continue
+                copy = socket.socket(fileno=os.dup(int(name)))
+                is_tcp = copy.family in (socket.AF_INET, socket.AF_INET6) and copy.type == socket.SOCK_STREAM
+                if is_tcp and is_connected(copy):
+                    found.append(copy)
+                else:
+                    copy.close()
+        yield found
+    finally:
+        for copy in found:
+            copy.close()
+
+
+def is_connected(own: socket.socket) -> bool:
+    """Whether a socket has a peer: one that listens has none."""
+    try:
+        own.getpeername()
+    except OSError:
+        return False
+    return True
