@@ -59,11 +59,7 @@ def render(job: Job, job_file: Path, paused: bool = False, place: OnFleet | None
         job_file: Its folder is the training program's.
         paused: Whether the run is held at the step that it starts from.
         place: On a standing fleet of the namespace; None: the run has no ps of one.
-
-    Raises:
-        BadJobError: Replication is in-graph.
     """
-    container.require_between_graph(job)
     files = Files.of(job_file.resolve().parent) if job.container.program == "mount" else None
     roles = [PS, WORKER] if num_own_ps(job) else [WORKER]
     objects = [
