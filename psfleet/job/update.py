@@ -45,7 +45,7 @@ class Update(Section):
         description="sync, async. between_graph: each worker builds a graph of its own and is a client of the ps. "
         "in_graph: worker 0 builds one graph with a replica on the device of every worker, and is the only client; the "
         "other workers lend their devices, read their data, and are waited for: if one is lost, no worker trains until "
-        "it is back. Not on Kubernetes.",
+        "it is back.",
     )
     quorum: PositiveInt | None = Field(
         None,

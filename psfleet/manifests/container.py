@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from psfleet.addresses import CONTROL_OFFSET, DATA_PORT, METRICS_OFFSET, TUNNEL_OFFSET, Address
-from psfleet.errors import BadJobError
 from psfleet.job.job import Job
 from psfleet.service import settings
 
@@ -43,19 +42,6 @@ def environment(job: Job, run: str, ps: list[Address]) -> dict[str, str]:
         settings.METRICS_PORT: str(METRICS_PORT),
     }
     return {**common, settings.TLS: TLS} if job.tls else common
-
-
-def require_between_graph(job: Job) -> None:
-    """Refuses a job whose chief opens sessions with the other workers.
-
-    Raises:
-        BadJobError: The job has in-graph replication.
-    """
-    if job.update.is_in_graph:
-        raise BadJobError(
-            "update.replication is in_graph, expected between_graph on Kubernetes: sessions of the chief with other "
-            "workers are not verified there yet"
-        )
 
 
 def hold(paused: bool) -> dict[str, str]:

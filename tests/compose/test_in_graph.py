@@ -14,12 +14,14 @@ PACE_SECS = 0.2
 pytestmark = pytest.mark.timeout(600)
 
 
-def test_killed_workers_are_waited_for_and_cost_no_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_killed_workers_are_waited_for_and_cost_no_step(tmp_path: Path, tls: bool) -> None:
     sections = {
         "fleet": {"ps": 2, "workers": 3},
         "update": {"replication": "in_graph"},
         "train": {"steps": STEPS},
         "checkpoint": {"every_steps": 50, "keep": 2},
+        "tls": tls,
     }
     with fleet(tmp_path / "job", PACE_SECS, **sections) as seen:
         seen.up()

@@ -112,7 +112,7 @@ def test_a_ps_that_was_killed_comes_back(lab: Lab) -> None:
 def test_runs_at_the_same_time_train_on_the_ps_of_the_fleet(lab: Lab, tmp_path: Path) -> None:
     """Both have a worker 0 and a worker 1, whom each ps must reach at addresses of their own."""
     names = [f"test-{uuid.uuid4().hex[:8]}" for _ in range(2)]
-    replications = ["between_graph", "between_graph" if lab.tls else "in_graph"]
+    replications = ["between_graph", "in_graph"]
 
     def up(name: str, replication: str) -> Report:
         words = ["up", str(EXAMPLES.parent / "linear" / "job.yaml"), "--fleet", lab.name, "--out", str(tmp_path / name)]

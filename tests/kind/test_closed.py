@@ -47,12 +47,11 @@ def test_a_pod_outside_the_fleet_opens_none_of_its_ports(space: Space) -> None:
     space.wait_for_step("shut", 1, START_SECS)
     for pod in space.pods():
         assert opens(space, pod["status"]["podIP"], *FLEET_PORTS) == [], pod["metadata"]["name"]
-    ps = space.pod("ps", 0)
-    inside = space.kubectl(
-        "exec", space.pod("worker", 1)["metadata"]["name"], "--", "python", "-c", STRANGER.read_text(),
-        ps["status"]["podIP"], *FLEET_PORTS,
-    )  # fmt: skip
-    assert inside.split() == ["2222", "2223"], "its own workers reach what they need, and no more"
+    ps, worker = space.pod("ps", 0), space.pod("worker", 1)["metadata"]["name"]
+    for pod, expected in ((ps, ["2222", "2223"]), (space.pod("chief", 0), [])):
+        host = pod["status"]["podIP"]
+        inside = space.kubectl("exec", worker, "--", "python", "-c", STRANGER.read_text(), host, *FLEET_PORTS)
+        assert inside.split() == expected, "its own workers reach what they need, and no more"
     token = space.kubectl(
         "exec", ps["metadata"]["name"], "--", "sh", "-c", "ls /var/run/secrets/kubernetes.io 2>/dev/null || echo none"
     )  # fmt: skip

@@ -87,6 +87,11 @@ def on_fleet_policy(name: str) -> str:
     return f"{name}.on-fleet"
 
 
+def own_policy(name: str, component: str) -> str:
+    """Name of a run's NetworkPolicy for the pods of a component alone: with a dot, too."""
+    return f"{name}.{component}"
+
+
 def tls_secret(name: str, component: str) -> str:
     """Name of the Secret with the certificate of a role."""
     return f"{name}-{component}-tls"

@@ -12,10 +12,10 @@ from psfleet.manifests.kubernetes.names import (
     COMPONENT,
     PS,
     STANDING,
-    TRAINING,
     WORKER,
     labels,
     on_fleet_policy,
+    own_policy,
     selector,
 )
 from psfleet.manifests.kubernetes.pod_template import Object, ports
@@ -28,39 +28,45 @@ DNS_PORTS = (53, 5353)
 def run_policies(job: Job, place: OnFleet | None = None) -> list[Object]:
     """The policies of a run, which allow nothing but what is named here, DNS, and what the job adds.
 
-    Its ps and workers reach each other. On a standing fleet, its workers reach the data and control ports of the
-    fleet's ps, and these reach the workers' data port: TensorFlow connects in both directions.
+    Chief and workers reach the data and control ports of the ps, and the ps reach their data port: TensorFlow connects
+    in both directions. The chief reaches the workers' control port, to ask for gradients. With in-graph replication,
+    the chief and each worker reach each other's data port, too.
 
     Args:
         place: On a standing fleet; None: the run has no ps of one.
     """
     data, control = ports(job).values()
-    own = _peers(selector(job.name), TRAINING)
-    names = {"ports": [_port(port, protocol) for port in DNS_PORTS for protocol in ("UDP", "TCP")]}
-    ingress = [{"from": own, "ports": _tcp([data, control])}]
-    egress = [{"to": own, "ports": _tcp([data, control])}, names]
+    own = selector(job.name)
+    chief, others = _peers(own, [CHIEF]), _peers(own, [WORKER])
+    ingress: list[Object] = []
+    egress: list[Object] = []
     further: list[Object] = []
-    if place is not None:
-        ps = _peers(selector(place.fleet, None, STANDING), [PS])
+    if place is not None or job.fleet.ps_addresses is None:
+        serving = own if place is None else selector(place.fleet, None, STANDING)
+        ps = _peers(serving, [PS])
         ingress.append({"from": ps, "ports": _tcp([data])})
         egress.append({"to": ps, "ports": _tcp([data, control])})
-        further.append(_of_the_ps(job, place.fleet, data, control))
-    elif job.fleet.ps_addresses is not None:
+        further.append(_of_the_ps(job, place, _chosen(serving, [PS])))
+    of_chief = [data, control] if job.update.is_in_graph else [control]
+    ingress.append({"from": chief, "ports": _tcp(of_chief)})
+    egress.append({"to": others, "ports": _tcp(of_chief)})
+    if job.update.is_in_graph:
+        egress.append({"to": chief, "ports": _tcp([data])})
+        opened = [{"from": others, "ports": _tcp([data])}]
+        further.append(_policy(job, own_policy(job.name, CHIEF), _chosen(own, [CHIEF]), opened, []))
+    egress.append({"ports": [_port(port, protocol) for port in DNS_PORTS for protocol in ("UDP", "TCP")]})
+    if place is None and job.fleet.ps_addresses is not None:
         egress.append({"ports": _tcp(_ports_elsewhere(job))})
-    chosen = {"matchLabels": selector(job.name)}
-    return [_policy(job, job.name, chosen, ingress, [*egress, *job.kubernetes.egress]), *further]
+    return [_policy(job, job.name, {"matchLabels": own}, ingress, [*egress, *job.kubernetes.egress]), *further]
 
 
-def _of_the_ps(job: Job, fleet: str, data: int, control: int) -> Object:
-    """What the ps of a standing fleet are allowed in addition to the fleet's own policy while a run is there."""
+def _of_the_ps(job: Job, place: OnFleet | None, ps: Object) -> Object:
+    """What the ps are allowed for a run in addition to the policy of all pods of the run, or of the standing fleet."""
+    data, control = ports(job).values()
+    name = own_policy(job.name, PS) if place is None else on_fleet_policy(job.name)
     workers = _peers(selector(job.name), [CHIEF, WORKER])
-    return _policy(
-        job,
-        on_fleet_policy(job.name),
-        _chosen(selector(fleet, None, STANDING), [PS]),
-        [{"from": workers, "ports": _tcp([data, control])}],
-        [{"to": workers, "ports": _tcp([data])}],
-    )
+    ingress = [{"from": workers, "ports": _tcp([data, control])}]
+    return _policy(job, name, ps, ingress, [{"to": workers, "ports": _tcp([data])}])
 
 
 def _policy(job: Job, name: str, pods: Object, ingress: list[Any], egress: list[Any]) -> Object:

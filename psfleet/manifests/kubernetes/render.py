@@ -62,9 +62,8 @@ def render(job: Job, job_file: Path, paused: bool = False, place: OnFleet | None
         place: On a standing fleet of the namespace; None: the run has no ps of one.
 
     Raises:
-        BadJobError: Replication is in-graph, or no Service can have the job's name.
+        BadJobError: No Service can have the job's name.
     """
-    container.require_between_graph(job)
     require_service_name(job.name)
     files = Files.of(job_file.resolve().parent) if job.container.program == "mount" else None
     roles = [PS, WORKER] if num_own_ps(job) else [WORKER]

@@ -124,5 +124,5 @@ def test_the_ports_of_a_run_stay_closed_until_its_last_pod_has_ended(
     runs.apply(Request(load_job(JOB), JOB))
     assert standing_api.objects["networkpolicies", "linear"]["metadata"]["ownerReferences"]
     assert runs.remove("linear", results=False)
-    assert [each["metadata"]["ownerReferences"] for each in policies] == [None]
+    assert [each["metadata"]["ownerReferences"] for each in policies] == [None, None]
     assert [name for kind, name in standing_api.objects if kind != "persistentvolumeclaims"] == []

@@ -78,9 +78,9 @@ def test_a_run_has_workers_of_its_own_and_no_ps(objects: dict[tuple[str, str], O
 def test_the_runs_pods_reach_the_fleets_ps_and_no_other_pod_of_the_fleet(
     objects: dict[tuple[str, str], Object],
 ) -> None:
-    policy, own = objects["NetworkPolicy", "small"], of_run("ps", "chief", "worker")
-    assert opened(policy, "ingress") == [(own, [DATA, CONTROL]), (of_fleet("ps"), [DATA])]
-    assert opened(policy, "egress") == [(own, [DATA, CONTROL]), (of_fleet("ps"), [DATA, CONTROL])]
+    policy = objects["NetworkPolicy", "small"]
+    assert opened(policy, "ingress") == [(of_fleet("ps"), [DATA]), (of_run("chief"), [CONTROL])]
+    assert opened(policy, "egress") == [(of_fleet("ps"), [DATA, CONTROL]), (of_run("worker"), [CONTROL])]
     assert all("from" in rule for rule in policy["spec"]["ingress"])
     without_peers = [rule for rule in policy["spec"]["egress"] if "to" not in rule]
     assert {port["port"] for rule in without_peers for port in rule["ports"]} == {53, 5353}
@@ -110,7 +110,7 @@ def test_with_tls_the_runs_pods_have_the_certificate_of_the_fleets_workers(tmp_p
 def test_a_run_with_ps_of_its_own_opens_no_fleet(tmp_path: Path) -> None:
     job = parse_job({**JOB, "fleet": {"ps": 2, "workers": 2}})
     found = render(job, tmp_path / "job.yaml")
-    assert [each["metadata"]["name"] for each in found if each["kind"] == "NetworkPolicy"] == ["small"]
+    assert [each["metadata"]["name"] for each in found if each["kind"] == "NetworkPolicy"] == ["small", "small.ps"]
     assert not [each for each in found if ON_FLEET in each["metadata"]["labels"]]
 
 

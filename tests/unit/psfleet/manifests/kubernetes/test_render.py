@@ -135,21 +135,6 @@ def test_every_pod_is_restricted_and_has_no_token() -> None:
         assert not [volume for volume in spec["volumes"] if "hostPath" in volume]
 
 
-def test_the_policy_opens_the_fleet_to_itself_and_dns_only(tmp_path: Path) -> None:
-    spec = only(rendered(tmp_path), "NetworkPolicy")["spec"]
-    assert spec["policyTypes"] == ["Ingress", "Egress"]
-    assert [[port["port"] for port in rule["ports"]] for rule in spec["ingress"]] == [[2222, 2223]]
-    assert [[port["port"] for port in rule["ports"]] for rule in spec["egress"]] == [[2222, 2223], [53, 53, 5353, 5353]]
-    own, dns = spec["egress"]
-    assert all(rule.get("from") or rule.get("to") for rule in [*spec["ingress"], own])
-    assert "to" not in dns, "the resolver may be on the node, or in any namespace"
-
-
-def test_with_tls_only_encrypted_ports_are_open(tmp_path: Path) -> None:
-    spec = only(rendered(tmp_path, tls=True), "NetworkPolicy")["spec"]
-    assert {port["port"] for rule in spec["ingress"] for port in rule["ports"]} == {2225, 2223}
-
-
 @pytest.mark.parametrize("component", ["ps", "chief", "worker"])
 def test_permanent_exit_codes_are_not_retried_and_disruptions_do_not_count(tmp_path: Path, component: str) -> None:
     """A worker that is refused (78) ends alone: the others may be enough."""
@@ -252,7 +237,7 @@ def test_data_of_the_job_are_mounted_read_only_into_workers(tmp_path: Path) -> N
 def test_ps_that_run_elsewhere_are_reached_and_not_started(tmp_path: Path) -> None:
     objects = rendered(tmp_path, fleet={"ps": 1, "workers": 2, "ps_addresses": ["10.0.0.1:7000"]})
     assert [each["metadata"]["name"] for each in objects if each["kind"] == "Job"] == ["small-worker", "small-chief"]
-    egress = only(objects, "NetworkPolicy")["spec"]["egress"]
+    egress = only(objects, "NetworkPolicy", "small")["spec"]["egress"]
     assert [port["port"] for port in egress[-1]["ports"]] == [7000, 7001]
 
 

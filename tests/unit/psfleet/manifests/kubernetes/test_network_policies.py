@@ -1,0 +1,100 @@
+"""Which pods of a run reach which, by its NetworkPolicies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from psfleet.job.job import parse_job
+from psfleet.manifests.kubernetes.names import COMPONENT
+from psfleet.manifests.kubernetes.pod_template import Object
+from psfleet.manifests.kubernetes.render import render
+
+DATA, CONTROL, TUNNEL = 2222, 2223, 2225
+JOB: dict[str, Any] = {
+    "name": "small",
+    "program": "program:build",
+    "fleet": {"ps": 2, "workers": 2},
+    "optimizer": {"name": "sgd", "learning_rate": 0.1},
+    "train": {"steps": 10, "batch_size": 2},
+}
+COMPONENTS = ("ps", "chief", "worker", "results")
+BETWEEN_GRAPH = {
+    ("chief", "ps"): {DATA, CONTROL},
+    ("worker", "ps"): {DATA, CONTROL},
+    ("ps", "ps"): {DATA},
+    ("ps", "chief"): {DATA},
+    ("ps", "worker"): {DATA},
+    ("chief", "worker"): {CONTROL},
+}
+IN_GRAPH = {
+    **BETWEEN_GRAPH,
+    ("chief", "worker"): {DATA, CONTROL},
+    ("worker", "chief"): {DATA},
+    ("chief", "chief"): {DATA},
+}
+
+
+def policies(folder: Path, **changes: Any) -> list[Object]:
+    (folder / "program.py").touch()
+    objects = render(parse_job({**JOB, **changes}), folder / "job.yaml")
+    return [each["spec"] for each in objects if each["kind"] == "NetworkPolicy"]
+
+
+def chosen(selector: Object, component: str) -> bool:
+    """Whether a selector of the run's pods selects those of a component."""
+    assert selector["matchLabels"] == {"app.kubernetes.io/instance": "small", "app.kubernetes.io/part-of": "psfleet"}
+    (only,) = selector.get("matchExpressions") or [{"key": COMPONENT, "operator": "In", "values": COMPONENTS}]
+    assert (only["key"], only["operator"]) == (COMPONENT, "In")
+    return component in only["values"]
+
+
+def allowed(specs: list[Object], side: str, own: str, other: str) -> set[int]:
+    """The ports that the policies of one component's pods allow from or to those of another."""
+    key = {"ingress": "from", "egress": "to"}[side]
+    return {
+        port["port"]
+        for spec in specs
+        if chosen(spec["podSelector"], own)
+        for rule in spec[side]
+        for peer in rule.get(key, ())
+        if chosen(peer["podSelector"], other)
+        for port in rule["ports"]
+    }
+
+
+def reached(specs: list[Object]) -> dict[tuple[str, str], set[int]]:
+    """The ports that pods of a component reach at those of another: both sides allow it."""
+    pairs = {
+        (own, other): allowed(specs, "egress", own, other) & allowed(specs, "ingress", other, own)
+        for own in COMPONENTS
+        for other in COMPONENTS
+    }
+    return {pair: ports for pair, ports in pairs.items() if ports}
+
+
+@pytest.mark.parametrize(
+    ("replication", "expected"),
+    [("between_graph", BETWEEN_GRAPH), ("in_graph", IN_GRAPH)],
+    ids=["between_graph", "in_graph"],
+)
+def test_workers_reach_the_ps_and_with_one_graph_the_chief(
+    tmp_path: Path, replication: str, expected: dict[tuple[str, str], set[int]]
+) -> None:
+    assert reached(policies(tmp_path, update={"replication": replication})) == expected
+
+
+def test_with_tls_the_data_port_is_that_of_the_tunnel(tmp_path: Path) -> None:
+    tunnels = {pair: {TUNNEL if port == DATA else port for port in ports} for pair, ports in IN_GRAPH.items()}
+    assert reached(policies(tmp_path, tls=True, update={"replication": "in_graph"})) == tunnels
+
+
+def test_nothing_but_dns_is_reached_outside_of_the_run(tmp_path: Path) -> None:
+    specs = policies(tmp_path)
+    assert all(spec["policyTypes"] == ["Ingress", "Egress"] for spec in specs)
+    assert all(rule.get("from") for spec in specs for rule in spec["ingress"])
+    (dns,) = (rule for spec in specs for rule in spec["egress"] if not rule.get("to"))
+    assert "to" not in dns, "the resolver may be on the node, or in any namespace"
+    assert [port["port"] for port in dns["ports"]] == [53, 53, 5353, 5353]
