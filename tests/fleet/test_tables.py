@@ -23,7 +23,10 @@ from psfleet.checkpoint.export import export
 from psfleet.checkpoint.tensors import read_tables
 from psfleet.layout import EmbeddingSpec, initial_rows
 
-pytestmark = pytest.mark.usefixtures("launches_forked")
+pytestmark = [
+    pytest.mark.usefixtures("launches_forked"),
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning:keras"),  # Keras 3.15 with NumPy 2.
+]
 PROGRAMS = Path(__file__).parents[1] / "support" / "programs"
 ROWS, STEPS, BATCH_SIZE, SEED = 100, 100, 10, 7
 MAX_DIFFERENCE = 1e-5

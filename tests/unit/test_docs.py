@@ -105,11 +105,13 @@ def test_every_field_is_documented_with_its_description(name: str, model: type[B
 
 
 def test_the_example_job_is_valid_and_shows_every_section() -> None:
-    whole, asynchronous, averaging, ssp, padded, several, towers, watching, plateau, stored = re.findall(
+    whole, asynchronous, averaging, ssp, padded, tables, several, towers, watching, plateau, stored = re.findall(
         r"```yaml\n(.*?)```", (DOCS / "job-file.md").read_text(encoding="utf-8"), re.DOTALL
     )
     content = yaml.safe_load(whole)
-    assert set(content) == set(Job.model_fields) - {"optimizers"}  # In the place of `optimizer`.
+    # In the place of `optimizer`, and for programs that have tables.
+    assert set(content) == set(Job.model_fields) - {"optimizers", "tables"}
+    assert parse_job(content | yaml.safe_load(tables)).tables["user"].optimizer == "adagrad"
     assert parse_job(content).rule.learning_rate == 1e-3
     assert len(parse_job({**content, "optimizer": None, **yaml.safe_load(several)}).train.alternate or ()) == 6
     assert parse_job(content | yaml.safe_load(asynchronous)).update.stale.bound == 8

@@ -84,8 +84,8 @@ class KerasTables:
             `trained` without the tables.
 
         Raises:
-            ProgramError: A path is not that of an Embedding layer, its layer has another number of rows, or there are
-                no other trainable variables.
+            ProgramError: A path is not that of an Embedding layer, its layer has another number of rows or is not
+                trained, or there are no other trainable variables.
         """
         if not self._keys:
             return trained
@@ -99,10 +99,14 @@ class KerasTables:
                 raise self._error(
                     f"tables.{key}.rows is {table.rows}, expected input_dim of its layer, {layer.input_dim}"
                 )
+            if all(variable is not layer._embeddings for variable in trained):
+                raise self._error(f"layer {key} of a table has trainable=False, expected a trainable layer")
             width, scale = layer.output_dim, table.init_scale
             name = specs[id(layer._embeddings)].name
             tables.append(EmbeddingSpec(key, name, table.rows, width, table.init, scale, self._job.train.seed))
         self.specs = tuple(tables)
+        # While the model was made, layers may have been called whose results it does not use.
+        self._used.clear()
         self.saved = SavedRows(self.specs)
         of_tables = {id(self._layers[key]._embeddings) for key in self._keys}
         rest = [variable for variable in trained if id(variable) not in of_tables]
@@ -155,8 +159,6 @@ class KerasTables:
         for what in ("embeddings_regularizer", "embeddings_constraint", "lora_rank", "quantization_mode"):
             if getattr(layer, what, None):
                 raise self._error(f"layer {layer.path} of a table has {what}, which no ps applies to single rows")
-        if not layer.trainable:
-            raise self._error(f"layer {layer.path} of a table has trainable=False, expected a trainable layer")
 
     def _error(self, message: str) -> ProgramError:
         return ProgramError(f"program {self._job.program!r}: {message}")

@@ -34,10 +34,10 @@ class LinearProgram:
     num_built = 0
 
     def build(
-        self, layout: Layout, parameters: Any, state: Any, frozen: Any, number: Any = None, with_gradients: bool = True
+        self, layout: Layout, parameters: Any, state: Any, frozen: Any, *_: Any, with_gradients: bool = True, rows: Any
     ) -> TrainingGraph:
         """See FrontEnd."""
-        del state, number
+        del state, rows
         assert with_gradients
         self.num_built += 1
         batch = v1.placeholder(tf.float32, [None, 3])

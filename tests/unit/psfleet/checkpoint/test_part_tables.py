@@ -14,6 +14,7 @@ from psfleet.checkpoint.export import export_safetensors
 from psfleet.checkpoint.manifest import Checkpoint, checkpoint_folder, read_manifest, write_manifest
 from psfleet.checkpoint.part_tables import ReceivedTables
 from psfleet.checkpoint.part_writing import write_part
+from psfleet.checkpoint.replacement import write_replaced
 from psfleet.checkpoint.tensors import open_shard, read_shard, read_tables, read_tensors, read_values
 from psfleet.errors import BadJobError, NoCheckpointError
 from psfleet.layout import EmbeddingContent, EmbeddingSpec, Layout, initial_rows
@@ -83,6 +84,13 @@ def test_an_export_has_all_rows_and_an_evaluation_those_that_were_updated(tmp_pa
     np.testing.assert_array_equal(values[f"{USER.name}#rows"], rows_of(np.sort(IDS)).rows)
 
 
+def test_a_checkpoint_with_other_weights_keeps_the_rows(tmp_path: Path) -> None:
+    bias = np.arange(5, dtype=np.float32)
+    made = write_replaced(saved(tmp_path, 2), {"dense/bias": bias}, generation=2, run="run", extra={})
+    np.testing.assert_array_equal(read_tensors(made)["dense/bias"], bias)
+    assert_rows(read_tables(made)[USER.name], IDS)
+
+
 @pytest.mark.parametrize(
     ("tables", "expected"),
     [
@@ -109,7 +117,7 @@ def test_other_tables_are_refused(tables: tuple[EmbeddingSpec, ...], expected: s
 def test_a_part_with_other_arrays_is_invalid(key: str, array: np.ndarray, expected: str, tmp_path: Path) -> None:
     checkpoint = saved(tmp_path, 1)
     (part,) = checkpoint.parts
-    path = tmp_path / "3" / part.file if not isinstance(checkpoint.folder, Path) else checkpoint.folder / part.file
+    path = tmp_path / checkpoint.folder.name / part.file
     metadata = {"format_version": "1", "run": "run", "step": "3", "generation": "1", "shard": "0", "num_ps": "1"}
     save_file({**load_file(path), key: array}, path, metadata)
     with pytest.raises(NoCheckpointError) as refused:

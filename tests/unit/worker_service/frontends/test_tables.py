@@ -109,8 +109,8 @@ class OwnCall(layers.Embedding):
         return super().call(inputs) * 2
 
 
-def keras_program(table: Callable[[], Any], calls: bool = True) -> KerasProgram:
-    """A model with a layer made by `table`, which it calls or only has."""
+def keras_program(table: Callable[[], Any], calls: bool = True, trains: bool = True) -> KerasProgram:
+    """A model with a layer made by `table`, which it calls or only has, and which is trained or not."""
 
     def model() -> keras.Model:
         ids = keras.Input((3,), dtype="int64")
@@ -121,6 +121,7 @@ def keras_program(table: Callable[[], Any], calls: bool = True) -> KerasProgram:
             found = keras.ops.cast(ids, "float32")
         built = keras.Model(ids, out(layers.Flatten()(found)))
         built.extra = layer
+        layer.trainable = trains
         return built
 
     return KerasProgram(model=model, loss="mse", train=table_program.build().train)
@@ -158,7 +159,7 @@ def embedding(**options: Any) -> Callable[[], Any]:
             job_with("user"),
             "has embeddings_regularizer, which no ps",
         ),
-        (keras_program(embedding(trainable=False)), job_with("user"), "layer user of a table has trainable=False"),
+        (keras_program(embedding(), trains=False), job_with("user"), "layer user of a table has trainable=False"),
         (
             keras_program(lambda: OwnCall(ROWS, WIDTH, name="user")),
             job_with("user"),
