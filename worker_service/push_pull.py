@@ -119,7 +119,8 @@ class Exchange:
                 before = [variables.pushed.add_at([self._index], tf.constant(1, tf.int64))]
             before += self._part.on_arrival(variables, self._index, stamp[0])
             name, num_ps = shard_name(variables.container, self._shard), self._layout.num_shards
-            before += staged(name, self._shard, num_ps, self._index, stamp[0], tables, self._own_device)
+            number = stamp[0] if self._part.has_one_local_step else stamp[1]
+            before += staged(name, self._shard, num_ps, self._index, number, tables, self._own_device)
             with tf.control_dependencies(before):
                 return [variables.gradients.enqueue([*arrived, stamp, tf.constant(self._index)])], stamp
 

@@ -45,14 +45,14 @@ def ids_of(shard: int, num_ps: int, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tenso
 
 
 def staged(
-    name: str, shard: int, num_ps: int, index: int, step: tf.Tensor, tables: Sequence[TableGradient], own_device: str
+    name: str, shard: int, num_ps: int, index: int, number: tf.Tensor, tables: Sequence[TableGradient], own_device: str
 ) -> list[tf.Operation]:
     """Sends the gradients of the rows of one ps to it, whose device is the current one; none without tables.
 
     Args:
         name: Of the shard.
         index: Of this worker.
-        step: int64 scalar, the local step.
+        number: int64 scalar, see `stage_rows`.
         own_device: This worker's device.
     """
     if not tables:
@@ -60,4 +60,4 @@ def staged(
     with tf.device(own_device):
         parts = [(table, *ids_of(shard, num_ps, table.ids)) for table in tables]
         sent = [(ids, table.values if num_ps == 1 else tf.gather(table.values, at)) for table, ids, at in parts]
-    return [stage_rows(name, index, step, sent)]
+    return [stage_rows(name, index, number, sent)]

@@ -25,7 +25,7 @@ class ShardTables:
 
     A worker stages the gradients of rows before it pushes those of the buckets, and the update applies those whose
     buckets were admitted: rows enter an average with the buckets of their gradient or not at all. A gradient that is
-    staged again is the same one, of a worker that repeats a step.
+    staged again replaces the one before: in sync mode it is the same one, of a worker that repeats a step.
 
     Attributes:
         name: By which operations find it.
@@ -54,6 +54,8 @@ class ShardTables:
                     ", ".join(sorted(table.rule.slots)) or "none",
                 )
         self._step = start_step
+        self._has_quorum = job.update.has_quorum
+        self._ended: dict[int, int] = {}
         self._staged: dict[tuple[int, int], list[Gradient]] = {}
         self._lock = threading.Lock()
 
@@ -72,20 +74,33 @@ class ShardTables:
         with self._lock:
             return self._tables[table].read(ids, before_last=self._step > at_step)
 
-    def stage(self, worker: int, step: int, gradients: list[Gradient]) -> None:
-        """Keeps the gradients of a worker's step; those of a step that is over would never be applied."""
+    def stage(self, worker: int, number: int, gradients: list[Gradient]) -> None:
+        """Keeps the gradients of a worker and number, unless they would never be applied."""
         with self._lock:
-            if step >= self._step:
-                self._staged[worker, step] = gradients
+            if not self._is_over(worker, number):
+                self._staged[worker, number] = gradients
 
-    def apply(self, workers: list[int], step: int, rates: np.ndarray) -> None:
-        """Applies the mean of the staged gradients of workers, and drops all others of that step."""
+    def apply(self, workers: list[int], number: int, step: int, rates: np.ndarray, factor: np.float32) -> None:
+        """Applies the mean of the staged gradients of workers, times a factor, and drops those that came before.
+
+        Args:
+            number: Of the gradients; in sync mode that of all workers' gradients of the step.
+            step: The global step before the update.
+        """
         with self._lock:
-            each = [self._staged[worker, step] for worker in workers]
+            each = [self._staged[worker, number] for worker in workers]
             for at, table in enumerate(self._tables):
-                table.update([gradients[at] for gradients in each], rates[at], step + 1)
-            self._staged = {key: staged for key, staged in self._staged.items() if key[1] > step}
+                own = [gradients[at] for gradients in each]
+                if factor != 1:
+                    own = [(ids, values * factor) for ids, values in own]
+                table.update(own, rates[at], step + 1)
             self._step = step + 1
+            self._ended |= dict.fromkeys(workers, number)
+            self._staged = {key: staged for key, staged in self._staged.items() if not self._is_over(*key)}
+
+    def _is_over(self, worker: int, number: int) -> bool:
+        """Whether an update has applied or dropped the gradient of a worker and number, and will apply it no more."""
+        return number < self._step if self._has_quorum else number <= self._ended.get(worker, -1)
 
     def content(self) -> dict[str, EmbeddingContent]:
         """A copy of all rows that were updated, by the name of the table."""
@@ -116,15 +131,23 @@ class TableRegistry:
         """See `TableServer`."""
         return self._find(name).read(int(table), ids, int(at_step))
 
-    def stage(self, name: bytes, worker: np.int32, step: np.int64, *gradients: np.ndarray) -> np.int32:
+    def stage(self, name: bytes, worker: np.int32, number: np.int64, *gradients: np.ndarray) -> np.int32:
         """See `TableServer`."""
         pairs = list(zip(gradients[::2], gradients[1::2], strict=True))
-        self._find(name).stage(int(worker), int(step), pairs)
+        self._find(name).stage(int(worker), int(number), pairs)
         return np.int32(len(pairs))
 
-    def apply(self, name: bytes, workers: np.ndarray, step: np.int64, rates: np.ndarray) -> np.int32:
+    def apply(
+        self,
+        name: bytes,
+        workers: np.ndarray,
+        number: np.int64,
+        step: np.int64,
+        rates: np.ndarray,
+        factor: np.float32,
+    ) -> np.int32:
         """See `TableServer`."""
-        self._find(name).apply(workers.tolist(), int(step), rates)
+        self._find(name).apply(workers.tolist(), int(number), int(step), rates, factor)
         return np.int32(len(workers))
 
     def _find(self, name: bytes) -> ShardTables:

@@ -9,6 +9,7 @@ import tensorflow.compat.v1 as v1
 
 from ps_service.updates.interface import next_push, timed
 from ps_service.updates.state import StateUpdate
+from ps_service.updates.table_update import TableUpdate
 from ps_service.updates.tokens import TokenSender
 from psfleet.job.update import Stale
 from psfleet.tf import STALENESS_BUCKETS, ShardVariables
@@ -48,6 +49,7 @@ class AsyncUpdates:
         make_optimizer: Builds the optimizer at a factor (float32 scalar) of the scheduled learning rate, for a gradient
             of a number (int64 scalar).
         state_share: Returns, at a global step (int64 scalar), the share of `StateUpdate.moved`.
+        tables: Their update; None: there are none.
     """
 
     max_tokens = 1
@@ -58,6 +60,7 @@ class AsyncUpdates:
         make_optimizer: Callable[[tf.Tensor, tf.Tensor], v1.train.Optimizer],
         stale: Stale,
         state_share: Callable[[tf.Tensor], tf.Tensor],
+        tables: TableUpdate | None = None,
     ) -> None:
         push = next_push(variables)
         worker = push.worker
@@ -83,6 +86,8 @@ class AsyncUpdates:
             ]
             new_state = StateUpdate(variables).moved(push.state, worker, state_share(global_step))
             written = [variables.state.assign(state, read_value=False) for state in new_state]
+            if tables is not None:
+                written += tables.of_worker(worker, number, policy.rate_factor, policy.gradient_factor)
             with v1.container(variables.container), tf.control_dependencies(written):
                 update = timed(
                     variables, push.gradients, lambda: self.optimizer.apply_gradients(pairs, variables.global_step)

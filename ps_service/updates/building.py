@@ -10,7 +10,7 @@ from ps_service.shard_plan import ShardPlan
 from ps_service.updates import AsyncUpdates, AveragingUpdates, SspUpdates, SyncUpdates, Updates
 from ps_service.updates.per_loss import PerLoss
 from ps_service.updates.state import state_share
-from ps_service.updates.table_update import table_update
+from ps_service.updates.table_update import TableUpdate
 from psfleet.job.optimizer import OptimizerBase
 from psfleet.layout.buckets import loss_names, loss_order, loss_ranges
 from psfleet.tf import ShardVariables, optimizers
@@ -24,13 +24,13 @@ def updates_of(plan: ShardPlan, variables: ShardVariables, base_rate: BaseRate) 
     def optimizer(rate_factor: tf.Tensor | float, number: tf.Tensor | None = None) -> v1.train.Optimizer:
         return _optimizer(plan, variables, base_rate, rate_factor, number)
 
+    tables = TableUpdate(plan, variables, base_rate)
     if not job.update.has_quorum:
         kind = SspUpdates if job.update.mode == "ssp" and plan.shard == 0 else AsyncUpdates
-        return kind(variables, optimizer, job.update.stale, state_share(job))
+        return kind(variables, optimizer, job.update.stale, state_share(job), tables)
     if job.update.mode == "averaging":
         return AveragingUpdates(variables, job.quorum, job.fleet.replicas, job.update.next_step)
-    tables = table_update(plan, variables, base_rate)
-    return SyncUpdates(variables, optimizer(1.0), job.quorum, job.fleet.replicas, update_tables=tables)
+    return SyncUpdates(variables, optimizer(1.0), job.quorum, job.fleet.replicas, tables=tables)
 
 
 def _optimizer(

@@ -31,7 +31,7 @@ class ContributorCounter(v1.train.Optimizer):
 
     Args of the constructor:
         admitted: The gradients in the average, and what came with them.
-        update_tables: See `TableUpdate`.
+        tables: Their update; None: the mode has none.
         next_step: The global step after the update that begins at a global step, int64 scalars.
     """
 
@@ -41,14 +41,14 @@ class ContributorCounter(v1.train.Optimizer):
         variables: ShardVariables,
         admitted: Admitted,
         next_step: Callable[[Any], Any],
-        update_tables: TableUpdate,
+        tables: TableUpdate | None,
     ) -> None:
         super().__init__(use_locking=False, name="ContributorCounter")
         self._wrapped = optimizer
         self._variables = variables
         self._admitted = admitted
         self._next_step = next_step
-        self._update_tables = update_tables
+        self._tables = tables
 
     def apply_gradients(
         self, grads_and_vars: Iterable[Any], global_step: Any = None, name: str | None = None
@@ -63,7 +63,8 @@ class ContributorCounter(v1.train.Optimizer):
             scalars = list(self._variables.scalars.values())
             values = from_words(self._admitted.words, [scalar.dtype for scalar in scalars])
             written += [scalar.assign(value, read_value=False) for scalar, value in zip(scalars, values, strict=True)]
-            written += self._update_tables(self._admitted.contributors)
+            if self._tables is not None:
+                written += self._tables.of_contributors(self._admitted.contributors)
         # Before the update, which changes the global step last: a worker that reads the global step and then the state
         # gets the state of that step or of a later one.
         with tf.control_dependencies([counted, *kept, *written]):
@@ -92,7 +93,7 @@ class SyncUpdates:
 
     Args of the constructor:
         next_step: The global step to which `optimizer` brings a shard from a global step, int64 scalars.
-        update_tables: See `TableUpdate`.
+        tables: Their update; None: the mode has none.
     """
 
     def __init__(
@@ -102,12 +103,12 @@ class SyncUpdates:
         quorum: int,
         num_replicas: int,
         next_step: Callable[[Any], Any] = lambda step: step + 1,
-        update_tables: TableUpdate = lambda contributors: [],
+        tables: TableUpdate | None = None,
     ) -> None:
         self.optimizer = optimizer
         with v1.container(variables.container):
             admitted = admit_quorum(variables, quorum)
-            counter = ContributorCounter(optimizer, variables, admitted, next_step, update_tables)
+            counter = ContributorCounter(optimizer, variables, admitted, next_step, tables)
             sync = v1.train.SyncReplicasOptimizer(
                 counter, replicas_to_aggregate=quorum, total_num_replicas=num_replicas
             )

@@ -61,8 +61,8 @@ def require_tables(
     """
     if not tables:
         return
-    if update.mode != "sync":
-        raise ValueError(f"update.mode is {update.mode}, expected sync with tables")
+    if update.mode == "averaging":
+        raise ValueError("update.mode is averaging, expected sync, async or ssp with tables")
     if update.is_in_graph:
         raise ValueError("update.replication is in_graph, expected between_graph with tables")
     if accumulate > 1:

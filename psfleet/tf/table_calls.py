@@ -10,7 +10,6 @@ from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
-import tensorflow.compat.v1 as v1
 from tensorflow.python.ops import script_ops
 
 from psfleet.layout.embedding import EmbeddingSpec
@@ -28,10 +27,18 @@ class TableServer(Protocol):
     def read(self, name: bytes, table: np.int32, ids: np.ndarray, at_step: np.int64) -> np.ndarray:
         """Rows of the table of an index: float32 `[n, width]`."""
 
-    def stage(self, name: bytes, worker: np.int32, step: np.int64, *gradients: np.ndarray) -> np.int32:
+    def stage(self, name: bytes, worker: np.int32, number: np.int64, *gradients: np.ndarray) -> np.int32:
         """Keeps the gradients of a worker until the shard admits or drops what the worker pushes with them."""
 
-    def apply(self, name: bytes, workers: np.ndarray, step: np.int64, rates: np.ndarray) -> np.int32:
+    def apply(
+        self,
+        name: bytes,
+        workers: np.ndarray,
+        number: np.int64,
+        step: np.int64,
+        rates: np.ndarray,
+        factor: np.float32,
+    ) -> np.int32:
         """Applies the mean of the staged gradients of workers."""
 
 
@@ -63,33 +70,41 @@ def read_rows(name: str, table: int, spec: EmbeddingSpec, ids: tf.Tensor, at_ste
 
 
 def stage_rows(
-    name: str, worker: int, step: tf.Tensor, gradients: Sequence[tuple[tf.Tensor, tf.Tensor]]
+    name: str, worker: int, number: tf.Tensor, gradients: Sequence[tuple[tf.Tensor, tf.Tensor]]
 ) -> tf.Operation:
     """Sends the gradients of rows to the ps of the current device, ahead of the push that they belong to.
 
     Args:
         name: Of the shard.
         worker: Index of the worker.
-        step: int64 scalar, the local step.
+        number: int64 scalar, by which the update finds the gradients: in sync mode the local step.
         gradients: Of each table: ids of rows of this ps, int64 `[n]`, and gradients, float32 `[n, width]`.
     """
     tensors = [tensor for pair in gradients for tensor in pair]
-    (done,) = tf.raw_ops.PyFunc(input=[name, np.int32(worker), step, *tensors], token=STAGE, Tout=[tf.int32])
+    (done,) = tf.raw_ops.PyFunc(input=[name, np.int32(worker), number, *tensors], token=STAGE, Tout=[tf.int32])
     operation: tf.Operation = done.op
     return operation
 
 
-def apply_rows(name: str, contributors: tf.Tensor, step: tf.Tensor, rates: tf.Tensor) -> tf.Operation:
+def apply_rows(
+    name: str,
+    workers: tf.Tensor,
+    number: tf.Tensor,
+    step: tf.Tensor,
+    rates: tf.Tensor,
+    factor: tf.Tensor | float = 1.0,
+) -> tf.Operation:
     """Updates the tables of a shard, on its own ps.
 
     Args:
         name: Of the shard.
-        contributors: int64 `[worker_limit]`, 1 for each worker whose gradients are averaged.
-        step: int64 scalar, the local step of these gradients.
+        workers: int64 `[n]`, those whose gradients are averaged.
+        number: int64 scalar, of these gradients.
+        step: int64 scalar, the global step before the update.
         rates: float32 `[number of tables]`, the learning rate of each.
+        factor: float32 scalar, multiplies the gradients.
     """
-    workers = tf.reshape(v1.where(contributors > 0), [-1])
-    (done,) = tf.raw_ops.PyFunc(input=[name, workers, step, rates], token=APPLY, Tout=[tf.int32])
+    (done,) = tf.raw_ops.PyFunc(input=[name, workers, number, step, rates, factor], token=APPLY, Tout=[tf.int32])
     operation: tf.Operation = done.op
     return operation
 

@@ -92,20 +92,22 @@ def assert_same(found: Weights, expected: Weights) -> None:
 
 
 @pytest.mark.parametrize(
-    ("front_end", "optimizer", "num_ps", "workers"),
+    ("front_end", "optimizer", "num_ps", "workers", "mode"),
     first_rows(
         [
-            ("keras", "adagrad", 3, 2),
-            ("graph", "sgd", 1, 2),
-            ("keras", "sgd", 1, 2),
-            ("graph", "adagrad", 3, 1),
+            ("keras", "adagrad", 3, 2, "sync"),
+            ("graph", "sgd", 1, 2, "sync"),
+            ("keras", "sgd", 1, 2, "sync"),
+            ("graph", "adagrad", 3, 1, "sync"),
+            # Of one worker every gradient is that of the newest weights.
+            ("keras", "adagrad", 2, 1, "async"),
         ]
     ),
 )
 def test_a_table_is_trained_as_a_dense_layer(
-    front_end: str, optimizer: str, num_ps: int, workers: int, tmp_path: Path
+    front_end: str, optimizer: str, num_ps: int, workers: int, mode: str, tmp_path: Path
 ) -> None:
-    sections = {"evaluate": {"every_steps": STEPS // 2}}
+    sections = {"evaluate": {"every_steps": STEPS // 2}, "update": {"mode": mode}}
     content = job(front_end, optimizer, num_ps, workers, STEPS, **sections)
     report = psfleet.train(content, out=tmp_path, program_folder=PROGRAMS)
     assert (report.status, report.error) == ("done", None)
@@ -167,6 +169,7 @@ def kill(fleet: Fleet, role: str, index: int) -> None:
     fleet.wait_for_progress()
 
 
+@pytest.mark.extended
 def test_an_id_out_of_range_ends_the_run_with_its_reason(tmp_path: Path) -> None:
     content = job("keras", "sgd", 1, 1, STEPS)
     content["options"]["largest"] = ROWS

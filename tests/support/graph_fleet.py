@@ -21,7 +21,7 @@ from psfleet.checkpoint.parts import ShardContent
 from psfleet.errors import LostPeerError
 from psfleet.job.job import Job, parse_job
 from psfleet.job.update import Update
-from psfleet.layout import Layout, Losses, Tables, TensorSpec
+from psfleet.layout import EmbeddingSpec, Layout, Losses, Tables, TensorSpec
 from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
 from psfleet.tf import ShardVariables, container_name
@@ -53,6 +53,7 @@ class TwoTensors:
     frozen: tuple[TensorSpec, ...] = ()
     tables: Tables = ()
     losses: Losses = ()
+    embeddings: tuple[EmbeddingSpec, ...] = ()
 
     def build(self, layout: Layout, parameters: tf.Tensor, *_: object, **__: object) -> TrainingGraph:
         """See `FrontEnd`."""
@@ -149,16 +150,17 @@ class GraphFleet:
 
     def state(self) -> dict[str, np.ndarray]:
         """The named tensors of state, as the ps hold them."""
-        return self.layout.state.unpack(np.concatenate([content.state for content in self._contents()]))
+        return self.layout.state.unpack(np.concatenate([content.state for content in self.contents()]))
 
-    def _contents(self) -> list[ShardContent]:
+    def contents(self) -> list[ShardContent]:
+        """What each shard would save now."""
         for shard in self.shards:
             shard.take_snapshot()
         return [shard.read_snapshot() for shard in self.shards]
 
     def weights(self) -> list[float]:
         """One element of each tensor: all of a tensor are equal."""
-        vector = np.concatenate([content.parameters for content in self._contents()])
+        vector = np.concatenate([content.parameters for content in self.contents()])
         assert all(len(set(vector[at : at + SIZE].tolist())) == 1 for at in (0, SIZE))
         found: list[float] = vector[::SIZE].tolist()
         return found
@@ -209,7 +211,7 @@ def _layout(job: Job, front_end: FrontEnd) -> Layout:
     own = job.update.bucket_bytes
     num_bytes = BUCKET_BYTES if own == Update().bucket_bytes else own
     tensors = (front_end.parameters, front_end.state, front_end.frozen)
-    return Layout.plan(*tensors, job.fleet.ps, num_bytes, losses=front_end.losses)
+    return Layout.plan(*tensors, job.fleet.ps, num_bytes, losses=front_end.losses, embeddings=front_end.embeddings)
 
 
 @functools.cache

@@ -86,7 +86,9 @@ class TableUses:
         """
         spec = self._specs[table]
         assert self._at_step is not None, "there are tables"
-        if tf.compat.v1.get_default_graph() is not self._graph:
+        graph = tf.compat.v1.get_default_graph()
+        # Loops of control flow v1, which a worker's graph has, are in the same graph.
+        if graph is not self._graph or graph._get_control_flow_context() is not None:
             raise ProgramError(f"table {spec.key} is used in a loop, a branch or a function, expected outside of them")
         flat = _in_range(spec, tf.reshape(tf.cast(ids, tf.int64), [-1]))
         unique, places = tf.unique(flat)

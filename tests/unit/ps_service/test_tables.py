@@ -27,6 +27,7 @@ OPTIMIZERS: list[dict[str, Any]] = [
     {"name": "adam", "learning_rate": 0.1, "beta1": 0.8, "beta2": 0.95, "epsilon": 1e-4},
 ]
 STEPS = 100
+RATE = np.ones(1, np.float32)
 
 
 def job_of(optimizer: dict[str, Any], **sections: Any) -> Any:
@@ -140,9 +141,9 @@ def test_rows_that_were_never_updated_take_no_memory() -> None:
     assert grown < 50_000, f"the process has grown by {grown} KiB, and a dense table has 100 million"
 
 
-def shard_tables() -> ShardTables:
+def shard_tables(**sections: Any) -> ShardTables:
     layout = Layout.plan([TensorSpec("w", (3,))], [], [], 1, 4096, embeddings=[SPEC])
-    plan = ShardPlan("run", 1, 0, job_of(OPTIMIZERS[0]), layout, None)
+    plan = ShardPlan("run", 1, 0, job_of(OPTIMIZERS[0], **sections), layout, None)
     return ShardTables(plan, 4, {SPEC.name: EmbeddingContent.empty(SPEC.width)})
 
 
@@ -159,17 +160,30 @@ def test_a_repeated_push_counts_once_and_one_that_is_not_admitted_never() -> Non
     tables = shard_tables()
     for worker, value in ((0, 1.0), (1, 3.0), (2, 50.0), (0, 1.0)):
         tables.stage(worker, 4, gradient(value))
-    tables.apply([0, 1], 4, np.ones(1, np.float32))
+    tables.apply([0, 1], 4, 4, RATE, np.float32(1))
     assert moved(tables) == 2.0
     tables.stage(2, 4, gradient(50.0))
     tables.stage(0, 5, gradient(1.0))
-    tables.apply([0], 5, np.ones(1, np.float32))
+    tables.apply([0], 5, 5, RATE, np.float32(1))
     assert moved(tables) == 3.0
 
 
 def test_a_gradient_that_was_not_staged_is_an_error() -> None:
     with pytest.raises(KeyError):
-        shard_tables().apply([1], 4, np.ones(1, np.float32))
+        shard_tables().apply([1], 4, 4, RATE, np.float32(1))
+
+
+def test_async_mode_applies_a_number_of_a_worker_once_whatever_the_step() -> None:
+    tables = shard_tables(update={"mode": "async"})
+    tables.stage(1, 7, gradient(1.0))
+    tables.stage(0, 3, gradient(4.0))
+    tables.apply([1], 7, 4, RATE, np.float32(1))
+    assert moved(tables) == 1.0
+    tables.stage(1, 7, gradient(1.0))
+    with pytest.raises(KeyError):
+        tables.apply([1], 7, 5, RATE, np.float32(1))
+    tables.apply([0], 3, 5, RATE, np.float32(0.5))
+    assert moved(tables) == 3.0, "the factor of the policy for stale gradients is 0.5"
 
 
 def test_operations_find_the_tables_of_a_shard_until_it_is_closed() -> None:
@@ -180,8 +194,8 @@ def test_operations_find_the_tables_of_a_shard_until_it_is_closed() -> None:
         rows = read_rows(tables.name, 0, SPEC, tf.constant(ids), tf.constant(4, tf.int64))
         pairs = [(tf.constant(np.array([2])), tf.ones([1, SPEC.width]))]
         staged = stage_rows(tables.name, 1, tf.constant(4, tf.int64), pairs)
-        contributors = tf.constant(np.array([0, 1, 0]))
-        applied = apply_rows(tables.name, contributors, tf.constant(4, tf.int64), tf.constant([1.0]))
+        workers, step = tf.constant(np.array([1])), tf.constant(4, tf.int64)
+        applied = apply_rows(tables.name, workers, step, step, tf.constant([1.0]))
         np.testing.assert_array_equal(session.run(rows), initial_rows(SPEC, ids))
         session.run(staged)
         session.run(applied)

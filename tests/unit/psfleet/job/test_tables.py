@@ -46,8 +46,10 @@ def test_checkpoints_are_evaluated_because_no_worker_has_all_rows() -> None:
         ({"table": {}}, "tables.tower/user.rows"),
         ({"table": {"rows": 1, "optimizer": "lamb"}}, "tables.tower/user.optimizer is 'lamb'"),
         ({"table": {"rows": 1, "init_scale": 0}}, "tables.tower/user.init_scale is 0"),
-        ({"update": {"mode": "async"}}, "update.mode is async, expected sync with tables"),
-        ({"update": {"mode": "ssp", "bound": 1}}, "update.mode is ssp, expected sync with tables"),
+        (
+            {"update": {"mode": "averaging", "local_steps": 3}},
+            "update.mode is averaging, expected sync, async or ssp with tables",
+        ),
         ({"update": {"replication": "in_graph"}}, "update.replication is in_graph, expected between_graph with tables"),
         (
             {"device": {"replicas": 2, "virtual_cpus": 2}, "train": {"steps": 9, "batch_size": 2}},

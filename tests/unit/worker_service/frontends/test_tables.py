@@ -212,9 +212,12 @@ def test_a_variable_that_cannot_be_a_table_is_refused(program: GraphProgram, key
     assert expected in str(refused.value)
 
 
-def test_a_table_in_a_loop_is_refused() -> None:
+@pytest.mark.parametrize("version", ["v2", "v1"])
+def test_a_table_in_a_loop_is_refused(version: str) -> None:
+    """A worker's graph has control flow v1."""
+    (v1.enable_control_flow_v2 if version == "v2" else v1.disable_control_flow_v2)()
     job = job_with("user")
     front: FrontEnd = front_end(graph_program(in_a_loop), job, 1, 0)
     with pytest.raises(ProgramError) as refused:
         LocalStep(front, planned(front, job))
-    assert "table user is used in a loop, a branch or a function" in refused.value.details
+    assert "table user is used in a loop, a branch or a function" in f"{refused.value} {refused.value.details}"

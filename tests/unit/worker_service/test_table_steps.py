@@ -1,0 +1,101 @@
+"""Steps of a worker with an embedding table on two ps, in this process, against a replay with a dense table."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support.graph_fleet import STEP_SECS, GraphFleet, InProcessWorker, graph_fleet
+from support.numpy_optimizers import rule
+from support.programs import table_program
+from support.programs.table_program import NAME
+from support.replay import Batch, Weights, batch, replay
+
+from psfleet.checkpoint.parts import ShardContent
+from psfleet.errors import LostPeerError
+from psfleet.job.job import parse_job
+from psfleet.layout import EmbeddingContent, dense_table, initial_rows
+from worker_service.frontends import FrontEnd, front_end
+
+ROWS, BATCH_SIZE, STEPS = 100, 10, 12
+ADAGRAD = {"name": "adagrad", "learning_rate": 0.1}
+SECTIONS = {
+    "optimizer": ADAGRAD,
+    "tables": {"user": {"rows": ROWS}},
+    "train": {"steps": 100, "batch_size": BATCH_SIZE, "seed": 7},
+}
+
+
+def batch_of(number: int) -> Batch:
+    return batch(table_program.data(), 0, 1, BATCH_SIZE, number)
+
+
+def step(fleet: GraphFleet, worker: InProcessWorker, number: int) -> None:
+    """Makes the step of a number."""
+    made = worker.threads.submit(worker.session.train, batch_of(number), number, number)
+    fleet.advance()
+    made.result(STEP_SECS)
+
+
+def replayed(initial: Weights, steps: int) -> Weights:
+    return replay(
+        initial,
+        table_program.gradient,
+        table_program.data(),
+        workers=1,
+        batch_size=BATCH_SIZE,
+        steps=steps,
+        rule=lambda: rule(ADAGRAD),
+        rate=lambda _: 0.1,
+    )
+
+
+def assert_replayed(fleet: GraphFleet, contents: list[ShardContent], front: FrontEnd, steps: int) -> None:
+    """What the shards have is what a dense model has after the steps."""
+    (spec,) = front.embeddings
+    table = EmbeddingContent.joined([content.tables[NAME] for content in contents], spec.width)
+    parameters = np.concatenate([content.parameters for content in contents])
+    found = {**fleet.layout.parameters.unpack(parameters), NAME: dense_table(spec, table)}
+    expected = replayed({**front.initial_values(), NAME: initial_rows(spec, np.arange(ROWS))}, steps)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)
+
+
+def table_front_end() -> FrontEnd:
+    return front_end(table_program.build(ROWS), parse_job({"name": "a", "program": "p:b", **SECTIONS}), 1, 0)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_worker_moves_rows_and_weights_as_a_dense_model(mode: str) -> None:
+    front = table_front_end()
+    with graph_fleet(2, front, front.initial_values(), update={"mode": mode}, **SECTIONS) as fleet:
+        with fleet.worker(0) as worker:
+            for number in range(STEPS - 1):
+                step(fleet, worker, number)
+        # Another session of the worker continues.
+        with fleet.worker(0) as worker:
+            step(fleet, worker, STEPS - 1)
+        contents = fleet.contents()
+    assert_replayed(fleet, contents, front, STEPS)
+    assert [set((content.tables[NAME].ids % 2).tolist()) for content in contents] == [{0}, {1}]
+
+
+def test_a_worker_that_repeats_a_step_reads_the_rows_before_it() -> None:
+    """The first ps has made the step in which the worker was lost, and the second one has not."""
+    front, lost_at = table_front_end(), 3
+    with graph_fleet(2, front, front.initial_values(), **SECTIONS) as fleet:
+        with fleet.worker(0) as worker:
+            for number in range(lost_at):
+                step(fleet, worker, number)
+            lost = worker.threads.submit(worker.session.train, batch_of(lost_at), lost_at, lost_at)
+            fleet.advance(0)
+            worker.session.close(wait_secs=0)
+            with pytest.raises(LostPeerError):
+                lost.result(STEP_SECS)
+        with fleet.worker(0) as worker:
+            repeated = worker.threads.submit(worker.session.train, batch_of(lost_at), lost_at, lost_at)
+            fleet.wait_for_size("gradients", 1)
+            fleet.advance(1)
+            repeated.result(STEP_SECS)
+            step(fleet, worker, lost_at + 1)
+        contents = fleet.contents()
+    assert_replayed(fleet, contents, front, lost_at + 2)
