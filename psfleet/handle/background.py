@@ -17,7 +17,7 @@ from typing import Any
 from psfleet import errors
 from psfleet.errors import PsfleetError
 from psfleet.job.job import parse_job
-from psfleet.launch.local.launcher import train_resolved
+from psfleet.platforms.local.launcher import train_resolved
 from psfleet.report.schema import Report
 from psfleet.run_folder import RunFolder
 

@@ -14,7 +14,7 @@ from psfleet.checkpoint.store import newest_committed
 from psfleet.control import control_pb2 as pb
 from psfleet.control.server import serving
 from psfleet.job.update import Update
-from psfleet.launch.local.control_file import ControlFile
+from psfleet.platforms.local.control_file import ControlFile
 from psfleet.processes.ports import free_addresses
 from psfleet.report.hold import HoldRecord
 from psfleet.run_folder import claimed
