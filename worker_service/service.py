@@ -38,7 +38,7 @@ from worker_service.controls import Controls
 from worker_service.fleet_state import check_chief, trains_on
 from worker_service.frontends import FrontEnd, front_end, planned
 from worker_service.heartbeat import Heartbeat
-from worker_service.in_graph.lending_worker import LendingWorker, lent_batches
+from worker_service.in_graph.lending_worker import LendingWorker, is_part, lent_batches
 from worker_service.joining import join
 from worker_service.lending import lend
 from worker_service.metrics import WorkerMetrics
@@ -161,7 +161,8 @@ def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int
         identity=process.fleet.identity,
     )
     numbers = BatchNumbers(job.update.has_quorum, job.fleet.replicas)
-    data = TrainingData.of_worker(program, job, index)
+    lends_only = is_part(job, index)
+    data = TrainingData.of_worker(program, job, index % job.fleet.replicas if lends_only else index)
     batches = Batches(data, numbers, job.deadlines, index, process.progress)
     # All objects so far live as long as the process: the collector need not scan them (5 % of a worker's time).
     gc.freeze()
@@ -170,7 +171,7 @@ def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int
     # From here on this worker may wait for the chief, which must not wait for this worker's first batch.
     process.progress.reading_first_batch = False
     own = (context, front, batches, process.heartbeat, process.progress)
-    worker = Worker(*own) if function is None else LendingWorker(*own, function)
+    worker = LendingWorker(*own, function) if lends_only or function is not None else Worker(*own)
     outcome = process.controls.bind(worker, context, front, batches, process.progress).run()
     if outcome.exit_code:
         logger.info("the run ended: %s", outcome.message, extra={"exit_code": outcome.exit_code})

@@ -13,6 +13,7 @@ from psfleet.layout import Layout
 from psfleet.layout.buckets import loss_names, loss_order
 from psfleet.tf import byte_vectors, container_name, worker_job
 from psfleet.tf.optimizer_slots import OptimizerSlots, exchanged_slots
+from psfleet.tf.parts import building
 from psfleet.tf.traced_update import TracedUpdate
 from worker_service.frontends.interface import FrontEnd
 from worker_service.local_optimizer import LocalOptimizer
@@ -82,13 +83,15 @@ class StepGraph:
             with tf.device(own):
                 self._make_inputs(job, layout)
                 self._optimizer = self._local_optimizer(job, layout, update, slots)
-                training = front_end.build(
-                    layout,
-                    self.parameters.read_value(),
-                    byte_vectors.unpack(layout.state, self.state.read_value()),
-                    byte_vectors.unpack(layout.frozen, self.frozen.read_value()),
-                    self.microbatch,
-                )
+                devices = [f"/job:{self.worker_job}/task:{task}" for task in job.fleet.tasks_of(index)]
+                with building(job.fleet.parts, devices):
+                    training = front_end.build(
+                        layout,
+                        self.parameters.read_value(),
+                        byte_vectors.unpack(layout.state, self.state.read_value()),
+                        byte_vectors.unpack(layout.frozen, self.frozen.read_value()),
+                        self.microbatch,
+                    )
                 self.feeds, self.summaries = training.feeds, training.summaries
                 kept = KeptGradient(job, layout, index)
                 self.wants_norm, self.gradients, self.gradient_norm = kept.wants_norm, kept.gradients, kept.norm

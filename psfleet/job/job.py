@@ -22,6 +22,7 @@ from psfleet.job.kubernetes import Kubernetes, require_own_folders
 from psfleet.job.losses import LossName, require_optimizers
 from psfleet.job.monitored import Monitored
 from psfleet.job.optimizer import AnyOptimizer, Optimizer, Schedule
+from psfleet.job.parts import require_parts
 from psfleet.job.problems import problem
 from psfleet.job.reading import override, path_loader, read_mapping
 from psfleet.job.sections import Checkpoint, Deadlines, Device, Evaluate, Fleet, Summaries, Train
@@ -79,7 +80,7 @@ class Job(Section):
     @property
     def quorum(self) -> int:
         """Number of gradients that are averaged in one sync step."""
-        return self.update.quorum or self.fleet.workers
+        return self.update.quorum or self.fleet.regular_replicas
 
     @property
     def rules(self) -> Mapping[str, AnyOptimizer]:
@@ -106,13 +107,14 @@ class Job(Section):
     def least_workers(self) -> int:
         """The smallest number of workers and spares that can make a step."""
         if self.update.is_in_graph:
-            return self.fleet.replicas
-        return self.quorum if self.update.has_quorum else 1
+            return self.fleet.processes
+        return (self.quorum if self.update.has_quorum else 1) * self.fleet.parts
 
     @property
     def most_workers(self) -> int:
         """The largest number of workers and spares of a running fleet."""
-        return self.fleet.replicas if self.update.is_in_graph else self.fleet.worker_limit
+        is_fixed = self.update.is_in_graph or self.fleet.parts > 1
+        return self.fleet.processes if is_fixed else self.fleet.worker_limit
 
     @property
     def monitored(self) -> dict[str, Monitored]:
@@ -135,6 +137,7 @@ class Job(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Job:
         require_optimizers(self.optimizer, self.optimizers, self.train.alternate, self.update.mode)
+        require_parts(self.fleet, self.update.quorum, self.tls)
         require_update(self.update, self.fleet.replicas)
         if self.update.is_in_graph:
             require_in_graph(self.update, self.quorum, self.fleet.replicas, self.fleet.max_workers, self.tls)

@@ -46,11 +46,16 @@ def environment(job: Job, run: str, ps: list[Address]) -> dict[str, str]:
 
 
 def require_between_graph(job: Job) -> None:
-    """Refuses a job whose chief opens sessions with the other workers.
+    """Refuses a job whose workers open sessions with each other.
 
     Raises:
-        BadJobError: The job has in-graph replication.
+        BadJobError: The job has in-graph replication, or replicas of several parts.
     """
+    if job.fleet.parts > 1:
+        raise BadJobError(
+            f"fleet.parts is {job.fleet.parts}, expected 1 in containers: sessions between workers are not verified "
+            "there yet; `psfleet train` and `psfleet task` have them"
+        )
     if job.update.is_in_graph:
         raise BadJobError(
             "update.replication is in_graph, expected between_graph in containers: sessions of the chief with other "

@@ -5,7 +5,8 @@ One run of each front end makes all the steps; a difference in the other runs sh
 workers on one ps, and of three on two. What a worker and a ps exchange does not depend on the other workers, so the
 other runs have one.
 
-With in-graph replication every run makes all the steps: each front end has two and three workers, on one and two ps.
+With in-graph replication every run makes all the steps: each front end has two and three workers, on one and two ps. So
+does model parallelism, with replicas of two workers, in both replications.
 """
 
 from __future__ import annotations
@@ -65,10 +66,12 @@ class Case:
     workers: int
     steps: int = FEWER_STEPS
     replication: str = "between_graph"
+    parts: int = 1
 
     def __str__(self) -> str:
         shown = f"{self.front_end}-{self.optimizer}-{self.num_ps}ps-{self.workers}workers"
-        return shown if self.replication == "between_graph" else f"{shown}-{self.replication}"
+        shown = shown if self.replication == "between_graph" else f"{shown}-{self.replication}"
+        return shown if self.parts == 1 else f"{shown}-{self.parts}parts"
 
     def rate(self, step: int) -> float:
         """The learning rate of a step."""
@@ -81,6 +84,11 @@ CASES = [
     *[
         Case(front_end, "sgd", num_ps, workers, STEPS, "in_graph")
         for num_ps, workers in ((2, 3), (1, 2), (1, 3), (2, 2))
+        for front_end in ("graph", "keras")
+    ],
+    *[
+        Case(front_end, "sgd", num_ps, workers, STEPS, replication, parts=2)
+        for num_ps, workers, replication in ((2, 1, "between_graph"), (1, 2, "between_graph"), (1, 2, "in_graph"))
         for front_end in ("graph", "keras")
     ],
     Case("keras", "momentum", 1, 2, STEPS),
@@ -105,7 +113,7 @@ def test_the_weights_are_those_of_one_process_that_averages_the_same_gradients(
     gradients = report.gradients
     assert gradients.pushed == gradients.used == case.steps * case.workers
     assert {at: worker.used for at, worker in gradients.per_worker.items()} == {
-        str(worker): case.steps for worker in range(case.workers)
+        str(worker): case.steps if worker < case.workers else 0 for worker in range(case.workers * case.parts)
     }
     expected = replayed(case)
     difference = distance(weights_of(tmp_path, case.steps), expected)
@@ -139,7 +147,12 @@ def trained(case: Case, ps_addresses: list[str], out: Path, wire: str = "float32
     job = {
         "name": str(case).replace("_", "-"),
         "program": f"exact_{case.front_end}_program:build",
-        "fleet": {"ps": case.num_ps, "workers": case.workers, "ps_addresses": ps_addresses[: case.num_ps]},
+        "fleet": {
+            "ps": case.num_ps,
+            "workers": case.workers * case.parts,
+            "parts": case.parts,
+            "ps_addresses": ps_addresses[: case.num_ps],
+        },
         "update": {"mode": "sync", "replication": case.replication, "wire": wire, "bucket_bytes": BUCKET_BYTES},
         "optimizer": OPTIMIZERS[case.optimizer],
         "train": {"steps": case.steps, "batch_size": BATCH_SIZE},

@@ -20,7 +20,7 @@ from psfleet.job.program import KerasProgram
 from psfleet.job.user_code import user_code
 from psfleet.layout import Layout, Losses, Tables, TensorSpec, state_order
 from psfleet.tf.program_data import batches_explained, built_model, training_data
-from worker_service.frontends import finite, flat, keras_checks, layer_constants, lookup_tables
+from worker_service.frontends import finite, flat, keras_checks, keras_parts, layer_constants, lookup_tables
 from worker_service.frontends.graph_import import split, transplant
 from worker_service.frontends.interface import TrainingGraph
 from worker_service.frontends.random_state import RandomState
@@ -46,7 +46,10 @@ class KerasFrontEnd:
         )
         keras_checks.check_examples(job.program, self._batch_spec)
         self._weights = SampleWeights(job.program, program.class_weight, self._batch_spec)
+        if job.fleet.parts > 1:
+            keras_parts.remember_parts()
         self._model = built_model(program, job)
+        keras_parts.forget_part(self._model)
         keras_checks.check_ranks(job.program, self._model, self._batch_spec)
         trained, others = list(self._model.trainable_variables), list(self._model.non_trainable_variables)
         keras_checks.check_model(job.program, self._model, trained)
@@ -193,7 +196,8 @@ class KerasFrontEnd:
                 tape.watch(parameters)
                 values = [*parameters, *self._at_start(state, number), *frozen]
                 scope, loss, _ = self._forward(self._trained + self._state + self._frozen, values, batch)
-            gradients = flat.dense(layout.parameters.specs, tape.gradient(loss, parameters))
+            found = keras_parts.gradients(tape, loss, parameters)
+            gradients = flat.dense(layout.parameters.specs, found)
             new_state = [scope.get_current_value(variable) for variable in self._state]
             return loss, *gradients, *self._random.of_chief(new_state)
 

@@ -102,7 +102,7 @@ def _worker(job: Job, ps: list[Address], paths: _Paths, own_ps: list[str]) -> Se
     """Workers and spares: their indices are leased, the chief's 0 aside."""
     service = _member(job, ps, "worker", job.container.worker_image, job.container.worker, {settings.INDEX: "-1"})
     service["volumes"] += paths.mounts(job)
-    deploy = {**service.get("deploy", {}), "replicas": job.fleet.replicas - 1}
+    deploy = {**service.get("deploy", {}), "replicas": job.fleet.processes - 1}
     return service | {"deploy": deploy, "depends_on": _after(own_ps)}
 
 

@@ -75,8 +75,8 @@ def render(job: Job, job_file: Path, paused: bool = False, place: OnFleet | None
     if PS in roles:
         objects += [_disruption_budget(job), _ps(job)]
     program = files.items() if files is not None else None
-    if job.fleet.replicas > 1:
-        objects.append(workers_job(job, program, job.fleet.replicas - 1, place))
+    if job.fleet.processes > 1:
+        objects.append(workers_job(job, program, job.fleet.processes - 1, place))
     objects.append(_chief(job, program, paused, place))
     # The program's files come last in the text, because they may be long.
     return [*objects, files.config_map(job.name)] if files is not None else objects

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +15,6 @@ from psfleet.errors import LostPeerError
 from worker_service.fleet_state import States
 from worker_service.in_graph.lent_workers import LentWorkers
 
-REPLICAS = 3
 CLOSED = f"{LOOPBACK}:1"
 """Nothing listens there."""
 
@@ -36,8 +35,10 @@ def worker(index: int, address: str, is_alive: bool = True) -> pb.WorkerState:
     return pb.WorkerState(index=index, address=address, is_alive=is_alive)
 
 
-def ready(replies: list[pb.ShardState | None], replicas: int = REPLICAS) -> tuple[dict[int, str], list[bool]]:
-    """What the chief finds, and what it made of each reply of ps 0."""
+def ready(
+    replies: list[pb.ShardState | None], indices: Sequence[int] = (1, 2), reads_data: bool = True
+) -> tuple[dict[int, str], list[bool]]:
+    """What the client finds, and what it made of each reply of ps 0."""
     heartbeat: Any = SimpleNamespace(outcome=None, states=[None], detach=lambda: None)
     verdicts: list[bool] = []
 
@@ -48,7 +49,7 @@ def ready(replies: list[pb.ShardState | None], replicas: int = REPLICAS) -> tupl
             verdicts.append(done(heartbeat.states))
 
     fleet: Any = SimpleNamespace(until=until)
-    return LentWorkers(replicas, heartbeat, fleet).ready(1), verdicts
+    return LentWorkers(indices, heartbeat, fleet, reads_data).ready(1), verdicts
 
 
 def test_all_workers_must_be_alive_have_read_their_program_and_answer(
@@ -80,5 +81,12 @@ def test_a_generation_that_is_over_ends_the_wait(address: str) -> None:
         ready([state(worker(1, address), worker(2, address), generation=2)])
 
 
-def test_a_chief_without_other_workers_waits_for_none() -> None:
-    assert ready([], replicas=1) == ({}, [])
+def test_parts_read_no_data_so_that_two_replicas_do_not_wait_for_each_other(address: str) -> None:
+    one, two = worker(1, address), worker(2, address)
+    found, verdicts = ready([state(one, two, reading=True)], reads_data=False)
+    assert verdicts == [True]
+    assert found == {1: address, 2: address}
+
+
+def test_a_client_of_its_own_worker_alone_waits_for_none() -> None:
+    assert ready([], indices=()) == ({}, [])
