@@ -16,6 +16,10 @@ CONTROL_FLOW = {"While": "T", "StatelessWhile": "T", "If": "Tin", "StatelessIf":
 """Functional control flow by the attribute that has the types of its last inputs."""
 
 
+class PartError(ProgramError):
+    """The number of a part is none that the job has."""
+
+
 class Parts:
     """The parts of a replica while its program is built.
 
@@ -33,9 +37,9 @@ class Parts:
         self.used: set[int] = set()
 
     def check(self, number: int) -> None:
-        """Raises ProgramError if there is no such part."""
+        """Raises PartError if there is no such part."""
         if number >= self._number:
-            raise ProgramError(f"psfleet.part({number}): expected a number below fleet.parts = {self._number}")
+            raise PartError(f"psfleet.part({number}): expected a number below fleet.parts = {self._number}")
 
     def require_all_used(self, program: str) -> None:
         """Raises ProgramError if a part other than 0 has no operations: its worker would have nothing to do."""
@@ -64,7 +68,7 @@ def part(number: int) -> Iterator[None]:
         number: From 0 to `fleet.parts` - 1.
 
     Raises:
-        ProgramError: There is no such part.
+        PartError: There is no such part.
     """
     number = _checked(number)
     parts = _active.get()
@@ -141,7 +145,7 @@ def _checked(number: Any) -> int:
             raise TypeError
         found = operator.index(number)
     except TypeError:
-        raise ProgramError(f"psfleet.part({number!r}): expected an integer from 0") from None
+        raise PartError(f"psfleet.part({number!r}): expected an integer from 0") from None
     if found < 0:
-        raise ProgramError(f"psfleet.part({found}): expected an integer from 0")
+        raise PartError(f"psfleet.part({found}): expected an integer from 0")
     return found

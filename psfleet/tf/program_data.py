@@ -14,6 +14,7 @@ from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram
 from psfleet.job.user_code import user_code
 from psfleet.polling import run_within
+from psfleet.tf.parts import PartError
 
 T = TypeVar("T")
 
@@ -75,6 +76,8 @@ def batches_explained(shapes: Any) -> Iterator[None]:
     """
     try:
         yield
+    except PartError:
+        raise
     except ProgramError as error:
         examples = [shape[1:] for shape in tf.nest.flatten(tf.nest.map_structure(tf.TensorShape, shapes))]
         leading = {shape[0] if shape.rank else 0 for shape in examples}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import exact_graph_program
 import keras
 import numpy as np
 import tensorflow as tf
@@ -20,8 +19,8 @@ SECOND = ("second", "norm", "drop", "out")
 
 
 def graph() -> psfleet.GraphProgram:
-    """A graph program: the perceptron of `exact_graph_program`, with its last layer in part 1, as variable scopes."""
-    return psfleet.GraphProgram(loss=loss, train=exact_graph_program.train)
+    """A graph program with a loop and a moving average in part 1."""
+    return psfleet.GraphProgram(loss=loss, train=train)
 
 
 def recurrent(unroll: bool = True) -> psfleet.KerasProgram:
@@ -59,28 +58,40 @@ def model(unroll: bool) -> keras.Model:
         return keras.Model(inputs, outputs)
 
 
-def train(shard_index: int, num_shards: int) -> tf.data.Dataset:
-    """Every `num_shards`-th example."""
+def data() -> tuple[np.ndarray, np.ndarray]:
+    """Sequences `[NUM_EXAMPLES, ROWS, FEATURES]` float32, and the class of each, `[NUM_EXAMPLES]` int32."""
     random = np.random.default_rng(5)
     label = random.integers(0, CLASSES, NUM_EXAMPLES)
     x = random.normal(size=(NUM_EXAMPLES, ROWS, FEATURES)) + 0.5 * label[:, None, None]
-    examples = (x.astype(np.float32), label.astype(np.int32))
-    return tf.data.Dataset.from_tensor_slices(examples).shard(num_shards, shard_index)
+    return x.astype(np.float32), label.astype(np.int32)
+
+
+def train(shard_index: int, num_shards: int) -> tf.data.Dataset:
+    """Every `num_shards`-th example."""
+    return tf.data.Dataset.from_tensor_slices(data()).shard(num_shards, shard_index)
 
 
 def loss(batch: Any) -> tf.Tensor:
-    """Mean cross-entropy, a float32 scalar; it depends on a moving average that part 1 changes."""
+    """Mean cross-entropy, a float32 scalar; it depends on a moving average of what part 1 gets."""
     x, label = batch
-    values = exact_graph_program.initial_weights()
-    with v1.variable_scope("hidden"):
-        weights, bias = (v1.get_variable(name, initializer=values[f"hidden/{name}"]) for name in ("weights", "bias"))
-        hidden = tf.tanh(tf.matmul(x, weights) + bias)
-    with psfleet.part(1), v1.variable_scope("out"), tf.name_scope("second"):
-        weights, bias = (v1.get_variable(name, initializer=values[f"out/{name}"]) for name in ("weights", "bias"))
-        mean = v1.get_variable("mean", initializer=np.zeros(len(values["hidden/bias"]), np.float32), trainable=False)
+    hidden = tf.tanh(_dense("first", tf.reshape(x, [-1, ROWS * FEATURES]), UNITS, seed=1))
+    with psfleet.part(1):
+        mean = v1.get_variable("mean", [UNITS], initializer=v1.zeros_initializer(), trainable=False)
         before = mean.read_value()
         with tf.control_dependencies([before]):
             moved = mean.assign(0.9 * before + 0.1 * tf.reduce_mean(hidden, axis=0))
         v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, moved.op)
-        logits = tf.matmul(hidden - before, weights) + bias
+        with tf.name_scope("second"):
+            _, moved_on = tf.while_loop(
+                lambda at, _: at < 2, lambda at, value: (at + 1, tf.tanh(value) + before), [tf.constant(0), hidden]
+            )
+            logits = _dense("out", moved_on, CLASSES, seed=2)
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=logits))
+
+
+def _dense(name: str, x: tf.Tensor, units: int, seed: int) -> tf.Tensor:
+    with v1.variable_scope(name):
+        weights = np.random.default_rng(seed).normal(size=(x.shape[1], units)) / np.sqrt(x.shape[1])
+        kernel = v1.get_variable("kernel", initializer=weights.astype(np.float32))
+        bias = v1.get_variable("bias", [units], initializer=v1.zeros_initializer())
+        return tf.matmul(x, kernel) + bias
