@@ -134,7 +134,7 @@ def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int
     settings, job, index = process.settings, process.job, process.heartbeat.index
     function = lent_batches(job, index)
     show_gpus(job.device, index)
-    boot(plane.own, job.device)
+    boot(plane.own, job.device, has_parts=job.fleet.parts > 1)
     plane.check()
     logger.info("building the model and tracing a step", extra={"event": "starting"})
     with building(job.program, job.deadlines.first_secs, _stall_report(process), process.stop):

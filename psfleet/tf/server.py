@@ -22,7 +22,7 @@ from psfleet.tls.listeners import process_listens_on_loopback_alone
 logger = logging.getLogger("psfleet")
 
 
-def boot(address: Address, device: Device | None) -> str:
+def boot(address: Address, device: Device | None, has_parts: bool = False) -> str:
     """Starts the server of a one-task cluster, which runs until the process exits.
 
     The job name must differ from those in a session's ClusterSpec (ps, worker): TensorFlow refuses a propagated
@@ -31,6 +31,9 @@ def boot(address: Address, device: Device | None) -> str:
     Args:
         address: The server listens on its port: on its host only if that is one of loopback, else on all interfaces.
         device: Threads and accelerators; None: TensorFlow's defaults, with as many threads as the container has cores.
+        has_parts: Whether others compute with what this process computes, in the same step: unless the device says how
+            many, it then runs at least two operations in parallel. TensorFlow answers requests for tensors in these
+            threads; a single one would answer when it has nothing left to compute.
 
     Returns:
         The session target, `grpc://host:port`.
@@ -39,10 +42,13 @@ def boot(address: Address, device: Device | None) -> str:
         LostPeerError: The port is in use.
     """
     loopback = address.loopback_host
-    cluster = tf.train.ClusterSpec({"boot": [address.data]})
+    cluster, config = tf.train.ClusterSpec({"boot": [address.data]}), session_config(device)
+    # 0 is TensorFlow's default: one for each core.
+    if has_parts and config.inter_op_parallelism_threads == 1 and (device is None or device.inter_op_threads is None):
+        config.inter_op_parallelism_threads = 2
     try:
         with on_loopback(address.port, loopback) if loopback else nullcontext():
-            server = v1.train.Server(cluster, job_name="boot", task_index=0, config=session_config(device))
+            server = v1.train.Server(cluster, job_name="boot", task_index=0, config=config)
     except tf.errors.OpError as error:
         raise LostPeerError(
             f"TensorFlow port {address.port} of {address.host} is in use, expected a free one"
