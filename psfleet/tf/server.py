@@ -31,9 +31,7 @@ def boot(address: Address, device: Device | None, has_parts: bool = False) -> st
     Args:
         address: The server listens on its port: on its host only if that is one of loopback, else on all interfaces.
         device: Threads and accelerators; None: TensorFlow's defaults, with as many threads as the container has cores.
-        has_parts: Whether others compute with what this process computes, in the same step: unless the device says how
-            many, it then runs at least two operations in parallel. TensorFlow answers requests for tensors in these
-            threads; a single one would answer when it has nothing left to compute.
+        has_parts: See `server_config`.
 
     Returns:
         The session target, `grpc://host:port`.
@@ -42,10 +40,7 @@ def boot(address: Address, device: Device | None, has_parts: bool = False) -> st
         LostPeerError: The port is in use.
     """
     loopback = address.loopback_host
-    cluster, config = tf.train.ClusterSpec({"boot": [address.data]}), session_config(device)
-    # 0 is TensorFlow's default: one for each core.
-    if has_parts and config.inter_op_parallelism_threads == 1 and (device is None or device.inter_op_threads is None):
-        config.inter_op_parallelism_threads = 2
+    cluster, config = tf.train.ClusterSpec({"boot": [address.data]}), server_config(device, has_parts)
     try:
         with on_loopback(address.port, loopback) if loopback else nullcontext():
             server = v1.train.Server(cluster, job_name="boot", task_index=0, config=config)
@@ -60,6 +55,23 @@ def boot(address: Address, device: Device | None, has_parts: bool = False) -> st
         )
     _alive.append(server)
     return f"grpc://{address.data}"
+
+
+def server_config(device: Device | None, has_parts: bool) -> v1.ConfigProto:
+    """The options of a process's server.
+
+    Args:
+        device: As in `boot`.
+        has_parts: Whether others compute with what this process computes, in the same step: unless the device says how
+            many, it then has at least two threads for operations. TensorFlow answers requests for tensors in these; a
+            single one would answer when it has nothing left to compute.
+    """
+    config = session_config(device)
+    is_given = device is not None and device.inter_op_threads is not None
+    # 0 is TensorFlow's default: one for each core.
+    if has_parts and not is_given and config.inter_op_parallelism_threads == 1:
+        config.inter_op_parallelism_threads = 2
+    return config
 
 
 def session_config(device: Device | None) -> v1.ConfigProto:

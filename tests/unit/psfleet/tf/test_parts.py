@@ -13,7 +13,9 @@ import tensorflow.compat.v1 as v1
 
 import psfleet
 from psfleet.errors import ProgramError
+from psfleet.job.sections import Device
 from psfleet.tf.parts import building, with_local_inputs
+from psfleet.tf.server import server_config
 
 DEVICES = ("/job:w/task:0", "/job:w/task:2")
 
@@ -113,3 +115,16 @@ def test_outside_of_psfleet_a_model_is_built_trained_saved_and_loaded(tmp_path: 
     assert (loaded.predict(x, verbose=0) != before).all()
     with tf.Graph().as_default(), psfleet.part(1):
         assert not tf.zeros([]).device
+
+
+@pytest.mark.parametrize(
+    ("threads", "given", "has_parts", "expected"),
+    [("1", None, True, 2), ("1", None, False, 1), ("3", None, True, 3), ("3", 1, True, 1)],
+    ids=["one", "without parts", "more", "given"],
+)
+def test_a_second_thread_answers_other_parts_while_the_first_one_computes(
+    threads: str, given: int | None, has_parts: bool, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PSFLEET_THREADS", threads)
+    config = server_config(Device(inter_op_threads=given), has_parts)
+    assert config.inter_op_parallelism_threads == expected
