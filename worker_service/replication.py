@@ -34,7 +34,7 @@ class BetweenGraph:
     def __init__(self, context: RunContext, front_end: FrontEnd, heartbeat: Heartbeat, fleet: FleetWait) -> None:
         self._context = context
         self._front_end = front_end
-        _, *parts = context.job.fleet.tasks_of(context.index)
+        parts = context.job.fleet.tasks_of(context.index)[1:]
         self._lent = LentWorkers(parts, heartbeat, fleet, reads_data=False)
 
     def build(self, generation: int) -> StepGraph | ReplicaStep:

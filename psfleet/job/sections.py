@@ -54,7 +54,7 @@ class Fleet(Section):
         return self.regular_replicas + self.spares
 
     def tasks_of(self, replica: int) -> range:
-        """The indices of the workers of a replica, in the order of its parts; the first is its own."""
+        """The workers of a replica, in the order of its parts; none for a worker that was added to a running fleet."""
         return range(replica, self.processes, self.replicas)
 
     @property
