@@ -38,7 +38,7 @@ from worker_service.controls import Controls
 from worker_service.fleet_state import check_chief, trains_on
 from worker_service.frontends import FrontEnd, front_end, planned
 from worker_service.heartbeat import Heartbeat
-from worker_service.in_graph.lending_worker import LendingWorker, lent_batches
+from worker_service.in_graph.lending_worker import LendingWorker, is_part, lent_batches
 from worker_service.joining import join
 from worker_service.lending import lend
 from worker_service.metrics import WorkerMetrics
@@ -134,7 +134,7 @@ def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int
     settings, job, index = process.settings, process.job, process.heartbeat.index
     function = lent_batches(job, index)
     show_gpus(job.device, index)
-    boot(plane.own, job.device, job.device.virtual_cpus)
+    boot(plane.own, job.device, job.device.virtual_cpus, has_parts=job.fleet.parts > 1)
     plane.check()
     logger.info("building the model and tracing a step", extra={"event": "starting"})
     with building(job.program, job.deadlines.first_secs, _stall_report(process), process.stop):
@@ -162,7 +162,8 @@ def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int
         towers=tower_devices(job, index),
     )
     numbers = BatchNumbers(job.update.has_quorum, job.fleet.replicas)
-    data = TrainingData.of_worker(program, job, index)
+    lends_only = is_part(job, index)
+    data = TrainingData.of_worker(program, job, index % job.fleet.replicas if lends_only else index)
     batches = Batches(data, numbers, job.deadlines, index, process.progress)
     # All objects so far live as long as the process: the collector need not scan them (5 % of a worker's time).
     gc.freeze()
@@ -171,7 +172,7 @@ def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int
     # The chief waits for a worker that lends its device to be ready, but for no other worker's first batch.
     process.progress.reading_first_batch = function is not None
     own = (context, front, batches, process.heartbeat, process.progress)
-    worker = Worker(*own) if function is None else LendingWorker(*own, function)
+    worker = LendingWorker(*own, function) if lends_only or function is not None else Worker(*own)
     process.controls.bind(worker, context, front, batches, process.progress)
     outcome = worker.run()
     if outcome.exit_code:

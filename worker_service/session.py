@@ -36,10 +36,10 @@ class WorkerSession:
     """A session on the resources of one generation. `graph` is its graph.
 
     Its ClusterSpec contains every ps and this worker, and is sent with the session: no process waits for an absent
-    worker, except with in-graph replication, where it contains all workers.
+    worker, except with in-graph replication, where it contains all workers, and with several parts.
 
     Args of the constructor:
-        peers: `host:port` of the other workers, by index; None: they have sessions of their own.
+        peers: `host:port` of the workers that lend it their devices, by index.
 
     Attributes:
         wants_norm: Whether the next step computes the norm of its gradient, which takes a pass over all elements, if it

@@ -11,9 +11,9 @@ from support.program_samples import sample_job
 
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, DataStallError, ProgramError
-from psfleet.job.job import Job
+from psfleet.job.job import Job, parse_job
 from worker_service.fleet_state import States
-from worker_service.in_graph.lending_worker import LendingWorker, lent_batches
+from worker_service.in_graph.lending_worker import LendingWorker, is_part, lent_batches
 from worker_service.progress import TrainingProgress
 
 
@@ -122,3 +122,27 @@ def test_the_chief_and_workers_between_graphs_lend_nothing() -> None:
 def test_a_worker_that_the_graph_has_no_replica_for_is_refused() -> None:
     with pytest.raises(BadJobError, match="worker 2 was added to a fleet of 2 workers, expected no more"):
         lent_batches(IN_GRAPH, 2)
+
+
+def test_with_parts_the_workers_behind_the_replicas_are_parts_and_lend_no_batches() -> None:
+    for replication in ("between_graph", "in_graph"):
+        fleet = {"workers": 4, "parts": 2}
+        made = parse_job({**sample_job().model_dump(), "fleet": fleet, "update": {"replication": replication}})
+        assert [is_part(made, index) for index in range(4)] == [False, False, True, True]
+        assert [list(made.fleet.tasks_of(replica)) for replica in range(2)] == [[0, 2], [1, 3]]
+        batches = [lent_batches(made, index) is not None for index in range(4)]
+        assert batches == [False, replication == "in_graph", False, False]
+        with pytest.raises(BadJobError, match="worker 4 was added to a fleet of 4 workers"):
+            is_part(made, 4)
+
+
+def test_a_part_is_at_the_step_of_the_fleet() -> None:
+    context: Any = SimpleNamespace(job=parse_job({**sample_job().model_dump(), "fleet": {"workers": 2, "parts": 2}}))
+    context.fleet, context.index = SimpleNamespace(ps=(None,)), 1
+    heartbeat: Any = SimpleNamespace(states=[shard(7)], outcome=None, detach=lambda: None)
+    nothing: Any = None
+    progress = TrainingProgress()
+    worker = LendingWorker(context, nothing, nothing, heartbeat, progress, None)
+    worker._fleet = SimpleNamespace(until_step=lambda step, what, is_over: is_over(heartbeat.states))  # type: ignore[assignment]
+    worker.train(1)
+    assert (progress.step, progress.pushed) == (7, 0)
