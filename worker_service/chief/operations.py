@@ -22,8 +22,8 @@ from worker_service.run_context import RunContext
 
 POLL_SECS = 0.05
 """Between two looks of an operation at the fleet."""
-RETRY_SECS = 1.0
-"""Between two requests for a checkpoint while checkpoints cannot be written."""
+RETRY_SECS = 5.0
+"""Between two requests for a checkpoint while checkpoints cannot be written; each ps logs each of them."""
 MAX_READS = 5
 """A checkpoint can be deleted by newer ones while it is read: see `checkpoint.keep`."""
 

@@ -236,8 +236,7 @@ class Ends:
         )
         monkeypatch.setattr(service, "Chief", lambda *args: chief)
         monkeypatch.setattr(service, "chief_components", lambda *args: components)
-        publish = "worker_service.chief.report_publishing.html.publish"
-        monkeypatch.setattr(publish, lambda report, out: self.reports.append(report))
+        monkeypatch.setattr(html, "publish", lambda report, out: self.reports.append(report))
         report_failure(fleet, error, index, stop)
 
 

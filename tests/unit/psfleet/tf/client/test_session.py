@@ -9,7 +9,7 @@ import pytest
 from psfleet.tf.client import session
 
 SLOWEST_SEEN_SECS = 26.5
-"""Time that TensorFlow took to close a session after a ps was killed and did not come back."""
+"""Time that TensorFlow took to close a session after a ps was killed."""
 
 
 class Closing:
@@ -23,7 +23,7 @@ class Closing:
         self.has_ended = timeout > SLOWEST_SEEN_SECS
 
 
-def test_a_process_ends_after_the_closing_of_a_session_whose_ps_does_not_come_back(
+def test_a_process_ends_after_the_closing_of_a_session_whose_ps_was_killed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     thread = Closing()
