@@ -7,7 +7,7 @@ from typing import Any
 
 COLOURS = {"between_graph": "#4477aa", "in_graph": "#ee6677"}
 WIDTH, HEIGHT, TOP, FLOOR = 720, 300, 60, 250
-PANEL, BAR = 360, 36
+PANEL, MARGIN, BAR = 360, 40, 36
 
 
 def chart(figures: Sequence[Mapping[str, Any]], wait_ms: int) -> str:
@@ -39,7 +39,7 @@ def _panel(
     scale = (FLOOR - TOP) / highest
     parts = [f'<text x="{left + PANEL / 2:g}" y="42" font-weight="bold">{title}</text>']
     for index, figure in enumerate(figures):
-        middle = left + PANEL * (index + 0.5) / len(figures)
+        middle = left + MARGIN + (PANEL - MARGIN) * (index + 0.5) / len(figures)
         parts.append(f'<text x="{middle:g}" y="{FLOOR + 18}">{figure["workers"]} workers</text>')
         for side, (kind, colour) in enumerate(COLOURS.items()):
             value = figure["median"][kind][name] / unit

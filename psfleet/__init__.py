@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from psfleet.errors import QueueClosedError
     from psfleet.handle import Run, attach, start
     from psfleet.job.program import GraphProgram, KerasProgram
-    from psfleet.launch import connect, train
+    from psfleet.platforms import connect, train
     from psfleet.report.schema import Report
     from psfleet.tf.parts import part
     from psfleet.tf.variables import Variables
@@ -42,10 +42,10 @@ _MODULES = {
     "Run": "psfleet.handle",
     "Variables": "psfleet.tf.variables",
     "attach": "psfleet.handle",
-    "connect": "psfleet.launch",
+    "connect": "psfleet.platforms",
     "part": "psfleet.tf.parts",
     "start": "psfleet.handle",
-    "train": "psfleet.launch",
+    "train": "psfleet.platforms",
 }
 
 

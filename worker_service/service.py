@@ -15,7 +15,6 @@ from psfleet.errors import BadJobError, DataStallError, PsfleetError, StoppedErr
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram, load_program
 from psfleet.job.program_files import digest, job_files
-from psfleet.report import html
 from psfleet.service.logs import log_service
 from psfleet.service.metrics_server import exposing
 from psfleet.service.process import Stop
@@ -26,13 +25,13 @@ from psfleet.tf.towers import tower_devices
 from psfleet.tls.data_plane import DataPlane, data_plane
 from worker_service.batches import Batches, BatchNumbers
 from worker_service.build_deadline import building
-from worker_service.chief import stored_report
 from worker_service.chief.chief import Chief
 from worker_service.chief.components import chief_components
 from worker_service.chief.conclusion import conclude, is_last, saved_final_step
 from worker_service.chief.disk import Disk
 from worker_service.chief.failure_report import publish_failure
 from worker_service.chief.leasing import leasing
+from worker_service.chief.report_publishing import publish
 from worker_service.chief.storage_watch import end_if_stuck
 from worker_service.chief.unbuilt_stop import save_trained
 from worker_service.controls import Controls
@@ -174,7 +173,8 @@ def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int
     process.progress.reading_first_batch = function is not None
     own = (context, front, batches, process.heartbeat, process.progress)
     worker = LendingWorker(*own, function) if lends_only or function is not None else Worker(*own)
-    outcome = process.controls.bind(worker, context, front, batches, process.progress).run()
+    process.controls.bind(worker, context, front, batches, process.progress)
+    outcome = worker.run()
     if outcome.exit_code:
         logger.info("the run ended: %s", outcome.message, extra={"exit_code": outcome.exit_code})
     return outcome.exit_code
@@ -234,8 +234,7 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, batches: Batc
             publish_failure(chief, context, components, error, [], num_informed=0)
             raise error
         report = chief.report(None)
-        components.storage.insist("the report", lambda: html.publish(report, context.out))
-        stored_report.save(context.out, job, components.storage, context.require_lease)
+        publish(report, context.out, job, components.storage, context.require_lease, is_required=True)
         components.callbacks.end(report)
         return outcome.exit_code
     except PsfleetError as error:

@@ -31,19 +31,19 @@ from psfleet.cli.output import progress_console
 from psfleet.cli.status_table import table_of
 from psfleet.errors import SIGNAL_BASE, UsageError
 from psfleet.job.job import load_job, name_of
-from psfleet.launch.choice import platform
-from psfleet.launch.local.status import local_statuses, not_running
 from psfleet.launch.platform import COMPOSE, Request
 from psfleet.launch.results import collect, fetch
-from psfleet.launch.standing.local import LocalFleets
-from psfleet.launch.standing.placing import on_fleet
-from psfleet.launch.standing.platform import standing_platform, with_standing
 from psfleet.launch.status import container_statuses, standing_statuses
 from psfleet.launch.up import down as take_down
 from psfleet.launch.up import remove as remove_fleet
 from psfleet.launch.up import scale as scale_fleet
 from psfleet.launch.up import start
 from psfleet.launch.watcher import FleetWatcher
+from psfleet.platforms.choice import platform
+from psfleet.platforms.local.status import local_statuses, not_running
+from psfleet.platforms.standing.local import LocalFleets
+from psfleet.platforms.standing.placing import on_fleet
+from psfleet.platforms.standing.platform import standing_platform, with_standing
 from psfleet.report.progress import progress
 from psfleet.report.summary import summary
 from psfleet.run_folder import check_owner, claimed, default_folder

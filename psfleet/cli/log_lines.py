@@ -11,9 +11,9 @@ from pathlib import Path
 
 from psfleet.errors import LostPeerError, UsageError
 from psfleet.job.job import name_of
-from psfleet.launch.local.logs import has_logs, run_folder_of
-from psfleet.launch.local.status import not_running
 from psfleet.launch.logs import UnknownTaskError
+from psfleet.platforms.local.logs import has_logs, run_folder_of
+from psfleet.platforms.local.status import not_running
 from psfleet.run_folder import HOSTS, LOCAL, owner
 from psfleet.service.logs import EntriesAfter, as_text, parse_line
 

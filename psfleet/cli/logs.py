@@ -15,14 +15,14 @@ from psfleet.cli.arguments import Context, Namespace, OnOrHere
 from psfleet.cli.fleets import INTERRUPTED
 from psfleet.cli.tables import table
 from psfleet.errors import UsageError
-from psfleet.launch.choice import platform
-from psfleet.launch.local.logs import local_logs
 from psfleet.launch.logs import fleet_logs
 from psfleet.launch.placement import Placement, placements
 from psfleet.launch.platform import COMPOSE
 from psfleet.launch.shown import ShownPlatform
-from psfleet.launch.standing.local import LocalFleets
-from psfleet.launch.standing.platform import with_standing
+from psfleet.platforms.choice import platform
+from psfleet.platforms.local.logs import local_logs
+from psfleet.platforms.standing.local import LocalFleets
+from psfleet.platforms.standing.platform import with_standing
 
 KINDS = 5
 """Most frequent kinds of operations that the table names."""

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 import typer.main
 
-from psfleet import __version__, errors, launch
+from psfleet import __version__, errors, platforms
 from psfleet.addresses import Address, tf_config
 from psfleet.checkpoint import export
 from psfleet.checkpoint.location import parse
@@ -83,7 +83,7 @@ def train(
     folder = out if out is not None else default_folder(loaded.name)
     console = progress_console()
     with progress(console, loaded) as listener:
-        report = launch.train(
+        report = platforms.train(
             loaded, out=folder, fresh=fresh, program_folder=job.parent, listener=listener, fleet=fleet
         )
     summary(console, report, folder)

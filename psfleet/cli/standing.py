@@ -10,7 +10,7 @@ import typer
 from psfleet.cli.arguments import Context, LongNamespace, Namespace, OnMachine
 from psfleet.errors import UsageError
 from psfleet.job.fleet_file import load_fleet
-from psfleet.launch.standing.platform import standing_platform
+from psfleet.platforms.standing.platform import standing_platform
 from psfleet.plurals import counted
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The fleet's name.", show_default=False)]

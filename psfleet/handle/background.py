@@ -11,13 +11,14 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from psfleet import errors
 from psfleet.errors import PsfleetError
 from psfleet.job.job import parse_job
-from psfleet.launch.local.launcher import train_resolved
+from psfleet.platforms.local.launcher import train_resolved
 from psfleet.report.schema import Report
 from psfleet.run_folder import RunFolder
 
@@ -64,7 +65,9 @@ class _Answer:
             return
         self._is_given = True
         text = json.dumps({"exit_code": exit_code, "message": message}) + "\n"
-        os.write(sys.stdout.fileno(), text.encode())
+        # A caller that was interrupted before does not end the run: see `psfleet.attach`.
+        with suppress(BrokenPipeError):
+            os.write(sys.stdout.fileno(), text.encode())
         log = RunFolder(self._out).path / "logs" / LOG
         target = log if log.parent.is_dir() else Path(os.devnull)
         with target.open("ab") as file:

@@ -12,8 +12,8 @@ from psfleet.control.credentials import read_identity
 from psfleet.control.run_client import RunClient
 from psfleet.errors import LostPeerError, UsageError
 from psfleet.handle.channel import Call, End, RunChannel
-from psfleet.launch.local.control_file import ControlFile
 from psfleet.launch.runs import log_entries, newest_entry
+from psfleet.platforms.local.control_file import ControlFile
 from psfleet.report.attempts import earlier_report
 from psfleet.report.schema import Report
 from psfleet.run_folder import is_locked

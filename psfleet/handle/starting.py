@@ -19,12 +19,12 @@ from psfleet.handle.local_channel import LocalChannel
 from psfleet.handle.run import Run
 from psfleet.job import function_program
 from psfleet.job.job import Job, load_job, name_of, parse_job
-from psfleet.launch.choice import platform, require_known
 from psfleet.launch.platform import KUBERNETES, Platform, Request, chief_of
 from psfleet.launch.shown import require
-from psfleet.launch.standing.placing import certificates_of, on_fleet
-from psfleet.launch.standing.platform import standing_platform
 from psfleet.launch.up import start as start_fleet
+from psfleet.platforms.choice import platform, require_known
+from psfleet.platforms.standing.placing import certificates_of, on_fleet
+from psfleet.platforms.standing.platform import standing_platform
 from psfleet.run_folder import HOSTS, LOCAL, Owner, check_owner, claimed, default_folder, owner
 from psfleet.service import settings
 

@@ -1,6 +1,1 @@
-"""Launchers: each starts a job on a platform, follows the run to its end, and returns its report; standing fleets."""
-
-from psfleet.launch.connecting import connect
-from psfleet.launch.local.launcher import train
-
-__all__ = ["connect", "train"]
+"""The core of the launchers: what they share on all platforms, behind one interface."""

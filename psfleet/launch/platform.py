@@ -98,7 +98,7 @@ class Member:
 
 
 class WatchedPlatform(Protocol):
-    """The part of the interface that follows a fleet and shows its state; `launch.local` implements only this part.
+    """The part of the interface that follows a fleet and shows its state; `platforms.local` implements only this part.
 
     Raises (every method):
         UsageError: The platform cannot be reached or is too old, or refuses a request; says what to do.

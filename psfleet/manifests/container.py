@@ -60,4 +60,4 @@ def require_one_part(job: Job) -> None:
 
 def hold(paused: bool) -> dict[str, str]:
     """The chief's variable for a run that is held at the step that it starts from."""
-    return {settings.HOLD: settings.AT_START} if paused else {}
+    return {settings.HOLD: settings.HELD_AT_START} if paused else {}

@@ -123,7 +123,7 @@ HELD_BYTES = _metric(
     "gauge",
     "bytes",
     PS,
-    "Memory of tensors on this ps: model (parameters, state, frozen weights, rows of tables), optimizer (its slots).",
+    "Memory of tensors on this ps: model (parameters, rows of tables, state, frozen weights) and optimizer (slots).",
     ("what",),
 )
 PUSHED_BYTES = _metric(

@@ -9,10 +9,10 @@ from support.compose_fleet import COMMAND_SECS, ids, inspected
 from support.compose_lab import Lab, commanded, standing_lab
 from support.images import docker
 
-from psfleet.launch.compose.fleet_labels import access_of, file_of
-from psfleet.launch.compose.standing import ComposeFleets
 from psfleet.manifests.certificates_folder import certificates_folder
 from psfleet.manifests.compose.render import project
+from psfleet.platforms.compose.fleet_labels import access_of, file_of
+from psfleet.platforms.compose.standing import ComposeFleets
 from psfleet.polling import wait_until
 from psfleet.tls import certificates
 

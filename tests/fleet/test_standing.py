@@ -19,9 +19,9 @@ from support.command_line import Psfleet
 import psfleet
 from psfleet.errors import LostPeerError
 from psfleet.job.sections import Device
-from psfleet.launch.standing import commands
-from psfleet.launch.standing.fleet_folder import FleetFolder, find
-from psfleet.launch.standing.state import FleetState, TaskState
+from psfleet.platforms.standing import commands
+from psfleet.platforms.standing.fleet_folder import FleetFolder, find
+from psfleet.platforms.standing.state import FleetState, TaskState
 from psfleet.polling import wait_until
 from psfleet.processes.identity import send_signal
 from psfleet.service import settings

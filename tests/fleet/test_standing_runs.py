@@ -19,8 +19,8 @@ from support.programs.counting_program import NAMES
 import psfleet
 from psfleet.checkpoint.tensors import read_tensors
 from psfleet.errors import LostPeerError
-from psfleet.launch.standing import commands
-from psfleet.launch.standing.fleet_folder import FleetFolder, find
+from psfleet.platforms.standing import commands
+from psfleet.platforms.standing.fleet_folder import FleetFolder, find
 from psfleet.processes.identity import send_signal
 from psfleet.service import settings
 

@@ -20,9 +20,9 @@ from psfleet.checkpoint.tensors import read_tensors
 from psfleet.control.attendance import Attendance, FleetTask, SecuredClient
 from psfleet.control.client import PsClient
 from psfleet.errors import PsfleetError
-from psfleet.launch.standing import commands
-from psfleet.launch.standing.fleet_folder import FleetFolder, find
-from psfleet.launch.standing.local import LocalFleets
+from psfleet.platforms.standing import commands
+from psfleet.platforms.standing.fleet_folder import FleetFolder, find
+from psfleet.platforms.standing.local import LocalFleets
 from psfleet.service import settings
 from psfleet.tls import certificates
 from psfleet.tls.identity import Identity

@@ -9,8 +9,8 @@ from typing import Any
 
 from psfleet.control.credentials import channel
 from psfleet.control.relay_client import Command
-from psfleet.launch.local.control_file import ControlFile
 from psfleet.launch.platform import Member
+from psfleet.platforms.local.control_file import ControlFile
 from support.live_chief import LiveChief, live
 from support.piped_relay import relay
 from support.scripted_platform import ScriptedPlatform, member

@@ -7,7 +7,7 @@ from typing import Any
 
 from kubernetes import client
 
-from psfleet.launch.kubernetes.pods import Pod
+from psfleet.platforms.kubernetes.pods import Pod
 
 LABELS = {
     "app.kubernetes.io/part-of": "psfleet",

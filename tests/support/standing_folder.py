@@ -9,9 +9,9 @@ import pytest
 
 from psfleet.atomic_file import replace_file
 from psfleet.job.fleet_file import FleetFile
-from psfleet.launch.standing.fleet_folder import FleetFolder, one_command
-from psfleet.launch.standing.state import FleetState
-from psfleet.launch.standing.supervisor import new_state
+from psfleet.platforms.standing.fleet_folder import FleetFolder, one_command
+from psfleet.platforms.standing.state import FleetState
+from psfleet.platforms.standing.supervisor import new_state
 from psfleet.processes.identity import identity
 from psfleet.service import settings
 

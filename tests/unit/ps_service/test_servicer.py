@@ -200,6 +200,21 @@ def test_a_shared_ps_closes_the_tunnels_of_a_run_that_is_over_or_reset(
     assert [run.name for run in servicer.runs()] == ["trains"]
 
 
+def test_a_tunnel_that_opens_after_its_run_was_reset_is_closed(plane: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    servicer = ControlServicer("grpc://localhost:1", "", "", plane)
+    caller = joined(servicer, "worker", 0)
+    open_at: list[str] = []
+
+    def meet(run: str, worker: int, address: str) -> None:
+        servicer.Reset(pb.ResetRequest(caller=caller), CONTEXT)
+        open_at.append(address)
+
+    monkeypatch.setattr(plane, "meet", meet)
+    monkeypatch.setattr(plane, "release", lambda run: open_at.clear())
+    beat(servicer, caller)
+    assert open_at == []
+
+
 def test_a_run_that_is_reset_while_a_shared_ps_drops_it_is_closed_once(
     plane: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from support.command_line import Psfleet
 
 import psfleet as package
-from psfleet import errors, launch
+from psfleet import errors, platforms
 from psfleet.addresses import Address
 from psfleet.checkpoint import export as export_module
 from psfleet.cli import main
@@ -25,7 +25,7 @@ ALL = ("train", "validate", "clusterspec", "weights", "reset", "certs")
 
 @dataclass
 class Launcher:
-    """Stub for `psfleet.launch.train`: records its arguments, and returns a report or raises."""
+    """Stub for `psfleet.platforms.train`: records its arguments, and returns a report or raises."""
 
     exit_code: int = 0
     error: BaseException | None = None
@@ -42,7 +42,7 @@ class Launcher:
 @pytest.fixture
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Launcher:
     launcher = Launcher()
-    monkeypatch.setattr(launch, "train", launcher)
+    monkeypatch.setattr(platforms, "train", launcher)
     return launcher
 
 

@@ -14,7 +14,7 @@ import pytest
 from support.command_line import Psfleet
 
 import psfleet as package
-from psfleet import launch
+from psfleet import platforms
 from psfleet.cli.output import NO_READER
 from psfleet.report.schema import Report
 
@@ -41,7 +41,7 @@ def train(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
             status = "failed" if code else "done"
             return Report(status=status, exit_code=code, name="tiny", run="1", mode="sync", target_step=20)
 
-        monkeypatch.setattr(launch, "train", run)
+        monkeypatch.setattr(platforms, "train", run)
 
     return prepare
 

@@ -12,8 +12,8 @@ from support.command_line import Psfleet
 
 from psfleet.errors import BAD_JOB, USAGE
 from psfleet.job.fleet_access import FleetAccess
-from psfleet.launch.standing import local
-from psfleet.launch.standing.fleet_folder import FleetFolder
+from psfleet.platforms.standing import local
+from psfleet.platforms.standing.fleet_folder import FleetFolder
 from psfleet.service import settings
 
 ACCESS = FleetAccess(name="lab", id="lab-1", version="1", ps=["127.0.0.1:1"])

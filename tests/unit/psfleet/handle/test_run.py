@@ -17,7 +17,7 @@ from psfleet.control import control_pb2 as pb
 from psfleet.control import run_control_pb2 as run_pb
 from psfleet.errors import BadJobError, DeadlineError, LostPeerError, UsageError
 from psfleet.handle.channel import RunChannel
-from psfleet.launch.local.control_file import ControlFile
+from psfleet.platforms.local.control_file import ControlFile
 from psfleet.run_folder import OWNER_FILE, claimed
 
 CALL_SECS = 20.0

@@ -20,7 +20,7 @@ from psfleet.control import credentials, liveness
 from psfleet.control import server as control_server
 from psfleet.errors import LostPeerError, NoAnswerError
 from psfleet.handle import channel, container_channel, starting
-from psfleet.launch.local.control_file import ControlFile
+from psfleet.platforms.local.control_file import ControlFile
 
 ANSWER_SECS = 1.0
 CALL_SECS = 20.0

@@ -28,9 +28,9 @@ from psfleet.control.relay_client import Command, CommandEnd, RelayClient
 from psfleet.control.server import serving
 from psfleet.control.tensor_stream import receiving, sending
 from psfleet.errors import LostPeerError, PsfleetError, UsageError
-from psfleet.launch.compose.exec import ContainerCommand, running
-from psfleet.launch.kubernetes import exec as pod_exec
-from psfleet.launch.kubernetes.exec import PodCommand
+from psfleet.platforms.compose.exec import ContainerCommand, running
+from psfleet.platforms.kubernetes import exec as pod_exec
+from psfleet.platforms.kubernetes.exec import PodCommand
 from psfleet.processes.ports import free_addresses
 
 CALL_SECS = 20.0

@@ -9,9 +9,9 @@ import pytest
 from psfleet.errors import BadJobError
 from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import parse_job
-from psfleet.launch.kubernetes.fleet_record import new_access
 from psfleet.manifests.kubernetes.render import render
 from psfleet.manifests.kubernetes.standing import render_fleet
+from psfleet.platforms.kubernetes.fleet_record import new_access
 
 REFUSED = "name is '2026-digits', expected one that begins with a letter: on Kubernetes it names a Service"
 

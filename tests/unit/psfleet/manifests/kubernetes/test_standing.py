@@ -9,11 +9,11 @@ from support.kubernetes_schema import problem, versions
 
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.fleet_file import FleetFile
-from psfleet.launch.kubernetes.fleet_record import new_access
 from psfleet.manifests.kubernetes.client import client_pod
 from psfleet.manifests.kubernetes.names import RENEWED, RUN, STANDING, selector
 from psfleet.manifests.kubernetes.program_configmap import Files
 from psfleet.manifests.kubernetes.standing import render_fleet
+from psfleet.platforms.kubernetes.fleet_record import new_access
 from psfleet.service import settings
 
 Object = dict[str, Any]

@@ -1,0 +1,250 @@
+"""Runs fleets on Kubernetes through its API: no custom resource, no rights for pods."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from psfleet.errors import LostPeerError, UsageError
+from psfleet.job.fleet_file import FleetFile
+from psfleet.job.job import Job, job_from_json
+from psfleet.launch.platform import Member, Request
+from psfleet.manifests.kubernetes.names import CHIEF, FIRST_INDEX, JOB_KEY, WORKER, component_name
+from psfleet.manifests.kubernetes.on_fleet import require_served
+from psfleet.manifests.kubernetes.render import manifests_text, render, workers_job
+from psfleet.manifests.kubernetes.tls_secrets import ensure_certificates, tls_secrets
+from psfleet.manifests.on_fleet import OnFleet
+from psfleet.platforms.kubernetes.api import Cluster, translate_errors
+from psfleet.platforms.kubernetes.events import WaitReasons
+from psfleet.platforms.kubernetes.exec import PodCommand, execute, running
+from psfleet.platforms.kubernetes.fleet_record import recorded
+from psfleet.platforms.kubernetes.jobs import on_fleet, place_of, program_items, require_own_chief
+from psfleet.platforms.kubernetes.members import members_of, scaled_away
+from psfleet.platforms.kubernetes.objects import FleetObjects
+from psfleet.platforms.kubernetes.pods import pods_of
+from psfleet.platforms.kubernetes.renewal import Renewal, renewal_of
+from psfleet.platforms.kubernetes.volume_reader import packed
+from psfleet.polling import wait_until
+
+REMOVAL_SECS = 60.0
+"""How long the API may take to remove what was deleted, beyond the pods' own time to end."""
+KINDS = (
+    ("batch/v1", "Job"),
+    ("v1", "Pod"),
+    ("v1", "Service"),
+    ("v1", "ConfigMap"),
+    ("v1", "Secret"),
+    ("v1", "ServiceAccount"),
+    ("policy/v1", "PodDisruptionBudget"),
+)
+"""Kinds of a fleet's objects, except for its volume and what closes the ports of its pods until they have ended."""
+POLICY = ("networking.k8s.io/v1", "NetworkPolicy")
+VOLUME = ("v1", "PersistentVolumeClaim")
+INTERRUPT = ("sh", "-c", "kill -INT 1")
+"""Sends SIGINT to a container's first process, which passes it on."""
+
+
+class Kubernetes:
+    """A `Platform` in a namespace of a cluster; each fleet is up to three Jobs and the objects that they need."""
+
+    noun = "pod"
+    look_secs = 1.0
+    restart_secs = 0.0
+    settle_secs = 0.0
+    restarts_stopped = True
+
+    def __init__(self, context: str | None = None, namespace: str | None = None) -> None:
+        self._context, self._namespace = context, namespace
+        self._has_listed = False
+        # Of fleets that this process starts or attaches to, by name.
+        self._renewals: dict[str, Renewal | None] = {}
+
+    @property
+    def where(self) -> str:
+        """See `Platform`."""
+        return f"is in namespace {self._cluster.namespace}"
+
+    def render(self, request: Request, out: Path | None, command: str) -> str:
+        """See `Platform`."""
+        return manifests_text(request.job, request.job_file, command)
+
+    def check(self, request: Request) -> None:
+        """See `Platform`."""
+        if request.fleet:
+            require_served(request.job, self._fleet(request.fleet))
+        self._objects.require_own(request.job.name, _rendered(request))
+
+    def apply(self, request: Request) -> None:
+        """See `Platform`."""
+        job = request.job
+        self.check(request)
+        objects = _rendered(request)
+        if job.tls and not request.fleet:
+            ensure_certificates(job)
+            objects += tls_secrets(job)
+        self._objects.require_own(job.name, objects)
+        self.remove(job.name, results=request.fresh)
+        # The Jobs are created last: their pods need the other objects. Without the chief's, there is no fleet.
+        last = [("Job", component_name(job.name, component)) for component in (WORKER, CHIEF)]
+        places = {name: place for place, name in enumerate(last, start=1)}
+        *others, chief = sorted(objects, key=lambda each: places.get((each["kind"], each["metadata"]["name"]), 0))
+        self._objects.apply(job.name, others)
+        (owner,) = self._objects.apply(job.name, [chief])
+        self._objects.set_owner([each for each in others if each["kind"] != VOLUME[1]], owner)
+        self._renewals[job.name] = renewal_of(self._cluster, job, request.fleet)
+
+    def job(self, name: str) -> Job:
+        """See `Platform`."""
+        text = self._cluster.config_map(name).get(JOB_KEY)
+        if text is None:
+            raise UsageError(f"fleet {name} has no ConfigMap {name} with its job, expected one that psfleet rendered")
+        job = job_from_json(text, f"ConfigMap {name}: {JOB_KEY}")
+        places = [place for each in self._cluster.jobs(name) if (place := on_fleet(each)) is not None]
+        self._renewals[name] = renewal_of(self._cluster, job, places[0].fleet if places else "")
+        return job
+
+    def members(self, name: str | None, with_notes: bool = False) -> list[Member]:
+        """See `Platform`. After a first success, a refusal may be temporary: an expired token, a restarting server.
+
+        The certificates of a fleet that is followed are looked at, too.
+        """
+        try:
+            jobs, pods = self._cluster.jobs(name), pods_of(self._cluster.pods(name))
+            members = members_of(jobs, pods, self._reasons.of(jobs, pods))
+        except UsageError as error:
+            if self._has_listed:
+                raise LostPeerError(str(error)) from error
+            raise
+        self._has_listed = True
+        renewal = self._renewals.get(name) if name is not None else None
+        if renewal is not None:
+            renewal.look()
+        return members
+
+    def scaled_away(self, name: str) -> list[Member]:
+        """See `Platform`."""
+        return scaled_away(self._cluster.jobs(name), pods_of(self._cluster.pods(name)))
+
+    def restart(self, member: Member) -> None:
+        """See `Platform`. Never called: a Job restarts its pods itself."""
+        raise NotImplementedError
+
+    def end_restarts(self, members: Sequence[Member]) -> None:
+        """See `Platform`. Does nothing: a Job does not restart pods with permanent exit codes."""
+
+    def ask_to_stop(self, chief: Member) -> None:
+        """See `Platform`. Never called: the chief's Job would start it again."""
+        raise NotImplementedError
+
+    def running(self, chief: Member, command: Sequence[str]) -> AbstractContextManager[PodCommand]:
+        """See `Platform`."""
+        return running(self._cluster, chief.name, CHIEF, command)
+
+    def stop(self, chief: Member, timeout_secs: float) -> None:
+        """See `Platform`. The pod is not deleted: that sends SIGTERM, at which a chief ends without ending the run."""
+        for _ in execute(self._cluster, chief.name, CHIEF, INTERRUPT):
+            continue
+        limit = math.ceil(timeout_secs) + REMOVAL_SECS
+
+        def is_gone() -> bool:
+            pods = pods_of(self._cluster.pods(chief.fleet))
+            return all(pod.name != chief.name or pod.is_over for pod in pods)
+
+        wait_until(is_gone, limit, f"pod {chief.name} to save and end", poll_secs=0.5)
+
+    def log(self, member: Member, since: float = 0.0, follow: bool = False, tail: int | None = None) -> Iterator[str]:
+        """See `Platform`. Each pod has its own log; without `follow` and `tail`, the logs of all pods of the index."""
+        if follow or tail is not None:
+            return self._cluster.log(member.name, member.role, tail, follow)
+        return self._log_of_index(member)
+
+    def has_results(self, name: str) -> bool:
+        """See `Platform`."""
+        return bool(self._cluster.claims(name))
+
+    @contextmanager
+    def tar(self, job: Job, names: Sequence[str]) -> Iterator[Iterator[Iterator[bytes]]]:
+        """See `Platform`. A pod that only reads the volume packs it into a stream of the API."""
+        with packed(self._cluster, self._reasons, job) as archive:
+            yield iter([archive])
+
+    def scale(self, job: Job, workers: int) -> None:
+        """See `Platform`. A fleet that began with its chief alone has no Job of other workers yet."""
+        name, others = component_name(job.name, WORKER), workers - 1
+        jobs = {place_of(each)[1]: each for each in self._cluster.jobs(job.name)}
+        if WORKER in jobs:
+            # A Job that needs no completion is complete, and would not start anything again.
+            spec = {"parallelism": others, **({"completions": others} if others else {})}
+            with translate_errors(f"scale Job {name}"):
+                self._cluster.batch.patch_namespaced_job(name, self._cluster.namespace, {"spec": spec})
+        elif others:
+            content = workers_job(job, program_items(jobs[CHIEF]), others, on_fleet(jobs[CHIEF]))
+            self._objects.apply(job.name, [content])
+            self._objects.set_owner([content], jobs[CHIEF])
+
+    def remove(self, name: str, results: bool) -> bool:
+        """See `Platform`. Waits until the pods and the volume are gone.
+
+        A fleet may have no Jobs: the API refused one of its objects, or has deleted the Jobs some time after their end.
+        """
+        jobs, claims = self._cluster.jobs(name), self._cluster.claims(name) if results else []
+        require_own_chief(jobs)
+        pods = self._cluster.pods(name) if jobs else []
+        # Without their owner, the chief's Job, the policies outlast the pods.
+        self._objects.disown(name, POLICY)
+        is_found = self._objects.remove_all(name, KINDS)
+        if jobs:
+            secs = REMOVAL_SECS + max([pod.spec.termination_grace_period_seconds or 0 for pod in pods], default=0)
+            _wait_until_gone(name, [self._cluster.jobs, self._cluster.pods], secs, f"the pods of fleet {name} to end")
+        is_found |= self._objects.remove_all(name, [POLICY])
+        if claims:
+            self._objects.remove_all(name, [VOLUME])
+            _wait_until_gone(name, [self._cluster.claims], REMOVAL_SECS, f"the volume of fleet {name} to go")
+        return is_found or bool(claims)
+
+    def _fleet(self, name: str) -> FleetFile:
+        """The file of a standing fleet of the namespace."""
+        found = recorded(self._cluster, name)
+        if found is None:
+            raise UsageError(
+                f"--fleet {name}: no such fleet stands in namespace {self._cluster.namespace}, expected one that "
+                "`psfleet fleet up --on kubernetes` started"
+            )
+        return found[0]
+
+    def _log_of_index(self, member: Member) -> Iterator[str]:
+        """The logs of all pods of an index, older ones first; pods that failed are kept until their Job is deleted."""
+        for pod in pods_of(self._cluster.pods(member.fleet)):
+            if (pod.component, FIRST_INDEX[pod.component] + pod.index) == (member.role, member.index):
+                yield from self._cluster.log(pod.name, pod.component)
+
+    @cached_property
+    def _cluster(self) -> Cluster:
+        return Cluster(self._context, self._namespace)
+
+    @cached_property
+    def _objects(self) -> FleetObjects:
+        return FleetObjects(self._cluster)
+
+    @cached_property
+    def _reasons(self) -> WaitReasons:
+        return WaitReasons(self._cluster)
+
+
+def _rendered(request: Request) -> list[dict[str, Any]]:
+    place = OnFleet.of_new_run(request.job, request.fleet) if request.fleet else None
+    return render(request.job, request.job_file, request.paused, place)
+
+
+def _wait_until_gone(name: str, listings: Sequence[Callable[[str], list[Any]]], timeout_secs: float, what: str) -> None:
+    """Waits until the API lists no more of a fleet's objects."""
+
+    def left() -> list[str]:
+        return [found.metadata.name for listing in listings for found in listing(name)]
+
+    wait_until(left, timeout_secs, what, done=operator.not_, poll_secs=0.5)

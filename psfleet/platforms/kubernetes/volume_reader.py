@@ -1,0 +1,55 @@
+"""Reads the volume of a fleet, also of one that is down, through a pod that mounts it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from psfleet.job.job import Job
+from psfleet.manifests import container
+from psfleet.manifests.kubernetes.names import RESULTS
+from psfleet.manifests.kubernetes.pod_settings import apply_placement
+from psfleet.manifests.kubernetes.pod_template import reader
+from psfleet.platforms.kubernetes.api import Cluster
+from psfleet.platforms.kubernetes.events import WaitReasons
+from psfleet.platforms.kubernetes.exec import execute
+from psfleet.platforms.kubernetes.pods import Pod
+from psfleet.polling import wait_until
+
+PACK = ("sh", "-c", f"tar -C {container.OUT} --exclude=./lost+found '--exclude=./.*' -cf - . || [ $? -eq 1 ]")
+"""Packs the results. GNU tar ends with 1 if a file grew or was deleted meanwhile, as they do while the fleet trains."""
+
+
+@contextmanager
+def packed(cluster: Cluster, reasons: WaitReasons, job: Job) -> Iterator[Iterator[bytes]]:
+    """Context manager for the chunks of a tar archive of what is on a fleet's volume.
+
+    Raises:
+        DeadlineError: The pod does not start within `deadlines.start_secs`.
+        UsageError: The API refuses a request.
+        LostPeerError: The API does not answer, or the archive breaks off.
+    """
+    with _reader(cluster, reasons, job) as pod:
+        yield execute(cluster, pod, RESULTS, PACK)
+
+
+@contextmanager
+def _reader(cluster: Cluster, reasons: WaitReasons, job: Job) -> Iterator[str]:
+    """Context manager for a pod that mounts the fleet's volume; returns its name, and deletes it at the end."""
+    name = f"{job.name}-{RESULTS}-{secrets.token_hex(3)}"
+    cluster.create_pod(apply_placement(job.kubernetes, reader(job, name)))
+
+    def state() -> str:
+        found = cluster.pod(name)
+        if found is None:
+            return "deleted"
+        pod = Pod(found)
+        return reasons.of([], [pod]).get(pod.uid) or pod.problem() or pod.state()
+
+    try:
+        what = f"pod {name}, which copies the results"
+        wait_until(state, job.deadlines.start_secs, what, done="running".__eq__, poll_secs=0.5)
+        yield name
+    finally:
+        cluster.delete_pod(name)

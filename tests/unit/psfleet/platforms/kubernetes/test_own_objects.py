@@ -1,0 +1,105 @@
+"""Objects in a namespace that have the names of a fleet's objects, and other owners."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kubernetes.client.exceptions import ApiException
+from kubernetes.dynamic.resource import ResourceInstance
+
+from psfleet.errors import UsageError
+from psfleet.manifests.kubernetes.names import labels
+from psfleet.platforms.kubernetes.objects import FleetObjects
+
+KINDS = ["ConfigMap", "PersistentVolumeClaim", "NetworkPolicy", "Secret", "Job"]
+
+
+class Namespace:
+    """A namespace's objects by kind and name, as the dynamic client shows them.
+
+    Attributes:
+        forced: By kind and name of each object that was applied: whether its fields were taken over.
+        patched: Bodies of patches, by kind and name.
+    """
+
+    namespace = "here"
+
+    def __init__(self) -> None:
+        self.labels: dict[tuple[str, str], Mapping[str, str] | None] = {}
+        self.forced: dict[tuple[str, str], bool] = {}
+        self.patched: dict[tuple[str, str], Any] = {}
+        self.resources = self
+
+    def get(self, api_version: str, kind: str) -> Any:
+        """The client of a kind."""
+
+        def get(name: str, namespace: str) -> Any:
+            if (kind, name) not in self.labels:
+                raise ApiException(status=404, reason="Not Found")
+            return ResourceInstance(None, {"kind": kind, "metadata": {"name": name, "labels": self.labels[kind, name]}})
+
+        def apply(body: Any, namespace: str, field_manager: str, force_conflicts: bool | None) -> Any:
+            self.forced[kind, body["metadata"]["name"]] = bool(force_conflicts)
+            return body
+
+        def patch(body: Any, name: str, namespace: str, content_type: str) -> None:
+            assert content_type == "application/merge-patch+json"
+            self.patched[kind, name] = body
+
+        return SimpleNamespace(get=get, server_side_apply=apply, patch=patch)
+
+
+@pytest.fixture
+def namespace() -> Namespace:
+    return Namespace()
+
+
+@pytest.fixture
+def objects(namespace: Namespace) -> FleetObjects:
+    made = FleetObjects(namespace)  # type: ignore[arg-type]
+    made.__dict__["_dynamic"] = namespace
+    return made
+
+
+def content(kind: str, name: str = "small") -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "labels": labels("small")}}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("theirs", [None, {"app": "web"}, labels("other")], ids=["none", "foreign", "another fleet"])
+def test_an_object_of_another_owner_is_named_and_not_touched(
+    namespace: Namespace, objects: FleetObjects, kind: str, theirs: Mapping[str, str] | None
+) -> None:
+    namespace.labels[kind, "small"] = theirs
+    refusal = f"{kind} small in namespace here is not of fleet small, expected one with the labels .*: change the job's"
+    with pytest.raises(UsageError, match=refusal):
+        objects.require_own("small", [content("Service"), content(kind)])
+    with pytest.raises(UsageError, match=refusal):
+        objects.apply("small", [content(kind)])
+    assert namespace.forced == {}
+
+
+def test_fields_are_taken_over_only_in_objects_that_the_fleet_has(namespace: Namespace, objects: FleetObjects) -> None:
+    """Those of `kubectl apply`, for example."""
+    namespace.labels["ConfigMap", "small"] = labels("small")
+    objects.apply("small", [content("ConfigMap"), content("Service")])
+    assert namespace.forced == {("ConfigMap", "small"): True, ("Service", "small"): False}
+
+
+def test_an_owner_is_added_without_a_change_of_anything_else(namespace: Namespace, objects: FleetObjects) -> None:
+    owner = SimpleNamespace(metadata=SimpleNamespace(name="small-chief", uid="u"))
+    objects.set_owner([content("Service")], owner)
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": "small-chief", "uid": "u"}
+    assert namespace.patched == {("Service", "small"): {"metadata": {"ownerReferences": [reference]}}}
+
+
+def test_an_api_that_refuses_to_show_an_object_is_an_error(namespace: Namespace, objects: FleetObjects) -> None:
+    def get(**which: str) -> None:
+        raise ApiException(status=403, reason="Forbidden")
+
+    namespace.get = lambda **which: SimpleNamespace(get=get)  # type: ignore[assignment, method-assign]
+    with pytest.raises(UsageError, match="Kubernetes refuses to read Secret small: 403 Forbidden"):
+        objects.apply("small", [content("Secret")])
