@@ -15,6 +15,7 @@ from ps_service.relearning import RELEARN_SECS
 from ps_service.servicer import ControlServicer
 from psfleet.control import RETRY_SECS
 from psfleet.control import control_pb2 as pb
+from psfleet.job.sections import Fleet
 
 
 class AbortedError(Exception):
@@ -65,7 +66,7 @@ class CountingShard:
     def __init__(self) -> None:
         self.calls: list[str] = []
         layout = SimpleNamespace(digest=self.digest, tables=(("words", "digest of words"),))
-        job = SimpleNamespace(quorum=2)
+        job = SimpleNamespace(quorum=2, fleet=Fleet(workers=2))
         self.plan = SimpleNamespace(generation=1, job=job, layout=layout, optimizer="sgd")
         self.writer = SimpleNamespace(parts=list)
         self.step, self.final_step, self.first_step, self.model_bytes = 4, 9, 0, 0

@@ -62,17 +62,19 @@ def test_it_is_ready_once_it_reaches_the_chief_also_at_another_address() -> None
     context: Any = worker._context
     context.run, context.tasks = "digits", SimpleNamespace(meet=lambda *route: met.append(route))
     chief, moved = (pb.WorkerState(index=0, address=f"{host}:2300") for host in ("a", "b"))
+    other = pb.WorkerState(index=1, address="c:2300")
     looks: list[bool] = []
 
     def until(what: str, done: Callable[[States], bool]) -> None:
-        looks.extend(done(states) for states in ([None], [shard(7)]))
+        # With parts all workers are listed.
+        looks.extend(done(states) for states in ([None], [shard(7)], [shard(7, workers=[other])]))
         assert progress.reading_first_batch
-        looks.extend(done([shard(7, workers=[at])]) for at in (chief, chief, moved))
+        looks.extend(done([shard(7, workers=[at, other])]) for at in (chief, chief, moved))
 
     fleet: Any = worker._fleet
     fleet.until = until
     worker.run()
-    assert looks == [False, False, True, True, True]
+    assert looks == [False, False, False, True, True, True]
     assert met == [("digits", 0, "a:2300"), ("digits", 0, "b:2300")]
     assert not progress.reading_first_batch
 
