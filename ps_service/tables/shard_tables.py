@@ -95,8 +95,17 @@ class ShardTables:
                     own = [(ids, values * factor) for ids, values in own]
                 table.update(own, rates[at], step + 1)
             self._step = step + 1
-            self._ended |= dict.fromkeys(workers, number)
-            self._staged = {key: staged for key, staged in self._staged.items() if not self._is_over(*key)}
+            self._end(workers, number)
+
+    def drop(self, worker: int, number: int) -> None:
+        """Forgets the staged gradients of a worker and number, which no update applies. Not in sync mode."""
+        with self._lock:
+            self._end([worker], max(number, self._ended.get(worker, -1)))
+
+    def _end(self, workers: list[int], number: int) -> None:
+        """Forgets the gradients of workers up to a number; in sync mode those of all workers before the step."""
+        self._ended |= dict.fromkeys(workers, number)
+        self._staged = {key: staged for key, staged in self._staged.items() if not self._is_over(*key)}
 
     def _is_over(self, worker: int, number: int) -> bool:
         """Whether an update has applied or dropped the gradient of a worker and number, and will apply it no more."""
@@ -149,6 +158,11 @@ class TableRegistry:
         """See `TableServer`."""
         self._find(name).apply(workers.tolist(), int(number), int(step), rates, factor)
         return np.int32(len(workers))
+
+    def drop(self, name: bytes, worker: np.int32, number: np.int64) -> np.int32:
+        """See `TableServer`."""
+        self._find(name).drop(int(worker), int(number))
+        return np.int32(1)
 
     def _find(self, name: bytes) -> ShardTables:
         tables = self._shards.get(name.decode())

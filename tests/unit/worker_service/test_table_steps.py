@@ -99,3 +99,17 @@ def test_a_worker_that_repeats_a_step_reads_the_rows_before_it() -> None:
             step(fleet, worker, lost_at + 1)
         contents = fleet.contents()
     assert_replayed(fleet, contents, front, lost_at + 2)
+
+
+def test_a_ps_forgets_the_rows_of_gradients_that_it_drops() -> None:
+    front, stale = table_front_end(), {"mode": "async", "stale": {"policy": "drop", "bound": 0}}
+    sections = {**SECTIONS, "fleet": {"workers": 2}, "update": stale}
+    with graph_fleet(1, front, front.initial_values(), **sections) as fleet:
+        with fleet.worker(0) as worker, fleet.worker(1) as late:
+            step(fleet, worker, 0)
+            rows = fleet.contents()[0].tables[NAME].rows
+            step(fleet, late, 0)
+        (content,) = fleet.contents()
+        np.testing.assert_array_equal(content.tables[NAME].rows, rows)
+        assert fleet.shards[0].counters().used.tolist()[:2] == [1, 0]
+        assert not fleet.shards[0]._tables._staged
