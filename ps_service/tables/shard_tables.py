@@ -14,7 +14,7 @@ from ps_service.tables.table import Gradient, Table
 from psfleet.job.tables import rule_of
 from psfleet.layout.embedding import EmbeddingContent
 from psfleet.service.logs import RunLogger
-from psfleet.tf import container_name, keeps_previous
+from psfleet.tf import container_name
 from psfleet.tf.table_calls import serve, shard_name
 
 _logger = logging.getLogger("psfleet.ps")
@@ -33,6 +33,9 @@ class ShardTables:
 
     def __init__(self, plan: ShardPlan, start_step: int, content: Mapping[str, EmbeddingContent]) -> None:
         layout, job = plan.layout, plan.job
+        # Unlike buckets, rows are read during a step: with spares, one ps may end it without this worker meanwhile, and
+        # another ps still takes its gradient.
+        keeps_previous = job.update.has_quorum and layout.num_ps > 1
         self.name = shard_name(container_name(plan.run, plan.generation), plan.shard)
         self._tables = [
             Table(
@@ -40,7 +43,7 @@ class ShardTables:
                 plan.shard,
                 layout.num_ps,
                 row_rule(rule_of(job.tables[spec.key], job.rule)),
-                keeps_previous(job),
+                keeps_previous,
             )
             for spec in layout.embeddings
         ]
