@@ -29,7 +29,7 @@ from worker_service.step_calls import StepCalls
 CLOSE_SECS = 2.0
 GONE = "a peer went away while a session was opened"
 NEWEST = np.iinfo(np.int64).max
-"""Pulls the newest parameters: no shard is ahead of this step."""
+"""Reads the newest parameters and rows: no shard is ahead of this step."""
 
 
 class WorkerSession:
@@ -205,6 +205,8 @@ class WorkerSession:
             return None
         with translate_errors():
             feeds = dict(zip(self._step.feeds, microbatches(batch, self._num_microbatches)[-1], strict=True))
+            # Rows of tables are read for them, too.
+            feeds[self._step.local_step] = NEWEST
             return bytes(self._session.run(self._step.summaries, feeds, options=self._options))
 
     def gradient_norm(self) -> float | None:

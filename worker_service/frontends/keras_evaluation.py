@@ -8,8 +8,8 @@ import keras
 import tensorflow as tf
 
 from psfleet.job.job import Job
-from psfleet.job.user_code import user_code
 from psfleet.tf.program_data import batches_explained
+from worker_service.frontends.evaluation_errors import evaluating
 
 
 def evaluate(model: keras.Model, data: tf.data.Dataset, job: Job) -> dict[str, float]:
@@ -23,6 +23,6 @@ def evaluate(model: keras.Model, data: tf.data.Dataset, job: Job) -> dict[str, f
     shapes = [spec.shape for spec in specs]
     # Of data whose length TensorFlow does not know; it is about an interrupted training.
     warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning)
-    with batches_explained(shapes), user_code(job, "evaluating the model"):
+    with batches_explained(shapes), evaluating(job):
         metrics = model.evaluate(data, return_dict=True, verbose=0)
     return {name: float(value) for name, value in metrics.items()}
