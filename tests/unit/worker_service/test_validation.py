@@ -33,6 +33,13 @@ def data(shard, shards):
 def graph(**fields):
     return psfleet.GraphProgram(**{"loss": loss, "train": data, "evaluate": lambda: data(0, 1), **fields})
 
+def sequences(shard, shards):
+    made = lambda: ([1.0] * (at % 8 + 1) for at in range(32))
+    return tf.data.Dataset.from_generator(made, output_signature=tf.TensorSpec([None])).shard(shards, shard)
+
+def mean(batch):
+    return tf.reduce_mean(batch * tf.compat.v1.get_variable("w", []))
+
 def labelled(labels):
     return lambda *shard: tf.data.Dataset.from_tensor_slices((x, np.asarray(labels)))
 
@@ -162,3 +169,13 @@ def test_data_that_preload_cannot_keep_are_found(check: Check) -> None:
     with pytest.raises(ProgramError, match=r"the training data of shard 0 are random, and input\.from: preload"):
         check(expression, input={"from": "preload"})
     assert check(expression)
+
+
+def test_a_batch_that_no_bucket_fills_is_found(check: Check) -> None:
+    expression = "graph(loss=mean, train=sequences, evaluate=None)"
+    buckets = {"pad": True, "bucket_boundaries": [3, 5, 7]}
+    expected = r"has fewer examples than train\.batch_size = 9 in each of the buckets of input\.bucket_boundaries"
+    with pytest.raises(ProgramError, match=expected):
+        check(expression, input=buckets, train={"steps": 2, "batch_size": 9})
+    assert check(expression, input={"pad": True}, train={"steps": 2, "batch_size": 9})
+    assert check(expression, input=buckets)
