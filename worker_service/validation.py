@@ -46,7 +46,7 @@ def check(job: Job, folder: Path) -> str:
     """Builds the program as the chief does, computes the gradient of one batch, and evaluates one batch.
 
     Returns:
-        What was found, in one line: parameters, shards, and the loss of the batch.
+        What was found, in one line: parameters, shards, embedding tables, and the loss of the batch.
 
     Raises:
         ProgramError: The program cannot be loaded, built, trained or evaluated.
@@ -67,9 +67,12 @@ def check(job: Job, folder: Path) -> str:
     require_metrics(job, metrics)
     number = sum(spec.size for spec in layout.parameters.specs)
     tensors = counted(len(layout.parameters.specs), "tensor")
+    tables = counted(len(layout.embeddings), "table")
+    rows = sum(table.rows for table in layout.embeddings)
     return (
         f"{type(program).__name__} {job.name}: {number:,} parameters in {tensors}, "
-        f"{layout.num_ps} x {layout.parameters.shard_size * 4:,} bytes; {losses}"
+        f"{layout.num_ps} x {layout.parameters.shard_size * 4:,} bytes"
+        f"{f', and {tables} with {rows:,} rows' if rows else ''}; {losses}"
     )
 
 

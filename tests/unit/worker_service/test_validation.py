@@ -179,3 +179,10 @@ def test_a_batch_that_no_bucket_fills_is_found(check: Check) -> None:
         check(expression, input=buckets, train={"steps": 2, "batch_size": 9})
     assert check(expression, input={"pad": True}, train={"steps": 2, "batch_size": 9})
     assert check(expression, input=buckets)
+
+
+def test_tables_are_counted_apart_from_the_parameters(check: Check) -> None:
+    rows = 'tf.gather(tf.compat.v1.get_variable("t", [2000, 3]), tf.cast(batch, tf.int32))'
+    expression = f"graph(loss=lambda batch: loss(batch) + tf.reduce_sum({rows}))"
+    found = check(expression, tables={"t": {"rows": 2000}})
+    assert re.search(r": 2 parameters in 1 tensor, 2 x 64 bytes, and 1 table with 2,000 rows; loss of", found)
