@@ -25,7 +25,7 @@ from psfleet.layout import Layout
 from psfleet.layout.buckets import loss_names
 from psfleet.plurals import counted
 from psfleet.report.verdict import Verdict
-from psfleet.tf.batching import batched
+from psfleet.tf.batching import training_batches
 from psfleet.tf.program_data import read_within_deadline, training_data
 from psfleet.tf.server import session_config
 from worker_service import program_optimizer
@@ -46,7 +46,7 @@ def check(job: Job, folder: Path) -> str:
     """Builds the program as the chief does, computes the gradient of one batch, and evaluates one batch.
 
     Returns:
-        What was found, in one line: parameters, shards, and the loss of the batch.
+        What was found, in one line: parameters, shards, embedding tables, and the loss of the batch.
 
     Raises:
         ProgramError: The program cannot be loaded, built, trained or evaluated.
@@ -67,9 +67,12 @@ def check(job: Job, folder: Path) -> str:
     require_metrics(job, metrics)
     number = sum(spec.size for spec in layout.parameters.specs)
     tensors = counted(len(layout.parameters.specs), "tensor")
+    tables = counted(len(layout.embeddings), "table")
+    rows = sum(table.rows for table in layout.embeddings)
     return (
         f"{type(program).__name__} {job.name}: {number:,} parameters in {tensors}, "
-        f"{layout.num_ps} x {layout.parameters.shard_size * 4:,} bytes; {losses}"
+        f"{layout.num_ps} x {layout.parameters.shard_size * 4:,} bytes"
+        f"{f', and {tables} with {rows:,} rows' if rows else ''}; {losses}"
     )
 
 
@@ -94,13 +97,14 @@ def _first_batch(program: KerasProgram | GraphProgram, job: Job) -> tuple[np.nda
     examples = training_data(program, job, 0, replicas)
     if job.input.source == "preload":
         check_preload(examples, job, 0)
-    dataset = batched(examples, job, job.train.gradient_examples, drop_remainder=True)
+    dataset = training_batches(examples, job)
     what = "reading the first training batch"
     batch = read_within_deadline(job, what, lambda: next(read(dataset, job, what), None))
     if batch is None:
+        where = "" if job.input.bucket_boundaries is None else " in each of the buckets of input.bucket_boundaries"
         raise ProgramError(
             f"program {job.program!r}: the training data of shard 0 of {replicas} has fewer examples than "
-            f"{least_examples(job)}, expected at least one batch"
+            f"{least_examples(job)}{where}, expected at least one batch"
         )
     return tuple(array[: job.train.batch_size] for array in batch)
 

@@ -204,8 +204,10 @@ def check_tensors(checkpoint: Checkpoint, layout: Layout) -> None:
     """Checks that a checkpoint has the tensors of a layout, however they are divided; state may be frozen in either.
 
     Raises:
-        BadJobError: A tensor is missing, is one too many, or has another shape or dtype.
+        BadJobError: A tensor or table is missing, is one too many, or has another shape or dtype.
     """
+    # A table that the job does not name any more is also a parameter that the checkpoint lacks.
+    _check_tables(checkpoint, layout)
     for what, kinds in (("parameter", ("parameters",)), ("non-trainable", ("state", "frozen"))):
         old, new = _specs(checkpoint.layout, kinds), _specs(layout.saved, kinds)
         for name in sorted({*old, *new}):
@@ -214,7 +216,6 @@ def check_tensors(checkpoint: Checkpoint, layout: Layout) -> None:
                     f"{what} tensor {name!r} is {_described(old.get(name))} in checkpoint {checkpoint.folder} and "
                     f"{_described(new.get(name))} in the program; --fresh starts a new run"
                 )
-    _check_tables(checkpoint, layout)
 
 
 def _check_tables(checkpoint: Checkpoint, layout: Layout) -> None:

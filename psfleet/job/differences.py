@@ -73,7 +73,7 @@ def _without_other_kinds(old: Mapping[str, Any], new: Mapping[str, Any], section
         if not isinstance(value, Mapping) or not value:
             found[key] = value
         elif not isinstance(now, Mapping) or not now:
-            found[key] = f"{{{', '.join(f'{field}: {each}' for field, each in flattened(value).items())}}}"
+            found[key] = f"{{{', '.join(f'{field}: {_plain(each)}' for field, each in flattened(value).items())}}}"
         else:
             is_union = key in UNIONS or section in UNIONS_BY_NAME
             is_other = is_union and any(value.get(tag) != now.get(tag) for tag in ("name", "kind"))
@@ -111,6 +111,11 @@ def _differing(flat: Sequence[Mapping[str, Any]], fields: Sequence[str]) -> dict
     """Those of the fields whose values differ, with the values as text."""
     values = {field: [json.dumps(each[field]) if field in each else "nothing" for each in flat] for field in fields}
     return {field: _shown(texts) for field, texts in values.items() if len(set(texts)) > 1}
+
+
+def _plain(value: Any) -> str:
+    """A value in JSON; a text without its quotes."""
+    return json.dumps(value).strip('"')
 
 
 def _shown(texts: Sequence[str]) -> list[str]:

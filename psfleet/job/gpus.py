@@ -87,6 +87,11 @@ def require_towers(
                 f"device.replicas is {replicas}, expected a number with update.replication in_graph: worker 0 builds "
                 "the towers of all workers, and does not know their devices"
             )
+        if virtual_cpus is not None and batch_size % virtual_cpus:
+            raise ValueError(
+                f"train.batch_size is {batch_size}, expected a multiple of device.virtual_cpus = {virtual_cpus} with "
+                f"device.replicas {replicas}"
+            )
         return
     if batch_size % replicas:
         raise ValueError(f"train.batch_size is {batch_size}, expected a multiple of device.replicas = {replicas}")

@@ -77,7 +77,8 @@ def padding_explained() -> Iterator[None]:
     except ProgramError as error:
         if _UNEQUAL not in str(error):
             raise
-        raise ProgramError(f"{error}; input.pad: true in the job file pads them", error.details) from error
+        message = str(error).removesuffix(".")
+        raise ProgramError(f"{message}; input.pad: true in the job file pads them", error.details) from error
 
 
 def _bad_shapes(specs: Sequence[tf.TensorSpec], job: Job, which: str, expected: str) -> ProgramError:

@@ -104,7 +104,7 @@ def test_microbatches_of_one_gradient_have_the_length_of_the_longest() -> None:
 @pytest.mark.parametrize(
     ("content", "examples", "message"),
     [
-        ({}, sequences(), r"Cannot batch tensors .*; input\.pad: true in the job file pads them$"),
+        ({}, sequences(), r"Cannot batch tensors .* shape \[\d\]; input\.pad: true in the job file pads them$"),
         (
             {"pad": True},
             sequences(spec=tf.TensorSpec(None, tf.int64)),

@@ -33,6 +33,13 @@ def data(shard, shards):
 def graph(**fields):
     return psfleet.GraphProgram(**{"loss": loss, "train": data, "evaluate": lambda: data(0, 1), **fields})
 
+def sequences(shard, shards):
+    made = lambda: ([1.0] * (at % 8 + 1) for at in range(32))
+    return tf.data.Dataset.from_generator(made, output_signature=tf.TensorSpec([None])).shard(shards, shard)
+
+def mean(batch):
+    return tf.reduce_mean(batch * tf.compat.v1.get_variable("w", []))
+
 def labelled(labels):
     return lambda *shard: tf.data.Dataset.from_tensor_slices((x, np.asarray(labels)))
 
@@ -162,3 +169,20 @@ def test_data_that_preload_cannot_keep_are_found(check: Check) -> None:
     with pytest.raises(ProgramError, match=r"the training data of shard 0 are random, and input\.from: preload"):
         check(expression, input={"from": "preload"})
     assert check(expression)
+
+
+def test_a_batch_that_no_bucket_fills_is_found(check: Check) -> None:
+    expression = "graph(loss=mean, train=sequences, evaluate=None)"
+    buckets = {"pad": True, "bucket_boundaries": [3, 5, 7]}
+    expected = r"has fewer examples than train\.batch_size = 9 in each of the buckets of input\.bucket_boundaries"
+    with pytest.raises(ProgramError, match=expected):
+        check(expression, input=buckets, train={"steps": 2, "batch_size": 9})
+    assert check(expression, input={"pad": True}, train={"steps": 2, "batch_size": 9})
+    assert check(expression, input=buckets)
+
+
+def test_tables_are_counted_apart_from_the_parameters(check: Check) -> None:
+    rows = 'tf.gather(tf.compat.v1.get_variable("t", [2000, 3]), tf.cast(batch, tf.int32))'
+    expression = f"graph(loss=lambda batch: loss(batch) + tf.reduce_sum({rows}))"
+    found = check(expression, tables={"t": {"rows": 2000}})
+    assert re.search(r": 2 parameters in 1 tensor, 2 x 64 bytes, and 1 table with 2,000 rows; loss of", found)

@@ -15,9 +15,9 @@ from psfleet.checkpoint.manifest import Checkpoint, checkpoint_folder, read_mani
 from psfleet.checkpoint.part_tables import ReceivedTables
 from psfleet.checkpoint.part_writing import write_part
 from psfleet.checkpoint.replacement import write_replaced
-from psfleet.checkpoint.tensors import open_shard, read_shard, read_tables, read_tensors, read_values
+from psfleet.checkpoint.tensors import check_tensors, open_shard, read_shard, read_tables, read_tensors, read_values
 from psfleet.errors import BadJobError, NoCheckpointError
-from psfleet.layout import EmbeddingContent, EmbeddingSpec, Layout, initial_rows
+from psfleet.layout import EmbeddingContent, EmbeddingSpec, Layout, TensorSpec, initial_rows
 
 USER = EmbeddingSpec("user", "user/embeddings", rows=20, width=3, init="uniform", scale=0.5, seed=1)
 ITEM = EmbeddingSpec("item", "item/embeddings", rows=5, width=1, init="zeros", scale=1.0, seed=1)
@@ -103,6 +103,14 @@ def test_other_tables_are_refused(tables: tuple[EmbeddingSpec, ...], expected: s
     with pytest.raises(BadJobError) as refused:
         read_shard(saved(tmp_path, 2), layout_of(2, *tables), 0)
     assert expected in str(refused.value)
+
+
+def test_a_table_that_the_job_does_not_name_any_more_is_refused_as_a_table(tmp_path: Path) -> None:
+    layout = layout_of(2, USER)
+    dense = TensorSpec(ITEM.name, (ITEM.rows, ITEM.width))
+    parameters = Layout.plan([*layout.parameters.specs, dense], [], [], num_ps=2, bucket_bytes=1 << 20).parameters
+    with pytest.raises(BadJobError, match=r"table 'item/embeddings' is item, 5 x 1, .* and missing in the job"):
+        check_tensors(saved(tmp_path, 2), replace(layout, parameters=parameters))
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,10 @@ BAD = [
     ({"device": {"virtual_cpus": 0}}, "device.virtual_cpus is 0: Input should be greater than or equal to 1"),
     ({"device": {"replicas": 3}}, "train.batch_size is 4, expected a multiple of device.replicas = 3"),
     (
+        {"device": {"replicas": "auto", "virtual_cpus": 3}},
+        "train.batch_size is 4, expected a multiple of device.virtual_cpus = 3 with device.replicas auto",
+    ),
+    (
         {"device": {"replicas": 4, "virtual_cpus": 2}},
         "device.replicas is 4, expected at most the number of devices, device.virtual_cpus = 2",
     ),

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from psfleet.errors import BadJobError
+from psfleet.job.differences import changes
 from psfleet.job.job import Job, job_from_json, parse_job
 from psfleet.job.optimizer import Adagrad, Adam
 from psfleet.job.tables import rule_of
@@ -76,3 +77,10 @@ def test_what_does_not_go_with_tables_is_refused(sections: dict[str, Any], expec
         job(**sections)
     assert expected in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_table_that_is_removed_is_a_change_in_the_values_of_yaml() -> None:
+    rest = job()
+    both = {**rest.model_dump(mode="json"), "tables": {"tower/user": {"rows": 10}, "item": {"rows": 5}}}
+    removed = "{rows: 5, optimizer: null, learning_rate: null, init: uniform, init_scale: 0.05}"
+    assert changes(both, rest) == [f"tables.item {removed} -> nothing"]
