@@ -44,6 +44,7 @@ from psfleet.platforms.local.status import local_statuses, not_running
 from psfleet.platforms.standing.local import LocalFleets
 from psfleet.platforms.standing.placing import on_fleet
 from psfleet.platforms.standing.platform import standing_platform, with_standing
+from psfleet.plurals import counted
 from psfleet.report.progress import progress
 from psfleet.report.summary import summary
 from psfleet.run_folder import check_owner, claimed, default_folder
@@ -170,7 +171,7 @@ def scale(
     """Change the number of workers of a fleet that trains."""
     name = name_of(job)
     scale_fleet(platform(on, context, namespace), name, workers)
-    typer.echo(f"{name}: {workers} workers")
+    typer.echo(f"{name}: {counted(workers, 'worker')}")
 
 
 @app.command()

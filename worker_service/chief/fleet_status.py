@@ -9,6 +9,7 @@ from typing import Any
 
 from psfleet.control import control_pb2 as pb
 from psfleet.job.job import Job
+from psfleet.plurals import counted
 from worker_service.chief.events import Events
 from worker_service.fleet_state import States, is_held
 
@@ -49,9 +50,9 @@ class FleetStatusLogger:
             return
         self._logged_at, self._conditions = now, conditions
         step = min([state.step for state in states if state is not None], default=0)
-        num_alive = sum(row["alive"] for row in workers)
+        num_ps, alive = sum(row["alive"] for row in ps), counted(sum(row["alive"] for row in workers), "worker")
         extra = {"event": "fleet", "step": step, "target": self._job.train.steps, "ps": ps, "workers": workers}
-        logger.info("%d ps and %d workers at step %d", sum(row["alive"] for row in ps), num_alive, step, extra=extra)
+        logger.info("%d ps and %s at step %d", num_ps, alive, step, extra=extra)
 
     def _ps_rows(self, states: States, now: float) -> list[Row]:
         return [

@@ -136,5 +136,10 @@ def test_the_chief_of_a_held_run_says_at_which_step(tmp_path: Path, caplog: pyte
     state = pb.ShardState(phase=pb.RUNNING, step=40, final_step=100, hold_at=40)
     state.workers.add(index=0, step=40, is_alive=True)
     FleetStatusLogger(JOB, Events(tmp_path, JOB)).update([state])
-    [entry] = [record.__dict__ for record in caplog.records if record.__dict__.get("event") == "fleet"]
+    [entry] = [
+        {**record.__dict__, "message": record.getMessage()}
+        for record in caplog.records
+        if record.__dict__.get("event") == "fleet"
+    ]
     assert entry["workers"][0]["last_event"] == "held at step 40"
+    assert entry["message"] == "1 ps and 1 worker at step 40"
