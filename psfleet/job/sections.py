@@ -29,7 +29,7 @@ class Fleet(Section):
     max_workers: PositiveInt | None = Field(
         None,
         description="Maximum number of workers and spares when a running fleet is scaled; null: twice their sum, or "
-        "with `update.replication: in_graph` their sum.",
+        "with `update.replication: in_graph` or with `parts` above 1 their sum.",
     )
     ps_addresses: list[str] | None = Field(
         None,
