@@ -20,7 +20,8 @@ class Fleet(Section):
     parts: PositiveInt = Field(
         1,
         description="Number of workers of each replica, a divisor of `workers`: a program assigns its layers to them "
-        "by `psfleet.part`; see [above](#model-parallelism). Not with spares or tls, nor in containers.",
+        "by `psfleet.part`; see [above](#model-parallelism). Not with spares, tables, "
+        "`device.replicas` or tls, nor in containers.",
     )
     spares: NonNegativeInt = Field(
         0, description="Backup workers in addition to `workers`: a step need not wait for the slowest."
@@ -28,7 +29,7 @@ class Fleet(Section):
     max_workers: PositiveInt | None = Field(
         None,
         description="Maximum number of workers and spares when a running fleet is scaled; null: twice their sum, or "
-        "with `update.replication: in_graph` their sum.",
+        "with `update.replication: in_graph` or with `parts` above 1 their sum.",
     )
     ps_addresses: list[str] | None = Field(
         None,
