@@ -27,6 +27,12 @@ _MACHINERY = re.compile(
 )
 """What TensorFlow writes around the message of an operation: where in its graph the operation is."""
 
+_IN_GRAPH = "Graph execution error:"
+"""Header of the message of an operation of a `tf.function`; after it is where in the program the operation was made."""
+
+_ORIGIN = re.compile(r'File "|Detected at node |<stack traces unavailable>')
+"""Start of a line about that place."""
+
 _EMBEDDED = "Traceback (most recent call last):\n"
 """Start of the traceback that TensorFlow embeds in an error message if a data set's Python function raised."""
 
@@ -57,9 +63,11 @@ def failure(job: Job, what: str, error: Exception | SystemExit) -> ProgramError:
 
 
 def _reason(message: str) -> str:
-    """The line of an error message that states the cause; for an error in a layer, Keras states it after a header."""
+    """The line of an error message that states the cause; for an error in a layer or a graph it is after a header."""
     lines = [line.strip() for line in _COLOURS.sub("", message).splitlines()]
     lines = [line for line in lines if line] or ["no message"]
+    if lines[0] == _IN_GRAPH:
+        lines = [line for line in lines[1:] if not _ORIGIN.match(line)] or lines
     in_layer = _IN_LAYER.match(lines[0])
     if in_layer and len(lines) > 1:
         return f"{lines[1]} (in {in_layer[1]})"

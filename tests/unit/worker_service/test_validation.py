@@ -95,6 +95,7 @@ def test_a_program_that_can_be_trained_is_described(check: Check, expression: st
     [
         ("classes(train=labelled([7] * 32))", "Received a label value of 7 which is outside the valid range"),
         ("classes(train=labelled([1] * 32), evaluate=labelled([[1, 2]] * 32))", "evaluating the model raised"),
+        ("classes(evaluate=labelled([7] * 32))", "evaluating the model raised .*: Received a label value of 7 which"),
         ("graph(loss=lambda batch: loss(batch) / 0.0)", r"the first batch: the loss is (NaN|infinite)"),
         ("graph(train=lambda shard, shards: data(shard, shards).take(3))", "shard 0 of 2 has fewer examples than"),
         ("graph(evaluate=lambda: data(0, 1).repeat())", "the evaluation data are endless"),
@@ -186,3 +187,12 @@ def test_tables_are_counted_apart_from_the_parameters(check: Check) -> None:
     expression = f"graph(loss=lambda batch: loss(batch) + tf.reduce_sum({rows}))"
     found = check(expression, tables={"t": {"rows": 2000}})
     assert re.search(r": 2 parameters in 1 tensor, 2 x 64 bytes, and 1 table with 2,000 rows; loss of", found)
+
+
+def test_ids_of_evaluation_data_that_are_no_rows_are_named(check: Check) -> None:
+    layers = "[keras.Input([2]), keras.layers.Embedding(5, 3, name='t'), keras.layers.Flatten(), keras.layers.Dense(3)]"
+    evaluate = "lambda: tf.data.Dataset.from_tensor_slices((x + 4.95, np.ones(32)))"
+    expression = f"classes(model=lambda: keras.Sequential({layers}, name='m'), evaluate={evaluate})"
+    expected = "evaluating the model: table m/t is read at ids from 4 to 5, expected 0 to 4$"
+    with pytest.raises(ProgramError, match=expected):
+        check(expression, tables={"m/t": {"rows": 5}})
