@@ -20,6 +20,7 @@ def lazy_zeros(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
     Raises:
         OSError: The address space is limited, and too small.
+        OverflowError: No address space has so many bytes.
     """
     num_bytes = max(1, math.prod(shape)) * np.dtype(dtype).itemsize
     memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE)

@@ -8,6 +8,7 @@ import numpy as np
 
 from ps_service.tables.lazy_array import lazy_zeros
 from ps_service.tables.rules import RowRule
+from psfleet.errors import BadJobError
 from psfleet.layout.embedding import EmbeddingContent, EmbeddingSpec, initial_rows
 
 Gradient = tuple[np.ndarray, np.ndarray]
@@ -22,6 +23,9 @@ class Table:
 
     Args of the constructor:
         keeps_previous: Whether reads may ask for the rows before the last update.
+
+    Raises:
+        BadJobError: The table is too large for the addresses of this process, although only updated rows take memory.
     """
 
     def __init__(self, spec: EmbeddingSpec, shard: int, num_ps: int, rule: RowRule, keeps_previous: bool) -> None:
@@ -30,10 +34,16 @@ class Table:
         self._num_ps = num_ps
         capacity = len(range(shard, spec.rows, num_ps))
         shape = (capacity, spec.width)
-        self._places = lazy_zeros((capacity,), "int32" if capacity < 2**31 - 1 else "int64")
-        self._ids = lazy_zeros((capacity,), "int64")
-        self._rows = lazy_zeros(shape, "float32")
-        self._slots = {name: lazy_zeros(shape, "float32") for name in rule.slots}
+        try:
+            self._places = lazy_zeros((capacity,), "int32" if capacity < 2**31 - 1 else "int64")
+            self._ids = lazy_zeros((capacity,), "int64")
+            self._rows = lazy_zeros(shape, "float32")
+            self._slots = {name: lazy_zeros(shape, "float32") for name in rule.slots}
+        except (OSError, OverflowError) as error:
+            raise BadJobError(
+                f"table {spec.key} has {capacity} rows of {spec.width} on ps {shard}, expected no more than fit into "
+                f"its address space: {error}"
+            ) from error
         self._count = 0
         self._keeps_previous = keeps_previous
         self._previous: Gradient = np.zeros(0, np.int64), np.zeros((0, spec.width), np.float32)

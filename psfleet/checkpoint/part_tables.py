@@ -47,7 +47,7 @@ def contents_of(arrays: Mapping[str, np.ndarray], tables: Sequence[EmbeddingSpec
         arrays: With keys that `array_dtype` knows.
 
     Raises:
-        ValueError: The arrays of a table do not have the same number of rows, or an id is not in the table.
+        ValueError: The arrays of a table do not have the same number of rows, or an id is not in it or there twice.
     """
     found = {}
     for spec in tables:
@@ -62,6 +62,8 @@ def contents_of(arrays: Mapping[str, np.ndarray], tables: Sequence[EmbeddingSpec
         if len(ids) and (ids.min() < 0 or ids.max() >= spec.rows):
             found_ids = f"ids from {ids.min()} to {ids.max()}"
             raise ValueError(f"table {spec.name} has {found_ids}, expected 0 to {spec.rows - 1}")
+        if len(np.unique(ids)) < len(ids):
+            raise ValueError(f"table {spec.name} has a row twice, expected each id once")
         rows = own.pop(ROWS)
         found[spec.name] = EmbeddingContent(ids, rows, {what.removeprefix(SLOT): own[what] for what in own})
     return found

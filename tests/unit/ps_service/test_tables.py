@@ -14,6 +14,7 @@ from ps_service.shard_plan import ShardPlan
 from ps_service.tables.rules import row_rule
 from ps_service.tables.shard_tables import REGISTRY, ShardTables
 from ps_service.tables.table import Table
+from psfleet.errors import BadJobError
 from psfleet.job.job import parse_job
 from psfleet.job.tables import rule_of
 from psfleet.layout import EmbeddingContent, EmbeddingSpec, Layout, TensorSpec, initial_rows
@@ -139,6 +140,14 @@ def test_rows_that_were_never_updated_take_no_memory() -> None:
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert table.row_bytes == table.slot_bytes == len(ids) * spec.width * 4
     assert grown < 50_000, f"the process has grown by {grown} KiB, and a dense table has 100 million"
+
+
+@pytest.mark.parametrize("rows", [10**13, 2**62])
+def test_a_table_that_no_address_space_has_is_refused(rows: int) -> None:
+    spec = EmbeddingSpec("big", "big", rows=rows, width=4, init="zeros", scale=1, seed=0)
+    job = job_of(OPTIMIZERS[0])
+    with pytest.raises(BadJobError, match=rf"table big has {rows // 2} rows of 4 on ps 1, expected no more than fit"):
+        Table(spec, 1, 2, row_rule(rule_of(job.tables["user"], job.rule)), False)
 
 
 def shard_tables(**sections: Any) -> ShardTables:

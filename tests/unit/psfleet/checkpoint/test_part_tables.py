@@ -117,6 +117,7 @@ def test_a_table_that_the_job_does_not_name_any_more_is_refused_as_a_table(tmp_p
     ("key", "array", "expected"),
     [
         ("table/ids/user/embeddings", np.array([1, 20]), "has rows of"),
+        ("table/ids/user/embeddings", np.array([1, 2, 3, 4, 5, 2]), "has a row twice, expected each id once"),
         ("table/ids/other", np.array([1]), "key 'table/ids/other', I64 [1], is not in the manifest's layout"),
         ("table/rows/user/embeddings", np.zeros((2, 4), np.float32), "F32 [2, 4], is not in the manifest's layout"),
         ("table/ids/item/embeddings", np.array([5]), "has rows of {'ids': 1, 'rows': 0}"),
