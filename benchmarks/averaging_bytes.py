@@ -22,7 +22,8 @@ INSIDE = "PSFLEET_BENCHMARK_NAMESPACE"
 NETWORK = Path("/proc/self/ns/net")
 COUNTERS = Path("/proc/net/dev")
 WORKERS = 2
-OPTIMIZERS = ("sgd", "adam")
+OPTIMIZERS = {"sgd": ("sgd", True), "adam": ("adam", True), "adam, own slots": ("adam", False)}
+"""Name and `update.average_slots` of each."""
 LOCAL_STEPS = (None, 2, 10)
 """None: sync mode."""
 
@@ -38,13 +39,15 @@ def main(arguments: Sequence[str]) -> int:
         parser.error(f"--steps is {args.steps}, expected a positive multiple of 10")
     enter_namespace(arguments)
     found: dict[str, dict[str, float]] = {}
-    for optimizer in OPTIMIZERS:
-        rows = found[optimizer] = {}
+    for title, (optimizer, average_slots) in OPTIMIZERS.items():
+        rows = found[title] = {}
         for local_steps in LOCAL_STEPS:
             mode = "sync" if local_steps is None else f"averaging, local_steps {local_steps}"
-            rows[mode] = bytes_of_step(args.hidden, args.steps, optimizer, local_steps)
+            averaging = f"local_steps: {local_steps}, average_slots: {str(average_slots).lower()}"
+            update = "{}" if local_steps is None else f"{{mode: averaging, {averaging}}}"
+            rows[mode] = bytes_of_step(args.hidden, args.steps, optimizer, update)
             share = rows[mode] / rows["sync"]
-            print(f"{optimizer:<5} {mode:<26} {rows[mode]:>12,.0f} bytes a step, {share:.3f} of sync", flush=True)
+            print(f"{title:<15} {mode:<26} {rows[mode]:>12,.0f} bytes a step, {share:.3f} of sync", flush=True)
     if args.json:
         args.json.write_text(json.dumps(found, indent=2) + "\n")
     return 0
@@ -63,25 +66,24 @@ def enter_namespace(arguments: Sequence[str]) -> None:
         sys.exit(f"benchmark failed: {error}: expected unshare of util-linux")
 
 
-def bytes_of_step(hidden: int, steps: int, optimizer: str, local_steps: int | None) -> float:
+def bytes_of_step(hidden: int, steps: int, optimizer: str, update: str) -> float:
     """Bytes for one step of one worker: what a run of twice the steps sends more.
 
     So start, checkpoint and end of a run, which both have, do not count.
     """
-    short, long = (run_bytes(hidden, number, optimizer, local_steps) for number in (steps, 2 * steps))
+    short, long = (run_bytes(hidden, number, optimizer, update) for number in (steps, 2 * steps))
     return (long - short) / steps / WORKERS
 
 
-def run_bytes(hidden: int, steps: int, optimizer: str, local_steps: int | None) -> int:
+def run_bytes(hidden: int, steps: int, optimizer: str, update: str) -> int:
     """Bytes that loopback has counted during a run."""
     overrides = [
         f"fleet.workers={WORKERS}",
         f"options.hidden={hidden}",
         f"train.steps={steps}",
         f"optimizer={{name: {optimizer}, learning_rate: 0.001}}",
+        f"update={update}",
     ]
-    if local_steps is not None:
-        overrides.append(f"update={{mode: averaging, local_steps: {local_steps}}}")
     with tempfile.TemporaryDirectory(prefix="psfleet-bench-") as folder:
         before = loopback_bytes()
         report = psfleet.train(JOB, out=folder, overrides=overrides)

@@ -135,8 +135,9 @@ class Run:
                 self.last_heartbeat = self._clock()
 
     def heartbeat_reply(self, caller: int) -> pb.ShardState:
-        """The reply to a heartbeat of a worker; lists all workers for the chief, and the chief for others."""
-        return self.state(with_workers=caller == CHIEF, caller=caller)
+        """The reply to a heartbeat of a worker; lists all workers for one that opens sessions, the chief for others."""
+        shard = self._shard
+        return self.state(caller == CHIEF or (shard is not None and shard.plan.job.fleet.parts > 1), caller=caller)
 
     def finish(self, outcome: pb.Outcome, caller: pb.Member | None = None) -> bool:
         """Stores how the run ended; returns False if that was known already, and keeps the first outcome.
@@ -211,7 +212,7 @@ class Run:
         missing = [
             f"worker {worker.index}{'' if worker.is_alive else ' (gone)'}"
             for worker in self.workers()
-            if local_steps[worker.index] < shard.step
+            if worker.index < len(local_steps) and local_steps[worker.index] < shard.step
         ]
         self.logger.warning("step %d waits for %s", shard.step, ", ".join(missing) or "workers to join", extra=extra)
 

@@ -71,8 +71,16 @@ class ControlServicer(control_pb2_grpc.ShardControlServicer):
             run.record_heartbeat(request)
             if not request.leaving and run.outcome is None:
                 # Before the reply: a worker may open a session as soon as it has one.
-                self._plane.meet(run.name, request.caller.member.index, request.address)
+                self._meet(run, request.caller.member.index, request.address)
         return run.heartbeat_reply(request.caller.member.index)
+
+    def _meet(self, run: Run, worker: int, address: str) -> None:
+        self._plane.meet(run.name, worker, address)
+        with self._lock:
+            is_known = run.name in self._runs
+        if not is_known:
+            # It was dropped meanwhile, and nothing would release its workers.
+            self._plane.release(run.name)
 
     def Configure(self, request: pb.ConfigureRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""

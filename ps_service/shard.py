@@ -143,7 +143,7 @@ class Shard:
             self._logger.debug("generation %d has ended: %s", self.plan.generation, error)
 
     def local_steps(self) -> list[int]:
-        """By worker, the local step of its newest gradient; -1 before the first."""
+        """See `ShardGraph.local_steps`."""
         return self._graph.local_steps()
 
     def schedule_checkpoint(self, step: int, stop: bool) -> bool:

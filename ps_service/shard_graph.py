@@ -60,6 +60,7 @@ class ShardGraph:
         self._session_target = session_target
         self._tables = ShardTables(plan, start_step, content.tables)
         self._taken_rows: dict[str, EmbeddingContent] = {}
+        self._num_pushing = job.fleet.replicas if job.fleet.parts > 1 else job.fleet.worker_limit
         # cond_v2 would build the optimizer in a graph of its own, where it cannot find its slots.
         v1.disable_control_flow_v2()
         with tf.Graph().as_default() as graph:
@@ -117,9 +118,9 @@ class ShardGraph:
         return Counters(*self._session.run(self._counters))
 
     def local_steps(self) -> list[int]:
-        """By worker, the local step of its newest gradient; -1 before the first."""
+        """By worker, the local step of its newest gradient; -1 before the first. Without parts that push none."""
         local_steps: list[int] = self._session.run(self._local_steps).tolist()
-        return local_steps
+        return local_steps[: self._num_pushing]
 
     @property
     def slot_names(self) -> list[str]:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from psfleet.job.program import GraphProgram, KerasProgram
     from psfleet.platforms import connect, train
     from psfleet.report.schema import Report
+    from psfleet.tf.parts import part
     from psfleet.tf.variables import Variables
 
 __version__ = "0.1.0"
@@ -27,6 +28,7 @@ __all__ = [
     "__version__",
     "attach",
     "connect",
+    "part",
     "start",
     "train",
 ]
@@ -41,6 +43,7 @@ _MODULES = {
     "Variables": "psfleet.tf.variables",
     "attach": "psfleet.handle",
     "connect": "psfleet.platforms",
+    "part": "psfleet.tf.parts",
     "start": "psfleet.handle",
     "train": "psfleet.platforms",
 }

@@ -131,7 +131,7 @@ def ps_addresses(job: Job, own: Sequence[Address]) -> list[Address]:
 def container_addresses(job: Job) -> tuple[list[Address], list[Address]]:
     """The addresses of the ps, and of the workers with spares, on a container network: hosts `ps-0`, `worker-0`, …"""
     ps = ps_addresses(job, [Address(f"ps-{index}", DATA_PORT) for index in range(num_own_ps(job))])
-    return ps, [Address(f"worker-{index}", DATA_PORT) for index in range(job.fleet.replicas)]
+    return ps, [Address(f"worker-{index}", DATA_PORT) for index in range(job.fleet.processes)]
 
 
 def tf_config(job: Job, task: str | None) -> dict[str, Any]:

@@ -31,11 +31,10 @@ class Controls:
 
     def bind(
         self, worker: Worker, context: RunContext, front: FrontEnd, batches: Batches, progress: TrainingProgress
-    ) -> Worker:
-        """Serves a worker from now on, and returns it."""
+    ) -> None:
+        """Serves a worker from now on."""
         gradient = OwnGradient(context, front, batches, progress, worker.before_build)
         self.worker.bind(gradient, worker.errands)
-        return worker
 
     def bind_chief(self, chief: Worker, context: RunContext, heartbeat: Heartbeat, components: ChiefComponents) -> None:
         """Serves the handles on a run from now on."""

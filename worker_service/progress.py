@@ -61,6 +61,10 @@ class TrainingProgress:
         self._pulls += 1
         self._step = global_step
 
+    def follow(self, global_step: int) -> None:
+        """Others have made steps with this worker's device, which has no copy of the parameters."""
+        self._step = max(self._step, global_step)
+
     def step_done(self, global_step: int, secs: float) -> None:
         """A gradient was pushed, and the parameters of the next global step were pulled, in `secs` seconds."""
         self._pushed += 1

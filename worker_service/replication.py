@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from worker_service.batches import Batches
+from worker_service.fleet_wait import FleetWait
 from worker_service.frontends.interface import FrontEnd
+from worker_service.heartbeat import Heartbeat
+from worker_service.in_graph.lent_workers import LentWorkers
 from worker_service.progress import TrainingProgress
 from worker_service.run_context import RunContext
 from worker_service.session import WorkerSession
@@ -29,19 +32,23 @@ class BetweenGraph:
 
     adds_to_graph = True
 
-    def __init__(self, context: RunContext, front_end: FrontEnd) -> None:
+    def __init__(self, context: RunContext, front_end: FrontEnd, heartbeat: Heartbeat, fleet: FleetWait) -> None:
         self._context = context
         self._front_end = front_end
+        parts = context.job.fleet.tasks_of(context.index)[1:]
+        self._lent = LentWorkers(context, parts, heartbeat, fleet, reads_data=False)
 
     def build(self, generation: int) -> StepGraph | ReplicaStep:
         """The graph of a generation."""
         return self._build_one(self._front_end, self._context.index, generation)
 
     def open(self, graph: StepGraph | ReplicaStep, generation: int) -> WorkerSession:
-        """A session with a graph, not yet started."""
-        del generation
-        context = self._context
-        return WorkerSession(graph, context.job, context.tasks.ps, context.tasks.own, context.index)
+        """A session with a graph, not yet started.
+
+        Waits for all workers in it first, because TensorFlow waits for an absent one for minutes.
+        """
+        context, peers = self._context, self._lent.ready(generation)
+        return WorkerSession(graph, context.job, context.tasks.ps, context.tasks.own, context.index, peers)
 
     def train(
         self,

@@ -15,7 +15,6 @@ from psfleet.errors import BadJobError, DataStallError, PsfleetError, StoppedErr
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram, load_program
 from psfleet.job.program_files import digest, job_files
-from psfleet.report import html
 from psfleet.service.logs import log_service
 from psfleet.service.metrics_server import exposing
 from psfleet.service.process import Stop
@@ -26,20 +25,20 @@ from psfleet.tf.towers import tower_devices
 from psfleet.tls.data_plane import DataPlane, data_plane
 from worker_service.batches import Batches, BatchNumbers
 from worker_service.build_deadline import building
-from worker_service.chief import stored_report
 from worker_service.chief.chief import Chief
 from worker_service.chief.components import chief_components
 from worker_service.chief.conclusion import conclude, is_last, saved_final_step
 from worker_service.chief.disk import Disk
 from worker_service.chief.failure_report import publish_failure
 from worker_service.chief.leasing import leasing
+from worker_service.chief.report_publishing import publish
 from worker_service.chief.storage_watch import end_if_stuck
 from worker_service.chief.unbuilt_stop import save_trained
 from worker_service.controls import Controls
 from worker_service.fleet_state import check_chief, trains_on
 from worker_service.frontends import FrontEnd, front_end, planned
 from worker_service.heartbeat import Heartbeat
-from worker_service.in_graph.lending_worker import LendingWorker, lent_batches
+from worker_service.in_graph.lending_worker import LendingWorker, is_part, lent_batches
 from worker_service.joining import join
 from worker_service.lending import lend
 from worker_service.metrics import WorkerMetrics
@@ -135,7 +134,7 @@ def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int
     settings, job, index = process.settings, process.job, process.heartbeat.index
     function = lent_batches(job, index)
     show_gpus(job.device, index)
-    boot(plane.own, job.device, job.device.virtual_cpus)
+    boot(plane.own, job.device, job.device.virtual_cpus, has_parts=job.fleet.parts > 1)
     plane.check()
     logger.info("building the model and tracing a step", extra={"event": "starting"})
     with building(job.program, job.deadlines.first_secs, _stall_report(process), process.stop):
@@ -163,7 +162,8 @@ def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int
         towers=tower_devices(job, index),
     )
     numbers = BatchNumbers(job.update.has_quorum, job.fleet.replicas)
-    data = TrainingData.of_worker(program, job, index)
+    lends_only = is_part(job, index)
+    data = TrainingData.of_worker(program, job, index % job.fleet.replicas if lends_only else index)
     batches = Batches(data, numbers, job.deadlines, index, process.progress)
     # All objects so far live as long as the process: the collector need not scan them (5 % of a worker's time).
     gc.freeze()
@@ -172,8 +172,9 @@ def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int
     # The chief waits for a worker that lends its device to be ready, but for no other worker's first batch.
     process.progress.reading_first_batch = function is not None
     own = (context, front, batches, process.heartbeat, process.progress)
-    worker = Worker(*own) if function is None else LendingWorker(*own, function)
-    outcome = process.controls.bind(worker, context, front, batches, process.progress).run()
+    worker = LendingWorker(*own, function) if lends_only or function is not None else Worker(*own)
+    process.controls.bind(worker, context, front, batches, process.progress)
+    outcome = worker.run()
     if outcome.exit_code:
         logger.info("the run ended: %s", outcome.message, extra={"exit_code": outcome.exit_code})
     return outcome.exit_code
@@ -233,8 +234,7 @@ def _lead(process: _Process, context: RunContext, front: FrontEnd, batches: Batc
             publish_failure(chief, context, components, error, [], num_informed=0)
             raise error
         report = chief.report(None)
-        components.storage.insist("the report", lambda: html.publish(report, context.out))
-        stored_report.save(context.out, job, components.storage, context.require_lease)
+        publish(report, context.out, job, components.storage, context.require_lease, is_required=True)
         components.callbacks.end(report)
         return outcome.exit_code
     except PsfleetError as error:

@@ -29,17 +29,17 @@ from worker_service.step_calls import StepCalls
 CLOSE_SECS = 2.0
 GONE = "a peer went away while a session was opened"
 NEWEST = np.iinfo(np.int64).max
-"""Pulls the newest parameters: no shard is ahead of this step."""
+"""Reads the newest parameters and rows: no shard is ahead of this step."""
 
 
 class WorkerSession:
     """A session on the resources of one generation. `graph` is its graph.
 
     Its ClusterSpec contains every ps and this worker, and is sent with the session: no process waits for an absent
-    worker, except with in-graph replication, where it contains all workers.
+    worker, except with in-graph replication, where it contains all workers, and with several parts.
 
     Args of the constructor:
-        peers: `host:port` of the other workers, by index; None: they have sessions of their own.
+        peers: `host:port` of the workers that lend it their devices, by index.
 
     Attributes:
         wants_norm: Whether the next step computes the norm of its gradient, which takes a pass over all elements, if it
@@ -205,6 +205,8 @@ class WorkerSession:
             return None
         with translate_errors():
             feeds = dict(zip(self._step.feeds, microbatches(batch, self._num_microbatches)[-1], strict=True))
+            # Rows of tables are read for them, too.
+            feeds[self._step.local_step] = NEWEST
             return bytes(self._session.run(self._step.summaries, feeds, options=self._options))
 
     def gradient_norm(self) -> float | None:

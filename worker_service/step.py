@@ -13,6 +13,7 @@ from psfleet.layout import Layout
 from psfleet.layout.buckets import loss_names, loss_order
 from psfleet.tf import byte_vectors, container_name, worker_job
 from psfleet.tf.optimizer_slots import OptimizerSlots, exchanged_slots
+from psfleet.tf.parts import building
 from psfleet.tf.traced_update import TracedUpdate
 from worker_service.frontends.interface import StepBuilder
 from worker_service.local_optimizer import LocalOptimizer
@@ -83,14 +84,16 @@ class StepGraph:
             with tf.device(own):
                 self._make_inputs(job, layout)
                 self._optimizer = self._local_optimizer(job, layout, update, slots)
-                training = front_end.build(
-                    layout,
-                    self.parameters.read_value(),
-                    byte_vectors.unpack(layout.state, self.state.read_value()),
-                    byte_vectors.unpack(layout.frozen, self.frozen.read_value()),
-                    self.microbatch,
-                    rows=RowsOnPs(layout, container, self.local_step),
-                )
+                devices = [f"/job:{self.worker_job}/task:{task}" for task in job.fleet.tasks_of(index)]
+                with building(job.fleet.parts, devices):
+                    training = front_end.build(
+                        layout,
+                        self.parameters.read_value(),
+                        byte_vectors.unpack(layout.state, self.state.read_value()),
+                        byte_vectors.unpack(layout.frozen, self.frozen.read_value()),
+                        self.microbatch,
+                        rows=RowsOnPs(layout, container, self.local_step),
+                    )
                 self.feeds, self.summaries = training.feeds, training.summaries
                 kept = KeptGradient(job, layout, index)
                 self.wants_norm, self.gradients, self.gradient_norm = kept.wants_norm, kept.gradients, kept.norm
@@ -99,10 +102,8 @@ class StepGraph:
                     for loss, each in enumerate(training.each)
                 ]
                 self.accumulate = [part.accumulate for part in parts if part.accumulate is not None]
-            self.order, self.loss_names = (
-                loss_order(layout.parameters, job.train.alternate),
-                loss_names(layout.parameters),
-            )
+            self.order = loss_order(layout.parameters, job.train.alternate)
+            self.loss_names = loss_names(layout.parameters)
             self.local_update: tf.Tensor | None = None
             if self._optimizer is None:
                 self.steps = [

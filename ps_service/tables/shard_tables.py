@@ -14,7 +14,7 @@ from ps_service.tables.table import Gradient, Table
 from psfleet.job.tables import rule_of
 from psfleet.layout.embedding import EmbeddingContent
 from psfleet.service.logs import RunLogger
-from psfleet.tf import container_name, keeps_previous
+from psfleet.tf import container_name
 from psfleet.tf.table_calls import serve, shard_name
 
 _logger = logging.getLogger("psfleet.ps")
@@ -33,6 +33,9 @@ class ShardTables:
 
     def __init__(self, plan: ShardPlan, start_step: int, content: Mapping[str, EmbeddingContent]) -> None:
         layout, job = plan.layout, plan.job
+        # Unlike buckets, rows are read during a step: with spares, one ps may end it without this worker meanwhile, and
+        # another ps still takes its gradient.
+        keeps_previous = job.update.has_quorum and layout.num_ps > 1
         self.name = shard_name(container_name(plan.run, plan.generation), plan.shard)
         self._tables = [
             Table(
@@ -40,7 +43,7 @@ class ShardTables:
                 plan.shard,
                 layout.num_ps,
                 row_rule(rule_of(job.tables[spec.key], job.rule)),
-                keeps_previous(job),
+                keeps_previous,
             )
             for spec in layout.embeddings
         ]
@@ -95,8 +98,17 @@ class ShardTables:
                     own = [(ids, values * factor) for ids, values in own]
                 table.update(own, rates[at], step + 1)
             self._step = step + 1
-            self._ended |= dict.fromkeys(workers, number)
-            self._staged = {key: staged for key, staged in self._staged.items() if not self._is_over(*key)}
+            self._end(workers, number)
+
+    def drop(self, worker: int, number: int) -> None:
+        """Forgets the staged gradients of a worker and number, which no update applies. Not in sync mode."""
+        with self._lock:
+            self._end([worker], max(number, self._ended.get(worker, -1)))
+
+    def _end(self, workers: list[int], number: int) -> None:
+        """Forgets the gradients of workers up to a number; in sync mode those of all workers before the step."""
+        self._ended |= dict.fromkeys(workers, number)
+        self._staged = {key: staged for key, staged in self._staged.items() if not self._is_over(*key)}
 
     def _is_over(self, worker: int, number: int) -> bool:
         """Whether an update has applied or dropped the gradient of a worker and number, and will apply it no more."""
@@ -149,6 +161,11 @@ class TableRegistry:
         """See `TableServer`."""
         self._find(name).apply(workers.tolist(), int(number), int(step), rates, factor)
         return np.int32(len(workers))
+
+    def drop(self, name: bytes, worker: np.int32, number: np.int64) -> np.int32:
+        """See `TableServer`."""
+        self._find(name).drop(int(worker), int(number))
+        return np.int32(1)
 
     def _find(self, name: bytes) -> ShardTables:
         tables = self._shards.get(name.decode())

@@ -95,8 +95,12 @@ class AsyncUpdates:
             with tf.control_dependencies([update]):
                 return variables.global_step.read_value()
 
+        def drop() -> tf.Tensor:
+            with tf.control_dependencies([] if tables is None else tables.dropped(worker, number)):
+                return tf.identity(global_step)
+
         with tf.control_dependencies(counted):
-            updated = tf.cond(is_used, apply, lambda: tf.identity(global_step))
+            updated = tf.cond(is_used, apply, drop)
         sender = TokenSender(variables, self.max_tokens)
         self._ready = sender.initializer
         with tf.control_dependencies([updated]):

@@ -92,7 +92,7 @@ def state_share(job: Job) -> Callable[[tf.Tensor], tf.Tensor]:
 
     It is 1 during the warm-up, when the chief trains alone.
     """
-    return lambda global_step: tf.where(global_step < job.update.warmup_steps, 1.0, 1.0 / job.fleet.workers)
+    return lambda global_step: tf.where(global_step < job.update.warmup_steps, 1.0, 1.0 / job.fleet.regular_replicas)
 
 
 def _moved(old: tf.Tensor, new: tf.Tensor, share: tf.Tensor) -> tf.Tensor:

@@ -7,7 +7,7 @@ import tensorflow as tf
 from ps_service.base_rate import BaseRate
 from ps_service.shard_plan import ShardPlan
 from psfleet.tf import ShardVariables, optimizers
-from psfleet.tf.table_calls import apply_rows, shard_name
+from psfleet.tf.table_calls import apply_rows, drop_rows, shard_name
 
 
 class TableUpdate:
@@ -46,6 +46,12 @@ class TableUpdate:
         workers = tf.reshape(tf.cast(worker, tf.int64), [1])
         step = self._variables.global_step.read_value()
         return self._applied(workers, number, step, rate_factor, gradient_factor)
+
+    def dropped(self, worker: tf.Tensor, number: tf.Tensor) -> list[tf.Operation]:
+        """Modes async and ssp: forgets the rows of a gradient that is dropped; see `of_worker`."""
+        if not self._plan.layout.embeddings:
+            return []
+        return [drop_rows(shard_name(self._variables.container, self._plan.shard), worker, number)]
 
     def _applied(
         self,

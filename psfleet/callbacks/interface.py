@@ -63,13 +63,13 @@ class Callback:
             metrics: By name, in the units of the program's metrics.
         """
 
-    def on_checkpoint(self, step: int, folder: Path) -> None:
+    def on_checkpoint(self, step: int, folder: Path | str) -> None:
         """A checkpoint is complete.
 
         Args:
             step: Number of updates that it includes.
             folder: Of the checkpoint. Older checkpoints are deleted: see `checkpoint.keep` of the job. With
-                `checkpoint.store` it is no path; its text is the URL of the checkpoint.
+                `checkpoint.store`: its URL, a str.
         """
 
     def on_end(self, report: Report) -> None:

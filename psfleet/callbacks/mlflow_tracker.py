@@ -63,8 +63,8 @@ class MLflowTracker(Callback):
         """Records `evaluate/accuracy` and the like."""
         self._record(step, {f"evaluate/{name}": value for name, value in metrics.items()})
 
-    def on_checkpoint(self, step: int, folder: Path) -> None:
-        """Records the path of the newest checkpoint."""
+    def on_checkpoint(self, step: int, folder: Path | str) -> None:
+        """Records the path or the URL of the newest checkpoint."""
         self._client.set_tag(self._id, "checkpoint", str(folder))
 
     def on_end(self, report: Report) -> None:

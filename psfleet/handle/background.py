@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,9 @@ class _Answer:
             return
         self._is_given = True
         text = json.dumps({"exit_code": exit_code, "message": message}) + "\n"
-        os.write(sys.stdout.fileno(), text.encode())
+        # A caller that was interrupted before does not end the run: see `psfleet.attach`.
+        with suppress(BrokenPipeError):
+            os.write(sys.stdout.fileno(), text.encode())
         log = RunFolder(self._out).path / "logs" / LOG
         target = log if log.parent.is_dir() else Path(os.devnull)
         with target.open("ab") as file:

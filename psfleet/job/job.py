@@ -17,6 +17,7 @@ from psfleet.job.job_fields import NAME_PATTERN, JobFields
 from psfleet.job.kubernetes import require_own_folders
 from psfleet.job.losses import require_optimizers
 from psfleet.job.optimizer import AnyOptimizer
+from psfleet.job.parts import require_parts
 from psfleet.job.problems import problem
 from psfleet.job.reading import override, path_loader, read_mapping
 from psfleet.job.tables import require_tables
@@ -37,11 +38,14 @@ class Job(JobFields):
     @model_validator(mode="after")
     def _consistent(self) -> Job:
         require_optimizers(self.optimizer, self.optimizers, self.train.alternate, self.update.mode)
+        require_parts(self.fleet, self.update.quorum, self.tls, self.device.replicas)
         require_update(self.update, self.fleet.replicas)
         if self.update.is_in_graph:
             require_in_graph(self.update, self.quorum, self.fleet.replicas, self.fleet.max_workers)
         self._require_devices()
-        require_tables(self.tables, self.update, self.rules, self.train.accumulate, self.device.replicas)
+        require_tables(
+            self.tables, self.update, self.rules, self.train.accumulate, self.device.replicas, self.fleet.parts
+        )
         every_steps = self.evaluate.every_steps
         due = {
             "train.steps": self.train.steps,
@@ -65,7 +69,7 @@ class Job(JobFields):
     def _require_devices(self) -> None:
         """Refuses GPUs of workers that the fleet does not have, and towers that do not fit; raises ValueError."""
         visible, most = self.device.visible_gpus.worker, self.fleet.max_workers
-        num_workers = self.fleet.workers + self.fleet.spares
+        num_workers = self.fleet.processes
         counted = "fleet.workers + fleet.spares" if most is None else "fleet.max_workers"
         require_workers(visible, most or num_workers, counted)
         require_towers(

@@ -81,7 +81,7 @@ class JobFields(Section):
     @property
     def quorum(self) -> int:
         """Number of gradients that are averaged in one sync step."""
-        return self.update.quorum or self.fleet.workers
+        return self.update.quorum or self.fleet.regular_replicas
 
     @property
     def rules(self) -> Mapping[str, AnyOptimizer]:
@@ -113,13 +113,14 @@ class JobFields(Section):
     def least_workers(self) -> int:
         """The smallest number of workers and spares that can make a step."""
         if self.update.is_in_graph:
-            return self.fleet.replicas
-        return self.quorum if self.update.has_quorum else 1
+            return self.fleet.processes
+        return (self.quorum if self.update.has_quorum else 1) * self.fleet.parts
 
     @property
     def most_workers(self) -> int:
         """The largest number of workers and spares of a running fleet."""
-        return self.fleet.replicas if self.update.is_in_graph else self.fleet.worker_limit
+        is_fixed = self.update.is_in_graph or self.fleet.parts > 1
+        return self.fleet.processes if is_fixed else self.fleet.worker_limit
 
     @property
     def monitored(self) -> dict[str, Monitored]:

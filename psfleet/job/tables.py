@@ -47,7 +47,7 @@ def rule_of(table: Table, optimizer: AnyOptimizer) -> RuleBase:
 
 
 def require_tables(
-    tables: Tables, update: Update, rules: Mapping[str, AnyOptimizer], accumulate: int, towers: int | str
+    tables: Tables, update: Update, rules: Mapping[str, AnyOptimizer], accumulate: int, towers: int | str, parts: int
 ) -> None:
     """Refuses what does not go with tables.
 
@@ -55,6 +55,7 @@ def require_tables(
         rules: The optimizers by the names of their losses.
         accumulate: `train.accumulate`.
         towers: `device.replicas`.
+        parts: `fleet.parts`.
 
     Raises:
         ValueError: Names the field, its value and what was expected.
@@ -69,6 +70,8 @@ def require_tables(
         raise ValueError(f"train.accumulate is {accumulate}, expected 1 with tables")
     if towers != 1:
         raise ValueError(f"device.replicas is {towers}, expected 1 with tables")
+    if parts != 1:
+        raise ValueError(f"fleet.parts is {parts}, expected 1 with tables: rows are read on the first part alone")
     if "" not in rules:
         raise ValueError("optimizers is set, expected optimizer with tables: all losses would move a row")
     (rule,) = rules.values()

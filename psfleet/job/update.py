@@ -70,8 +70,14 @@ class Update(Section):
         description="averaging, where it is required: steps of each worker between two averages. Steps of the job are "
         "these steps: `train.steps`, `checkpoint.every_steps` and `evaluate.every_steps` must be multiples of it, a "
         "run that resumes at another step makes its first round shorter, and a stop comes at the end of a round. The "
-        "bytes on the network for each step are 1 / `local_steps` of those in mode sync, times 1 + the number of the "
-        "optimizer's slots (none for sgd, 2 for adam).",
+        "bytes on the network for each step are 1 / `local_steps` of those in mode sync, with `average_slots` "
+        "times 1 + the number of the optimizer's slots (none for sgd, 2 for adam).",
+    )
+    average_slots: bool = Field(
+        True,
+        description="averaging: whether the optimizer's slots are averaged with the weights. If not, each worker keeps "
+        "its own, which are in no checkpoint: a run that resumes or loses a ps, and a worker that is restarted, starts "
+        "with initial slots.",
     )
     bound: NonNegativeInt | None = Field(
         None,
@@ -177,6 +183,8 @@ def require_rounds(update: Update, due: Mapping[str, int | None], schedule: str 
     if update.mode != "averaging":
         if steps is not None:
             raise ValueError(f"update.local_steps is {steps}, expected null in mode {update.mode}")
+        if not update.average_slots:
+            raise ValueError(f"update.average_slots is false, expected true in mode {update.mode}")
         return
     if steps is None:
         raise ValueError("update.local_steps is null, expected a number of steps in mode averaging")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from psfleet.addresses import CONTROL_OFFSET, DATA_PORT, METRICS_OFFSET, TUNNEL_OFFSET, Address
+from psfleet.errors import BadJobError
 from psfleet.job.job import Job
 from psfleet.service import settings
 
@@ -44,6 +45,19 @@ def environment(job: Job, run: str, ps: list[Address]) -> dict[str, str]:
     return {**common, settings.TLS: TLS} if job.tls else common
 
 
+def require_one_part(job: Job) -> None:
+    """Refuses a job whose replicas have several parts.
+
+    Raises:
+        BadJobError: It has.
+    """
+    if job.fleet.parts > 1:
+        raise BadJobError(
+            f"fleet.parts is {job.fleet.parts}, expected 1 in containers: workers have no routes to the parts of their "
+            "replica there; `psfleet train` and `psfleet task` have them"
+        )
+
+
 def hold(paused: bool) -> dict[str, str]:
     """The chief's variable for a run that is held at the step that it starts from."""
-    return {settings.HOLD: settings.AT_START} if paused else {}
+    return {settings.HOLD: settings.HELD_AT_START} if paused else {}

@@ -52,7 +52,7 @@ NO_FORK_SERVER = "none"
 """Value of FORK_SERVER: each process starts in a new interpreter."""
 LEAVE = "leave"
 """Value of ON_SIGTERM: see `Settings.leaves_on_sigterm`."""
-AT_START = "start"
+HELD_AT_START = "start"
 """Value of HOLD: see `Settings.is_held`."""
 
 
@@ -139,7 +139,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         launched=values.integer(LAUNCHED, env.get(LAUNCHED) or "0") / 1000,
         logs_text=logs_text(env),
         fleet=fleet_access(env),
-        is_held=values.choice(HOLD, env.get(HOLD, ""), AT_START),
+        is_held=values.choice(HOLD, env.get(HOLD, ""), HELD_AT_START),
     )
 
 

@@ -35,12 +35,12 @@ class OptimizerSlots:
 
 
 def exchanged_slots(job: Job, update: TracedUpdate | None) -> OptimizerSlots:
-    """The slots that a job's workers exchange with the ps: those of its optimizer in averaging mode, else none.
+    """The slots that a job's workers exchange with the ps: those of its optimizer if averaging mode averages them.
 
     Args:
         update: Of the program's own optimizer; None: the optimizer is psfleet's.
     """
-    if job.update.mode != "averaging":
+    if job.update.mode != "averaging" or not job.update.average_slots:
         return OptimizerSlots()
     with tf.Graph().as_default() as graph, tf.device("/cpu:0"):
         variable = v1.get_variable("element", [1], use_resource=True)

@@ -15,6 +15,7 @@ from psfleet.job.program import GraphProgram, KerasProgram
 from psfleet.job.user_code import user_code
 from psfleet.polling import run_within
 from psfleet.tf.batching import batched, padding_explained
+from psfleet.tf.parts import PartError
 
 T = TypeVar("T")
 
@@ -76,6 +77,8 @@ def batches_explained(shapes: Any) -> Iterator[None]:
     """
     try:
         yield
+    except PartError:
+        raise
     except ProgramError as error:
         examples = [shape[1:] for shape in tf.nest.flatten(tf.nest.map_structure(tf.TensorShape, shapes))]
         leading = {shape[0] if shape.rank else 0 for shape in examples}

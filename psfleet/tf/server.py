@@ -22,7 +22,7 @@ from psfleet.tls.listeners import process_listens_on_loopback_alone
 logger = logging.getLogger("psfleet")
 
 
-def boot(address: Address, device: Device | None, num_cpus: int | None = None) -> str:
+def boot(address: Address, device: Device | None, num_cpus: int | None = None, has_parts: bool = False) -> str:
     """Starts the server of a one-task cluster, which runs until the process exits.
 
     The job name must differ from those in a session's ClusterSpec (ps, worker): TensorFlow refuses a propagated
@@ -32,6 +32,7 @@ def boot(address: Address, device: Device | None, num_cpus: int | None = None) -
         address: The server listens on its port: on its host only if that is one of loopback, else on all interfaces.
         device: Threads and accelerators; None: TensorFlow's defaults, with as many threads as the container has cores.
         num_cpus: Number of CPU devices, which share the threads; None: one.
+        has_parts: See `server_config`.
 
     Returns:
         The session target, `grpc://host:port`.
@@ -41,7 +42,7 @@ def boot(address: Address, device: Device | None, num_cpus: int | None = None) -
     """
     loopback = address.loopback_host
     cluster = tf.train.ClusterSpec({"boot": [address.data]})
-    config = session_config(device)
+    config = server_config(device, has_parts)
     if num_cpus is not None:
         # Not `tf.config.set_logical_device_configuration`, which is for eager execution: a server ignores it.
         config.device_count["CPU"] = num_cpus
@@ -59,6 +60,23 @@ def boot(address: Address, device: Device | None, num_cpus: int | None = None) -
         )
     _alive.append(server)
     return f"grpc://{address.data}"
+
+
+def server_config(device: Device | None, has_parts: bool) -> v1.ConfigProto:
+    """The options of a process's server.
+
+    Args:
+        device: As in `boot`.
+        has_parts: Whether others compute with what this process computes, in the same step: unless the device says how
+            many, it then has at least two threads for operations. TensorFlow answers requests for tensors in these; a
+            single one would answer when it has nothing left to compute.
+    """
+    config = session_config(device)
+    is_given = device is not None and device.inter_op_threads is not None
+    # 0 is TensorFlow's default: one for each core.
+    if has_parts and not is_given and config.inter_op_parallelism_threads == 1:
+        config.inter_op_parallelism_threads = 2
+    return config
 
 
 def session_config(device: Device | None) -> v1.ConfigProto:

@@ -15,6 +15,7 @@ from tensorflow.python.ops import script_ops
 from psfleet.layout.embedding import EmbeddingSpec
 
 READ, STAGE, APPLY = "psfleet_read_rows", "psfleet_stage_rows", "psfleet_apply_rows"
+DROP = "psfleet_drop_rows"
 
 
 class TableServer(Protocol):
@@ -41,6 +42,9 @@ class TableServer(Protocol):
     ) -> np.int32:
         """Applies the mean of the staged gradients of workers."""
 
+    def drop(self, name: bytes, worker: np.int32, number: np.int64) -> np.int32:
+        """Forgets the staged gradients of a worker and number."""
+
 
 def shard_name(container: str, shard: int) -> str:
     """The name of a shard among those that a ps has had."""
@@ -51,7 +55,7 @@ def serve(server: TableServer) -> None:
     """Has the operations that run in this process call a server, of which the caller keeps a reference."""
     # The registry of tf.py_function, which has no public call to choose the token; it keeps weak references.
     functions = script_ops._py_funcs._funcs
-    for token, call in ((READ, server.read), (STAGE, server.stage), (APPLY, server.apply)):
+    for token, call in ((READ, server.read), (STAGE, server.stage), (APPLY, server.apply), (DROP, server.drop)):
         functions[token] = _KEPT[token] = _Function(call)
 
 
@@ -105,6 +109,19 @@ def apply_rows(
         factor: float32 scalar, multiplies the gradients.
     """
     (done,) = tf.raw_ops.PyFunc(input=[name, workers, number, step, rates, factor], token=APPLY, Tout=[tf.int32])
+    operation: tf.Operation = done.op
+    return operation
+
+
+def drop_rows(name: str, worker: tf.Tensor, number: tf.Tensor) -> tf.Operation:
+    """Forgets the gradients of rows that came with a push that the shard drops, on its own ps.
+
+    Args:
+        name: Of the shard.
+        worker: int32 scalar.
+        number: int64 scalar, of the gradient.
+    """
+    (done,) = tf.raw_ops.PyFunc(input=[name, worker, number], token=DROP, Tout=[tf.int32])
     operation: tf.Operation = done.op
     return operation
 

@@ -61,8 +61,9 @@ class FleetTunnels:
     def release(self, run: str) -> None:
         """See DataPlane."""
         with self._lock:
-            for accept in self._met.pop(run, ()):
-                self._tunnels.close(accept)
+            met = self._met.pop(run, set())
+        for accept in met:
+            self._tunnels.close(accept)
 
     def meet_client(self, index: int, address: str) -> None:
         """Makes a client reachable for this process's TensorFlow.

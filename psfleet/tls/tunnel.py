@@ -52,7 +52,9 @@ class Tunnels:
         self._folder = Path(tempfile.mkdtemp(prefix="psfleet-tunnel-"))
         # By the address on which each listens.
         self._tunnels: dict[str, _Tunnel] = {}
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        # Held while a tunnel is opened or closed, which takes up to `START_SECS`; calls for one that is open pass.
+        self._changing = threading.Lock()
         self._closing = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="tunnels", daemon=True)
 
@@ -63,7 +65,7 @@ class Tunnels:
     def __exit__(self, *exception: object) -> None:
         self._closing.set()
         self._watcher.join()
-        with self._lock:
+        with self._changing, self._lock:
             for tunnel in self._tunnels.values():
                 tunnel.kill()
             shutil.rmtree(self._folder)
@@ -78,28 +80,35 @@ class Tunnels:
         host = route.connect.rpartition(":")[0]
         if not HOST.fullmatch(host):
             raise BadJobError(f"address {route.connect!r}: expected host:port")
-        with self._lock:
-            if self._closing.is_set():
+        if self._is_open(route):
+            return
+        with self._changing:
+            if self._closing.is_set() or self._is_open(route):
                 return
-            tunnel = self._tunnels.get(route.accept)
-            if tunnel is not None and tunnel.route == route:
-                return
-            if tunnel is not None:
-                logger.info("%s connects to %s, was %s", route.accept, route.connect, tunnel.route.connect)
-                tunnel.kill()
+            with self._lock:
+                replaced = self._tunnels.pop(route.accept, None)
+            if replaced is not None:
+                logger.info("%s connects to %s, was %s", route.accept, route.connect, replaced.route.connect)
+                replaced.kill()
             file = self._folder / f"{route.accept.replace(':', '_')}.conf"
             file.write_text(configuration(route, self._identity.folder))
             command = [self._setpriv, "--pdeathsig", "KILL", self._program, str(file)]
-            self._tunnels.pop(route.accept, None)
             tunnel = _Tunnel(route, command)
             tunnel.start()
             tunnel.wait()
-            self._tunnels[route.accept] = tunnel
+            with self._lock:
+                self._tunnels[route.accept] = tunnel
+
+    def _is_open(self, route: Route) -> bool:
+        with self._lock:
+            tunnel = self._tunnels.get(route.accept)
+            return tunnel is not None and tunnel.route == route
 
     def close(self, accept: str) -> None:
         """Stops the tunnel that listens at an address, if there is one."""
-        with self._lock:
-            tunnel = self._tunnels.pop(accept, None)
+        with self._changing:
+            with self._lock:
+                tunnel = self._tunnels.pop(accept, None)
             if tunnel is not None:
                 tunnel.kill()
 

@@ -2,8 +2,8 @@
 
 With either replication, each front end makes all the steps with two and three workers, on one and two ps. Further runs
 meet every pair of front end and optimizer, and of front end and number of ps; a difference shows there in fewer steps.
-What a worker and a ps exchange does not depend on the other workers, so most of these have one. All runs share three
-standing ps.
+What a worker and a ps exchange does not depend on the other workers, so most of these have one. Model parallelism, with
+replicas of two workers, makes all the steps in both replications. All runs share three standing ps.
 """
 
 from __future__ import annotations
@@ -63,10 +63,12 @@ class Case:
     workers: int
     steps: int = FEWER_STEPS
     replication: str = "between_graph"
+    parts: int = 1
 
     def __str__(self) -> str:
         shown = f"{self.front_end}-{self.optimizer}-{self.num_ps}ps-{self.workers}workers"
-        return shown if self.replication == "between_graph" else f"{shown}-{self.replication}"
+        shown = shown if self.replication == "between_graph" else f"{shown}-{self.replication}"
+        return shown if self.parts == 1 else f"{shown}-{self.parts}parts"
 
     def rate(self, step: int) -> float:
         """The learning rate of a step."""
@@ -84,6 +86,11 @@ ALL_STEPS = [
 CASES = [
     *FIRST_CASES,
     *[case for case in ALL_STEPS if case not in FIRST_CASES],
+    *[
+        Case(front_end, "sgd", num_ps, workers, STEPS, replication, parts=2)
+        for num_ps, workers, replication in ((2, 1, "between_graph"), (1, 2, "between_graph"), (1, 2, "in_graph"))
+        for front_end in ("graph", "keras")
+    ],
     Case("keras", "momentum", 1, 2, STEPS),
     Case("graph", "adam", 2, 3),
     Case("graph", "momentum", 3, 1),
@@ -106,7 +113,7 @@ def test_the_weights_are_those_of_one_process_that_averages_the_same_gradients(
     gradients = report.gradients
     assert gradients.pushed == gradients.used == case.steps * case.workers
     assert {at: worker.used for at, worker in gradients.per_worker.items()} == {
-        str(worker): case.steps for worker in range(case.workers)
+        str(worker): case.steps if worker < case.workers else 0 for worker in range(case.workers * case.parts)
     }
     expected = replayed(case)
     difference = distance(weights_of(tmp_path, case.steps), expected)
@@ -140,7 +147,12 @@ def trained(case: Case, ps_addresses: list[str], out: Path, wire: str = "float32
     job = {
         "name": str(case).replace("_", "-"),
         "program": f"exact_{case.front_end}_program:build",
-        "fleet": {"ps": case.num_ps, "workers": case.workers, "ps_addresses": ps_addresses[: case.num_ps]},
+        "fleet": {
+            "ps": case.num_ps,
+            "workers": case.workers * case.parts,
+            "parts": case.parts,
+            "ps_addresses": ps_addresses[: case.num_ps],
+        },
         "update": {"mode": "sync", "replication": case.replication, "wire": wire, "bucket_bytes": BUCKET_BYTES},
         "optimizer": OPTIMIZERS[case.optimizer],
         "train": {"steps": case.steps, "batch_size": BATCH_SIZE},

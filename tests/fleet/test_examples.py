@@ -1,4 +1,4 @@
-"""Examples: scripts print what their pages show, the GAN's report has pictures, and each file format trains."""
+"""Examples: scripts print what their pages show, the GAN's report has pictures, formats and parts change no result."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import psfleet
+from psfleet.checkpoint import store
+from psfleet.checkpoint.tensors import read_tensors
 from psfleet.report.pictures import pictures
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -79,3 +82,19 @@ def write_formats(folder: Path, format: str) -> Path:
     script = folder / "examples" / "formats" / "write.py"
     subprocess.run([sys.executable, script, format], check=True, timeout=SECS)
     return script.parent
+
+
+@pytest.mark.extended
+@pytest.mark.usefixtures("launches_forked")
+def test_the_stacked_rnn_gives_the_same_model_on_two_parts_and_on_one_worker(tmp_path: Path) -> None:
+    job, few = EXAMPLES / "stacked_rnn" / "job.yaml", ["train.steps=10", "train.batch_size=32", "options.units=32"]
+    found = []
+    for parts in (2, 1):
+        out = tmp_path / str(parts)
+        overrides = [*few, f"fleet.workers={parts}", f"fleet.parts={parts}"]
+        assert psfleet.train(job, out=out, overrides=overrides).status == "done"
+        newest = store.newest(out / "checkpoints")
+        assert newest is not None
+        found.append(read_tensors(newest))
+    for name, value in found[1].items():
+        np.testing.assert_allclose(found[0][name], value, rtol=0, atol=1e-5, err_msg=name)

@@ -23,7 +23,8 @@ def loss(batch):
     ids, label = batch
     table = tf.compat.v1.get_variable("table", [50, 2], initializer=tf.compat.v1.random_normal_initializer(seed=3))
     found = tf.nn.embedding_lookup(table, ids) * tf.cast(ids > 0, tf.float32)[..., tf.newaxis]
-    return tf.reduce_mean(tf.square(tf.reduce_sum(found, axis=[1, 2]) - label))
+    with psfleet.part(1):
+        return tf.reduce_mean(tf.square(tf.reduce_sum(found, axis=[1, 2]) - label))
 
 def build(log="/dev/null"):
     def rows():
@@ -77,3 +78,12 @@ def test_a_run_resumed_on_data_in_memory_has_the_weights_of_one_that_reads_every
 def test_one_graph_over_all_workers_reads_the_same_padded_batches(tmp_path: Path) -> None:
     in_graph = trained(tmp_path, "in-graph", BUCKETS, update={"replication": "in_graph"})
     assert np.allclose(in_graph, trained(tmp_path, "between-graph", BUCKETS), atol=1e-6)
+
+
+@pytest.mark.extended
+def test_replicas_of_two_parts_read_the_same_padded_batches_into_the_memory_of_one(tmp_path: Path) -> None:
+    reads, preload = tmp_path / "reads", {"from": "preload", **BUCKETS}
+    options, fleet = {"log": str(reads)}, {"ps": 1, "workers": 4, "parts": 2}
+    parted = trained(tmp_path, "parts", preload, fleet=fleet, options=options)
+    assert reads.read_text().split() == ["read"] * 2, "the first part of each replica reads its shard once"
+    assert np.allclose(parted, trained(tmp_path, "workers", BUCKETS), atol=1e-6)

@@ -46,6 +46,24 @@ def test_averaging_through_the_loss_of_each_role_gives_the_weights_of_a_run_with
 
 
 @pytest.mark.extended
+def test_averaging_without_slots_gives_the_weights_of_workers_that_keep_their_own(tmp_path: Path) -> None:
+    with training(
+        tmp_path,
+        step_secs=0.0,
+        programs=["paced_exact_program", "exact_graph_program"],
+        options={"front_end": "graph", "batch_size": BATCH_SIZE},
+        fleet={"ps": 2, "workers": WORKERS},
+        update={"mode": "averaging", "local_steps": LOCAL_STEPS, "average_slots": False},
+        optimizer=ADAM,
+        train={"steps": ROUNDS * LOCAL_STEPS, "batch_size": BATCH_SIZE},
+    ) as fleet:
+        fleet.done()
+        found = read_tensors(fleet.checkpoint())
+    rounds = {"steps": ROUNDS * LOCAL_STEPS, "local_steps": LOCAL_STEPS, "averages_slots": False}
+    assert_perceptron(found, ADAM, workers=WORKERS, batch_size=BATCH_SIZE, **rounds)
+
+
+@pytest.mark.extended
 def test_in_ssp_mode_a_frozen_worker_holds_up_nobody_and_trains_again_when_it_comes_back(tmp_path: Path) -> None:
     with training(
         tmp_path,

@@ -69,5 +69,5 @@ def join(
 
 def beat(client: PsClient, **report: Any) -> pb.ShardState:
     """Sends a heartbeat of the worker that joined last, with a number above those before."""
-    fields: dict[str, Any] = {"beat": next(_BEATS), "generation": -1}
+    fields: dict[str, Any] = {"beat": next(_BEATS), "generation": -1, "address": "worker:2222"}
     return client.heartbeat(pb.HeartbeatRequest(**fields | report))

@@ -27,6 +27,7 @@ from worker_service.errands import Errands
 
 RUN = "run"
 NUM_PS = 2
+DISK_FULL = "No space left on device"
 
 
 class SimulatedPs(Ps):
@@ -47,7 +48,8 @@ class SimulatedPs(Ps):
             state.hold_at = live.hold_at
         due = {step for step, _ in self.scheduled if step <= live.step} | {live.hold_at} - {None}
         for step in sorted(step for step in due if step <= live.step):
-            with_parts(state, self._shard, live.written(step))
+            error = DISK_FULL if step < live.is_full_before else ""
+            with_parts(state, self._shard, live.written(step), error)
         return state
 
     def schedule_checkpoint(
@@ -76,6 +78,7 @@ class LiveChief:
         hold_at: Where all ps hold.
         held_from: Where they hold when a generation starts.
         looks: Called at each look at the fleet.
+        is_full_before: The disk of the ps refuses the parts of the steps before this one.
         sections: Of the job.
     """
 
@@ -88,6 +91,7 @@ class LiveChief:
     looks: Callable[[], object] = lambda: None
     hold_at: int | None = None
     held_from: int | None = None
+    is_full_before: int = 0
     sections: Mapping[str, Any] = field(default_factory=dict)
     _written: dict[int, Any] = field(default_factory=dict)
 

@@ -68,12 +68,17 @@ def replay_rounds(
     local_steps: int,
     rule: Callable[[], Rule],
     rate: Callable[[int], float],
+    averages_slots: bool = True,
 ) -> Weights:
-    """All tensors after some rounds of averaging mode; what the workers' rules remember is averaged, too."""
+    """All tensors after some rounds of averaging mode.
+
+    Args:
+        averages_slots: Whether what the workers' rules remember is averaged, too.
+    """
     values = {name: value.astype(np.float64) for name, value in initial.items()}
-    rules: dict[str, Rule] = {}
+    own_rules: list[dict[str, Rule]] = [{} for _ in range(workers)]
     for start in range(0, rounds * local_steps, local_steps):
-        ends, own_rules = [], [copy.deepcopy(rules) for _ in range(workers)]
+        ends = []
         for worker, own in enumerate(own_rules):
             now = dict(values)
             for step in range(start, start + local_steps):
@@ -83,11 +88,18 @@ def replay_rounds(
                 now = {name: own[name](now[name], trained[name], rate(step)) for name in trained} | state
             ends.append(now)
         values = averaged(ends)
-        rules = own_rules[0]
-        for name, first in rules.items():
-            memories = [vars(own[name]) for own in own_rules]
-            vars(first).update({key: np.mean([memory[key] for memory in memories], axis=0) for key in memories[0]})
+        if averages_slots:
+            _average_memories(own_rules)
     return values
+
+
+def _average_memories(own_rules: Sequence[dict[str, Rule]]) -> None:
+    """Gives each worker's rules the mean of what they all remember."""
+    for name in own_rules[0]:
+        memories = [vars(own[name]) for own in own_rules]
+        mean = {key: np.mean([memory[key] for memory in memories], axis=0) for key in memories[0]}
+        for memory in memories:
+            memory.update(copy.deepcopy(mean))
 
 
 def assert_perceptron(
@@ -98,12 +110,14 @@ def assert_perceptron(
     batch_size: int,
     steps: int,
     local_steps: int | None = None,
+    averages_slots: bool = True,
 ) -> None:
     """The tensors are those of one process that trains `exact_graph_program`.
 
     Args:
         optimizer: As in the job file, with a constant learning rate.
         local_steps: Of averaging mode, whose rounds make the steps; None: the mode is sync.
+        averages_slots: As in `replay_rounds`.
     """
     options: dict[str, Any] = {"workers": workers, "batch_size": batch_size}
     options |= {"rule": lambda: rule(optimizer), "rate": lambda step: float(optimizer["learning_rate"])}
@@ -111,7 +125,7 @@ def assert_perceptron(
     if local_steps is None:
         expected = replay(initial, perceptron_gradient, exact_graph_program.data(), steps=steps, **options)
     else:
-        options |= {"rounds": steps // local_steps, "local_steps": local_steps}
+        options |= {"rounds": steps // local_steps, "local_steps": local_steps, "averages_slots": averages_slots}
         expected = replay_rounds(initial, perceptron_gradient, exact_graph_program.data(), **options)
     differences = {name: float(np.abs(found[name] - value).max()) for name, value in expected.items()}
     assert max(differences.values()) <= MAX_DIFFERENCE, differences

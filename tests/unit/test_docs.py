@@ -105,8 +105,8 @@ def test_every_field_is_documented_with_its_description(name: str, model: type[B
 
 
 def test_the_example_job_is_valid_and_shows_every_section() -> None:
-    whole, asynchronous, averaging, ssp, padded, tables, several, towers, watching, plateau, stored = re.findall(
-        r"```yaml\n(.*?)```", (DOCS / "job-file.md").read_text(encoding="utf-8"), re.DOTALL
+    whole, asynchronous, averaging, ssp, padded, tables, several, towers, parted, watching, plateau, stored = (
+        re.findall(r"```yaml\n(.*?)```", (DOCS / "job-file.md").read_text(encoding="utf-8"), re.DOTALL)
     )
     content = yaml.safe_load(whole)
     # In the place of `optimizer`, and for programs that have tables.
@@ -119,6 +119,7 @@ def test_the_example_job_is_valid_and_shows_every_section() -> None:
     assert parse_job(content | yaml.safe_load(ssp)).update.bound == 3
     assert parse_job(content | yaml.safe_load(padded)).input.bucket_boundaries == [8, 16, 32]
     assert parse_job(content | yaml.safe_load(towers)).device.replicas == "auto"
+    assert parse_job(content | yaml.safe_load(parted) | {"tls": False}).fleet.replicas == 2
     assert set(parse_job(content | yaml.safe_load(watching)).monitored) == {"evaluate.stop", "checkpoint.best"}
     assert set(parse_job(content | yaml.safe_load(plateau)).monitored) == {"optimizer.schedule"}
     assert parse_job(content | yaml.safe_load(stored)).checkpoint.store == "s3://models/team/digits"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from psfleet.callbacks import Callback, RunInfo
 from psfleet.callbacks.folders import state_folders
+from psfleet.checkpoint.location import Folder
 from psfleet.job.callback import CallbackSpec
 from psfleet.report.schema import Report
 from worker_service.chief.events import Events
@@ -97,10 +98,11 @@ class Callbacks:
         self.start(step)
         self._add("on_evaluate", lambda _, each: each.on_evaluate(step, metrics))
 
-    def saved(self, step: int, folder: Path) -> None:
+    def saved(self, step: int, folder: Folder) -> None:
         """A checkpoint is complete."""
         self.start(step)
-        self._add("on_checkpoint", lambda _, each: each.on_checkpoint(step, folder))
+        path = folder if isinstance(folder, Path) else folder.url
+        self._add("on_checkpoint", lambda _, each: each.on_checkpoint(step, path))
 
     def end(self, report: Report) -> None:
         """The report is written; waits for the calls so far, at most `END_SECS`."""

@@ -20,14 +20,12 @@ from psfleet.errors import DONE, PsfleetError, StoppedError
 from psfleet.job.job import Job
 from psfleet.job.program import load_program
 from psfleet.layout import Layout
-from psfleet.report import html
 from psfleet.report.schema import Report
 from psfleet.service.logs import log_service
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
 from psfleet.tls.data_plane import Direct
 from worker_service.build_deadline import building
-from worker_service.chief import stored_report
 from worker_service.chief.callbacks import Callbacks
 from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.components import run_info
@@ -36,6 +34,7 @@ from worker_service.chief.early_stopping import final_step, recorded
 from worker_service.chief.events import Events
 from worker_service.chief.monitor import Monitor
 from worker_service.chief.recorder import Recorder
+from worker_service.chief.report_publishing import publish
 from worker_service.chief.run_attempt import begin, is_first
 from worker_service.chief.run_finisher import RunFinisher
 from worker_service.chief.storage import Storage
@@ -159,8 +158,7 @@ class _Conclusion:
         recorder = Recorder(self._settings.out, self._job, layout, evaluator, self.storage, monitor)
         try:
             report = self._finisher(recorder, layout).resumed_report(self._checkpoint)
-            self.storage.insist("the report", lambda: html.publish(report, self._settings.out))
-            stored_report.save(self._settings.out, self._job, self.storage)
+            publish(report, self._settings.out, self._job, self.storage, is_required=True)
             callbacks.end(report)
         except StoppedError:
             raise
@@ -192,9 +190,7 @@ class _Conclusion:
         layout = Layout.plan([], [], [], self._job.fleet.ps, self._job.update.bucket_bytes)
         recorder = Recorder(self._settings.out, self._job, layout, None, self.storage)
         report = self._finisher(recorder, layout).report([], self._checkpoint, error)
-        with self.storage.writing("the report"):
-            html.publish(report, self._settings.out)
-        stored_report.save(self._settings.out, self._job, self.storage)
+        publish(report, self._settings.out, self._job, self.storage, is_required=False)
         return report
 
     def _finisher(self, recorder: Recorder, layout: Layout) -> RunFinisher:

@@ -51,6 +51,8 @@ class EvaluationRecorder:
             self._evaluate, storage.events, job.deadlines.first_secs, on_skipped=monitor.skipped
         )
         self.metrics: dict[str, float] = {}
+        # Of the newest evaluation of `evaluate`, none of which runs beside another one.
+        self._evaluated: dict[str, float] = {}
         self.generation = 0
         self._generations: dict[int, int] = {}
 
@@ -70,11 +72,11 @@ class EvaluationRecorder:
 
     def evaluate(
         self, global_step: int, values: Callable[[], Values], is_over: Callable[[], bool] = lambda: False
-    ) -> bool:
+    ) -> dict[str, float] | None:
         """Evaluates named tensors at a global step and records the metrics, after the evaluations that still wait.
 
         Returns:
-            Whether it is done; False once `is_over` was true before.
+            The metrics by name, empty if the program has no evaluation data; None once `is_over` was true before.
 
         Raises:
             ProgramError: The program failed.
@@ -83,14 +85,15 @@ class EvaluationRecorder:
         """
         self.begin_checkpoints()
         if not self.evaluations.finish(is_over):
-            return False
+            return None
+        self._evaluated = {}
         self.begin(global_step, values)
-        return self.evaluations.finish(is_over)
+        return self._evaluated if self.evaluations.finish(is_over) else None
 
     def evaluate_last(self, checkpoint: Checkpoint, is_over: Callable[[], bool]) -> bool:
-        """Evaluates the last checkpoint of the run; otherwise as `evaluate`."""
+        """Evaluates the last checkpoint of the run as `evaluate` does; whether it is done."""
         self._monitor.begin_last(checkpoint)
-        return self.evaluate(checkpoint.step, lambda: self._tensors(checkpoint), is_over)
+        return self.evaluate(checkpoint.step, lambda: self._tensors(checkpoint), is_over) is not None
 
     def _tensors(self, checkpoint: Checkpoint) -> Values:
         with self._storage.disk.reading(checkpoint.folder):
@@ -114,7 +117,7 @@ class EvaluationRecorder:
         metrics = self._evaluator.evaluate(tensors)
         if not metrics:
             return
-        self.metrics = metrics
+        self.metrics = self._evaluated = metrics
         secs = round(time.perf_counter() - started, 2)
         self._log(global_step, metrics, secs)
         self._summarize(global_step, metrics, tensors)

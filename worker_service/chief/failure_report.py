@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 
 from psfleet.errors import PsfleetError
-from psfleet.report import html
-from worker_service.chief import stored_report
 from worker_service.chief.chief import Chief
 from worker_service.chief.components import ChiefComponents
+from worker_service.chief.report_publishing import publish
 from worker_service.fleet_state import States
 from worker_service.run_context import RunContext
 
@@ -34,9 +33,7 @@ def publish_failure(
         may_report = attempt.may_report_failure(states if num_informed else [])
     if may_report:
         report = chief.report(error, states)
-        with components.storage.writing("the report"):
-            html.publish(report, attempt.out)
-        stored_report.save(attempt.out, context.job, components.storage, context.require_lease)
+        publish(report, attempt.out, context.job, components.storage, context.require_lease, is_required=False)
         components.callbacks.end(report)
     else:
         logger.warning(

@@ -8,7 +8,7 @@ from psfleet.checkpoint.tensors import read_values
 from psfleet.control import run_control_pb2 as run_pb
 from psfleet.errors import UsageError
 from worker_service.chief.holding import Holding
-from worker_service.chief.operations import POLL_SECS, Operations
+from worker_service.chief.operations import POLL_SECS, CallEndedError, Operations
 from worker_service.chief.recorder import Recorder
 from worker_service.errands import Errands, awaited
 
@@ -73,17 +73,18 @@ class HeldRun:
         Raises:
             UsageError: The run is not one that is held, or the program has no evaluation data.
             ProgramError: The program failed, which ends the run.
+            CallEndedError: The caller has gone.
         """
         self._require_held("evaluate")
         checkpoint = self._operations.await_held(is_active)
 
-        def evaluate() -> dict[str, float]:
-            before = self._recorder.metrics
-            self._recorder.evaluate(checkpoint.step, lambda: read_values(checkpoint), lambda: not is_active())
-            return {} if self._recorder.metrics is before else dict(self._recorder.metrics)
+        def evaluate() -> dict[str, float] | None:
+            return self._recorder.evaluate(checkpoint.step, lambda: read_values(checkpoint), lambda: not is_active())
 
         result = self._errands.submit(evaluate)
         metrics = awaited(result, lambda: self._operations.check_active(is_active), POLL_SECS)
+        if metrics is None:
+            raise CallEndedError
         if not metrics:
             raise UsageError("the program has no evaluation data; expected `evaluate` of the program")
         return metrics

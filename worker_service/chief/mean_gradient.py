@@ -110,7 +110,7 @@ class MeanGradient:
         """The addresses of the workers of the job; raises `LostPeerError` if one is away."""
         states = self._context.fleet.describe()
         workers = {} if states[0] is None else _present(states[0])
-        wanted = range(self._context.job.fleet.workers)
+        wanted = range(self._context.job.fleet.regular_replicas)
         missing = [index for index in wanted if index not in workers]
         if missing:
             raise LostPeerError(f"worker {missing[0]} is away")

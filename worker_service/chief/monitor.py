@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from pathlib import Path
-from typing import cast
 
 from psfleet.checkpoint import evaluated
 from psfleet.checkpoint.evaluated import Evaluated
@@ -101,7 +100,7 @@ class Monitor:
 
     def committed(self, checkpoint: Checkpoint) -> None:
         """A checkpoint is complete; it is evaluated if checkpoints are, and if an evaluation of its step is due."""
-        self.callbacks.saved(checkpoint.step, cast(Path, checkpoint.folder))
+        self.callbacks.saved(checkpoint.step, checkpoint.folder)
         self._await_evaluation(checkpoint)
 
     def _await_evaluation(self, checkpoint: Checkpoint) -> None:

@@ -15,12 +15,15 @@ from psfleet.control import control_pb2 as pb
 from psfleet.control import run_control_pb2 as run_pb
 from psfleet.errors import DONE, LostPeerError, NoCheckpointError, UsageError
 from worker_service.chief.checkpoints import CheckpointCommitter
+from worker_service.chief.failing_writes import FailingWrites
 from worker_service.fleet_state import TRAINING, States, is_held, last_step
 from worker_service.heartbeat import Heartbeat
 from worker_service.run_context import RunContext
 
 POLL_SECS = 0.05
 """Between two looks of an operation at the fleet."""
+RETRY_SECS = 5.0
+"""Between two requests for a checkpoint while checkpoints cannot be written; each ps logs each of them."""
 MAX_READS = 5
 """A checkpoint can be deleted by newer ones while it is read: see `checkpoint.keep`."""
 
@@ -33,7 +36,8 @@ class Operations:
     """The operations of one chief; each method may be called from any thread.
 
     Every wait ends with the caller (`CallEndedError`), or with the run: a fleet that does not make progress ends the
-    run by its own deadlines.
+    run by its own deadlines. One for a checkpoint ends with `StorageError`, too, once it could not be written for
+    `deadlines.stall_secs`; the run continues.
     """
 
     def __init__(self, context: RunContext, heartbeat: Heartbeat, committer: CheckpointCommitter) -> None:
@@ -101,6 +105,7 @@ class Operations:
         Raises:
             UsageError: The run is over, and not done.
             NoCheckpointError: A part is corrupt.
+            StorageError: Checkpoints cannot be written for `deadlines.stall_secs`.
         """
         while True:
             checkpoint = self._saved(is_active)
@@ -123,6 +128,7 @@ class Operations:
 
     def _saved(self, is_active: Callable[[], bool]) -> Checkpoint:
         since: tuple[int, int] | None = None
+        failing = self._failing_writes()
         while True:
             self.check_active(is_active)
             states = self.context.fleet.describe()
@@ -132,22 +138,30 @@ class Operations:
             training = self.training(states)
             if training:
                 # After a rollback the step of the call may lie ahead: what counts is the step that the fleet is at.
-                if since is None or since[0] != training[0].generation:
+                is_new = since is None or since[0] != training[0].generation
+                if since is None or is_new:
                     since = training[0].generation, max(state.step for state in training)
-                    if not is_held(states):
-                        self.committer.request()
+                # The ps try again only what they hold at: another checkpoint takes the place of one that failed.
+                if (is_new or failing.is_retry_due()) and not is_held(states):
+                    self.committer.request()
                 self.committer.update(states)
                 newest = self.committer.newest
                 if newest is not None and _is_saved(newest, training[0], since[1]):
                     return newest
+                failing.check()
             self.pause()
+
+    def _failing_writes(self) -> FailingWrites:
+        return FailingWrites(lambda: self.committer.cause, self.context.job.deadlines.stall_secs, RETRY_SECS)
 
     def held_checkpoint(self, generation: int, is_active: Callable[[], bool]) -> Checkpoint | None:
         """Waits until a generation is held at a step; its checkpoint of that step; None if the generation ends before.
 
         Raises:
             UsageError: The run has made its last step instead.
+            StorageError: Checkpoints cannot be written for `deadlines.stall_secs`.
         """
+        failing = self._failing_writes()
         while True:
             self.check_active(is_active)
             self.require_running("hold")
@@ -162,6 +176,7 @@ class Operations:
             is_at_hold = all(last_step(state) == state.step == step for state in training)
             if is_at_hold and newest is not None and (newest.generation, newest.step) == (generation, step):
                 return newest
+            failing.check()
             self.pause()
 
     def await_held(self, is_active: Callable[[], bool]) -> Checkpoint:

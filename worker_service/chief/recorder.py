@@ -146,7 +146,7 @@ class Recorder:
 
     def evaluate(
         self, global_step: int, values: Callable[[], Values], is_over: Callable[[], bool] = lambda: False
-    ) -> bool:
+    ) -> dict[str, float] | None:
         """See `EvaluationRecorder`."""
         return self._evaluation.evaluate(global_step, values, is_over)
 

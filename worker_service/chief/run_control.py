@@ -11,10 +11,11 @@ import grpc
 
 import psfleet
 from psfleet.checkpoint.replacement import specs_of
+from psfleet.checkpoint.store_client import StoreError
 from psfleet.control import run_control_pb2 as run_pb
 from psfleet.control import run_control_pb2_grpc
 from psfleet.control.tensor_stream import receiving, record_of, sending
-from psfleet.errors import PsfleetError, TemporaryError
+from psfleet.errors import PsfleetError, StorageError, TemporaryError
 from worker_service.chief.components import ChiefComponents
 from worker_service.chief.held_run import HeldRun
 from worker_service.chief.mean_gradient import MeanGradient
@@ -152,6 +153,9 @@ class RunControlServicer(run_control_pb2_grpc.RunControlServicer):
         except CallEndedError:
             context.abort(grpc.StatusCode.CANCELLED, "the caller has gone")
         except TemporaryError as error:
-            context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+            # What the call waited for has failed for long enough; of a store, whether it has is not known.
+            is_refused = isinstance(error, StorageError) and not isinstance(error, StoreError)
+            code = grpc.StatusCode.FAILED_PRECONDITION if is_refused else grpc.StatusCode.UNAVAILABLE
+            context.abort(code, str(error))
         except PsfleetError as error:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))

@@ -6,6 +6,7 @@ from psfleet.checkpoint.parts import DTYPES
 from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram
+from psfleet.tf.parts import building
 from worker_service.frontends.graph import GraphFrontEnd
 from worker_service.frontends.interface import FrontEnd, TrainingGraph, planned
 from worker_service.frontends.keras import KerasFrontEnd
@@ -20,10 +21,12 @@ def front_end(program: KerasProgram | GraphProgram, job: Job, num_shards: int, i
         ProgramError: The program raised, has no trainable parameters, or does something that a worker cannot do.
     """
     front: FrontEnd
-    if isinstance(program, KerasProgram):
-        front = KerasFrontEnd(program, job, num_shards, index)
-    else:
-        front = GraphFrontEnd(program, job, num_shards, index)
+    with building(job.fleet.parts) as parts:
+        if isinstance(program, KerasProgram):
+            front = KerasFrontEnd(program, job, num_shards, index)
+        else:
+            front = GraphFrontEnd(program, job, num_shards, index)
+    parts.require_all_used(job.program)
     for spec in (*front.state, *front.frozen):
         if spec.dtype not in DTYPES:
             raise ProgramError(

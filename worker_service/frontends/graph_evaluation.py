@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from psfleet.job.job import Job
+from worker_service.frontends.evaluation_errors import evaluating
 from worker_service.input_pipeline import read
 
 
@@ -20,11 +21,16 @@ def mean_losses(
         data: Batches, which need not be of one size.
         names: Of the losses, in the order in which `run` returns them; that of the only one is empty.
         run: Returns the mean losses of a batch.
+
+    Raises:
+        ProgramError: Reading the data, or the program, failed.
     """
     metrics = [f"{name}_loss" if name else "loss" for name in names]
     totals, num_examples = np.zeros(len(metrics)), 0
     with tf.init_scope():
         for batch in read(data, job, "reading the evaluation data"):
-            totals += np.multiply(run(batch), len(batch[0]))
+            with evaluating(job):
+                losses = run(batch)
+            totals += np.multiply(losses, len(batch[0]))
             num_examples += len(batch[0])
     return dict(zip(metrics, (totals / num_examples).tolist(), strict=True))

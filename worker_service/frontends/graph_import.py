@@ -7,6 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from psfleet.tf.parts import has_devices, with_local_inputs
+
 SCOPE = "program"
 """Name scope of the copied operations, and prefix of the resources that they own; numbered after the first copy."""
 
@@ -28,6 +30,8 @@ def transplant(
     """
     graph_def = source.as_graph_def()
     scope = tf.compat.v1.get_default_graph().unique_name(SCOPE, mark_as_used=False)
+    if has_devices():
+        graph_def = with_local_inputs(graph_def)
     for node in graph_def.node:
         if node.op == "VarHandleOp":
             node.attr["shared_name"].s = f"{scope}/{node.name}".encode()

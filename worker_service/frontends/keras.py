@@ -18,8 +18,8 @@ from psfleet.job.job import Job
 from psfleet.job.program import KerasProgram
 from psfleet.job.user_code import user_code
 from psfleet.layout import Layout, Losses, Tables, TensorSpec, state_order
-from psfleet.tf.program_data import built_model, training_data
-from worker_service.frontends import finite, flat, keras_checks, layer_constants, lookup_tables
+from psfleet.tf.program_data import training_data
+from worker_service.frontends import finite, flat, keras_checks, keras_parts, layer_constants, lookup_tables
 from worker_service.frontends.graph_import import split, transplant
 from worker_service.frontends.interface import Share, TrainingGraph
 from worker_service.frontends.keras_evaluation import evaluate
@@ -51,7 +51,7 @@ class KerasFrontEnd:
         self._weights = SampleWeights(job.program, program.class_weight, self._batch_spec)
         self._tables = KerasTables(job)
         with self._tables.building():
-            self._model = built_model(program, job)
+            self._model = keras_parts.built_model(program, job)
         keras_checks.check_ranks(job.program, self._model, self._batch_spec)
         trained, others = list(self._model.trainable_variables), list(self._model.non_trainable_variables)
         keras_checks.check_model(job.program, self._model, trained)
@@ -204,7 +204,7 @@ class KerasFrontEnd:
                 with keras_shares(towers, self._job.program) as scaling, self._tables.reading(uses):
                     scope, loss, _ = self._forward(self._trained + self._state + self._frozen, values, batch)
             shares[:] = scaling
-            found = tape.gradient(loss, [*parameters, *uses.rows])
+            found = keras_parts.gradients(tape, loss, [*parameters, *uses.rows])
             gradients = flat.dense(layout.parameters.specs, found[: len(parameters)])
             new_state = [scope.get_current_value(variable) for variable in self._state]
             return loss, *gradients, *self._random.of_chief(new_state), *uses.gradients(found[len(parameters) :])

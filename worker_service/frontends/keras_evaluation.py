@@ -7,29 +7,22 @@ import warnings
 import keras
 import tensorflow as tf
 
-from psfleet.errors import ProgramError
 from psfleet.job.job import Job
-from psfleet.job.user_code import user_code
 from psfleet.tf.program_data import batches_explained
-from worker_service.frontends import table_rows
+from worker_service.frontends.evaluation_errors import evaluating
 
 
 def evaluate(model: keras.Model, data: tf.data.Dataset, job: Job) -> dict[str, float]:
     """The metrics over all batches.
 
     Raises:
-        ProgramError: The model, its loss or a metric raised, or an id is no row of its table.
+        ProgramError: The model, its loss or a metric raised.
     """
     # None, as the sample weights, has no shape.
     specs = [spec for spec in tf.nest.flatten(data.element_spec) if hasattr(spec, "shape")]
     shapes = [spec.shape for spec in specs]
     # Of data whose length TensorFlow does not know; it is about an interrupted training.
     warnings.filterwarnings("ignore", "Your input ran out of data", UserWarning)
-    with batches_explained(shapes), user_code(job, "evaluating the model"):
-        try:
-            metrics = model.evaluate(data, return_dict=True, verbose=0)
-        except tf.errors.InvalidArgumentError as error:
-            if failure := table_rows.failure(error.message):
-                raise ProgramError(f"program {job.program!r}: evaluating the model: {failure}") from error
-            raise
+    with batches_explained(shapes), evaluating(job):
+        metrics = model.evaluate(data, return_dict=True, verbose=0)
     return {name: float(value) for name, value in metrics.items()}

@@ -1,4 +1,4 @@
-"""A worker that lends its device to the chief: it reads the data of its replica, and builds no graph."""
+"""A worker that lends its device to a client, and builds no step: for a replica whose data it reads, or for a part."""
 
 from __future__ import annotations
 
@@ -18,26 +18,36 @@ from worker_service.worker import Worker
 
 
 def lent_batches(job: Job, index: int) -> BatchFunction | None:
-    """The function that the chief calls for the batches of a worker; None if it makes its steps itself.
+    """The function that the chief calls for the batches of a worker; None if the chief gets none from it.
 
     Raises:
-        BadJobError: The worker was added to a run whose graph has no replica for it.
+        BadJobError: See `is_part`.
     """
-    if index == 0 or not job.update.is_in_graph:
+    if index == 0 or not job.update.is_in_graph or is_part(job, index):
         return None
-    if index >= job.fleet.replicas:
-        raise BadJobError(
-            f"worker {index} was added to a fleet of {job.fleet.replicas} workers, expected no more with "
-            "update.replication in_graph: the chief's graph has a replica for each worker of the job"
-        )
     return BatchFunction(job.train.accumulate)
 
 
+def is_part(job: Job, index: int) -> bool:
+    """Whether a worker is a part other than the first of a replica.
+
+    Raises:
+        BadJobError: The worker was added to a run whose graphs have nothing for it.
+    """
+    has_place = job.update.is_in_graph or job.fleet.parts > 1
+    if has_place and index >= job.fleet.processes:
+        raise BadJobError(
+            f"worker {index} was added to a fleet of {job.fleet.processes} workers, expected no more with "
+            "update.replication in_graph or fleet.parts: graphs are built for the workers of the job"
+        )
+    return job.fleet.parts > 1 and index >= job.fleet.replicas
+
+
 class LendingWorker(Worker):
-    """A worker other than the chief, with in-graph replication.
+    """A worker other than the chief with in-graph replication, or a part other than the first of a replica.
 
     Args of the constructor:
-        function: That the chief's graph calls for batches.
+        function: That the chief's graph calls for batches; None: this worker is a part.
     """
 
     def __init__(
@@ -47,23 +57,25 @@ class LendingWorker(Worker):
         batches: Batches,
         heartbeat: Heartbeat,
         progress: TrainingProgress,
-        function: BatchFunction,
+        function: BatchFunction | None,
     ) -> None:
         super().__init__(context, front_end, batches, heartbeat, progress)
         self._function = function
         self._chief = ""
-        function.bind(batches, progress, self._step_of)
+        if function is not None:
+            function.bind(batches, progress, self._step_of)
 
     def run(self) -> pb.Outcome:
-        """See `Worker`. The chief opens no session until TensorFlow of this worker reaches it."""
-        self._fleet.until("the chief to join", self._meet_chief)
-        self._progress.reading_first_batch = False
+        """See `Worker`. The chief opens no session until TensorFlow of a worker whose data it reads reaches it."""
+        if self._function is not None:
+            self._fleet.until("the chief to join", self._meet_chief)
+            self._progress.reading_first_batch = False
         return super().run()
 
     def _meet_chief(self, states: States) -> bool:
         """Makes the chief reachable, also one that has come back at another address; False if there is none yet."""
-        # A worker's heartbeat is answered with the chief alone.
-        chief = next(iter(states[0].workers), None) if states[0] is not None else None
+        workers = () if states[0] is None else states[0].workers
+        chief = next((worker for worker in workers if worker.index == 0), None)
         if chief is None:
             return False
         if chief.address != self._chief:
@@ -75,8 +87,9 @@ class LendingWorker(Worker):
         """Waits while the chief trains a generation; False when it is over, or the run. See `Worker`."""
 
         def is_over(states: States) -> bool:
-            self._function.check()
-            self._meet_chief(states)
+            if self._function is not None:
+                self._function.check()
+                self._meet_chief(states)
             if is_held(states) and (step := self._step_of_fleet()) > self._progress.step:
                 # An errand in a held run begins with the batch of the next step.
                 self._progress.step_awaited(step)
@@ -84,9 +97,11 @@ class LendingWorker(Worker):
                 # At once, with another heartbeat: the chief waits until all workers are at the last step.
                 self._progress.step_awaited(step)
                 self._heartbeat.detach()
+            if self._function is None:
+                self._progress.follow(self._step_of_fleet())
             return is_generation_over(states, generation)
 
-        self._log_start("lending this worker's device to the chief")
+        self._log_start(f"lending this worker's device {self._purpose}")
         try:
             with self.errands.during(is_over) as done:
                 self._fleet.until_step(sys.maxsize, "the chief to make steps", done)
@@ -94,6 +109,13 @@ class LendingWorker(Worker):
             error.ends_run = not self._is_left_behind()
             raise
         return False
+
+    @property
+    def _purpose(self) -> str:
+        if self._function is not None:
+            return "to the chief"
+        part, replica = divmod(self._context.index, self._context.job.fleet.replicas)
+        return f"to worker {replica} as part {part} of its replica"
 
     def _step_of(self, number: int) -> int:
         """The global step at which the batch of a number is used: about, in async mode."""

@@ -1,8 +1,9 @@
-"""Waits until all workers lend their devices, before the chief opens a session with them."""
+"""Waits until workers lend their devices, before a client opens a session with them."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from psfleet.errors import LostPeerError
 from worker_service.data_ports import blocked
@@ -11,24 +12,29 @@ from worker_service.fleet_wait import FleetWait
 from worker_service.heartbeat import Heartbeat
 from worker_service.run_context import RunContext
 
-logger = logging.getLogger("psfleet.chief")
+logger = logging.getLogger("psfleet.worker")
 
 
 class LentWorkers:
-    """The workers of a run other than the chief, as ps 0 knows them.
+    """Workers that lend their devices to this process, as ps 0 knows them.
 
     Args of the constructor:
-        context: The chief's.
+        context: Of this process.
+        indices: Of the workers.
+        reads_data: Whether one of them reads data for this process.
     """
 
-    def __init__(self, context: RunContext, heartbeat: Heartbeat, fleet: FleetWait) -> None:
+    def __init__(
+        self, context: RunContext, indices: Sequence[int], heartbeat: Heartbeat, fleet: FleetWait, reads_data: bool
+    ) -> None:
         self._context = context
-        self._indices = range(1, context.job.fleet.replicas)
+        self._indices = indices
+        self._reads_data = reads_data
         self._heartbeat = heartbeat
         self._fleet = fleet
 
     def ready(self, generation: int) -> dict[int, str]:
-        """`host:port` of TensorFlow of each worker, once all can be reached and none reads its first batch.
+        """`host:port` of TensorFlow of each worker, once all can be reached and none reads a first batch for it.
 
         Raises:
             DeadlineError: See `FleetWait.until`.
@@ -66,7 +72,7 @@ class LentWorkers:
         absent = [str(index) for index in self._indices if index not in alive]
         if absent:
             return f"there is no worker {', '.join(absent)}"
-        if first.reading_first_batch:
+        if self._reads_data and first.reading_first_batch:
             return "one starts, or reads its first batch"
         plane, run = self._context.tasks, self._context.run
         routes = {index: plane.meet(run, index, alive[index].address) for index in self._indices}

@@ -27,7 +27,7 @@ def replication(context: RunContext, front_end: FrontEnd, heartbeat: Heartbeat, 
     """That of the job."""
     if context.job.update.is_in_graph:
         return InGraph(context, front_end, heartbeat, fleet)
-    return BetweenGraph(context, front_end)
+    return BetweenGraph(context, front_end, heartbeat, fleet)
 
 
 class InGraph(BetweenGraph):
@@ -36,10 +36,10 @@ class InGraph(BetweenGraph):
     adds_to_graph = False
 
     def __init__(self, context: RunContext, front_end: FrontEnd, heartbeat: Heartbeat, fleet: FleetWait) -> None:
-        super().__init__(context, front_end)
+        super().__init__(context, front_end, heartbeat, fleet)
         self._heartbeat = heartbeat
         self._fleet = fleet
-        self._lent = LentWorkers(context, heartbeat, fleet)
+        self._lent = LentWorkers(context, range(1, context.job.fleet.processes), heartbeat, fleet, reads_data=True)
         self._others: Sequence[ReplicaStep] = ()
         replicas, has_quorum = context.job.fleet.replicas, context.job.update.has_quorum
         self._numbers = [BatchNumbers(has_quorum, replicas) for _ in range(1, replicas)]
@@ -54,11 +54,6 @@ class InGraph(BetweenGraph):
 
         first, *self._others = merged(build_one, job.fleet.replicas, job.update.has_quorum, self._heartbeat.joins)
         return first
-
-    def open(self, graph: StepGraph | ReplicaStep, generation: int) -> WorkerSession:
-        """See `BetweenGraph`; waits for all workers first, because TensorFlow waits for an absent one for minutes."""
-        context, peers = self._context, self._lent.ready(generation)
-        return WorkerSession(graph, context.job, context.tasks.ps, context.tasks.own, context.index, peers)
 
     def train(
         self,

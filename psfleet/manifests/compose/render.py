@@ -70,9 +70,10 @@ def render(job: Job, job_file: Path, folder: Path | None = None, paused: bool = 
     """A compose file's content; see `file_text`.
 
     Raises:
-        BadJobError: The checkpoints are in a store, and `tls` is false.
+        BadJobError: The checkpoints are in a store, and `tls` is false; or replicas have several parts.
     """
     store_access.require_closed(job)
+    container.require_one_part(job)
     paths = _Paths(job_file, folder)
     ps, _ = container_addresses(job)
     services = {f"ps-{index}": _ps(job, ps, paths, index) for index in range(num_own_ps(job))}
@@ -101,7 +102,7 @@ def _worker(job: Job, ps: list[Address], paths: _Paths, own_ps: list[str]) -> Se
     """Workers and spares: their indices are leased, the chief's 0 aside."""
     service = _member(job, ps, "worker", job.container.worker_image, job.container.worker, {settings.INDEX: "-1"})
     service["volumes"] += paths.mounts(job)
-    deploy = {**service.get("deploy", {}), "replicas": job.fleet.replicas - 1}
+    deploy = {**service.get("deploy", {}), "replicas": job.fleet.processes - 1}
     return service | {"deploy": deploy, "depends_on": _after(own_ps)}
 
 

@@ -62,9 +62,10 @@ def render(job: Job, job_file: Path, paused: bool = False, place: OnFleet | None
         place: On a standing fleet of the namespace; None: the run has no ps of one.
 
     Raises:
-        BadJobError: No Service can have the job's name.
+        BadJobError: No Service can have the job's name, or replicas have several parts.
     """
     require_service_name(job.name)
+    container.require_one_part(job)
     files = Files.of(job_file.resolve().parent) if job.container.program == "mount" else None
     roles = [PS, WORKER] if num_own_ps(job) else [WORKER]
     objects = [
@@ -76,8 +77,8 @@ def render(job: Job, job_file: Path, paused: bool = False, place: OnFleet | None
     if PS in roles:
         objects += [_disruption_budget(job), _ps(job)]
     program = files.items() if files is not None else None
-    if job.fleet.replicas > 1:
-        objects.append(workers_job(job, program, job.fleet.replicas - 1, place))
+    if job.fleet.processes > 1:
+        objects.append(workers_job(job, program, job.fleet.processes - 1, place))
     objects.append(_chief(job, program, paused, place))
     # The program's files come last in the text, because they may be long.
     return [*objects, files.config_map(job.name)] if files is not None else objects

@@ -144,7 +144,7 @@ class Local:
 
     def _plan(self, program_folder: Path) -> list[Task]:
         job, num_ps = self._job, num_own_ps(self._job)
-        free = free_addresses(num_ps + job.fleet.replicas)
+        free = free_addresses(num_ps + job.fleet.processes)
         ps = ps_addresses(job, free[:num_ps])
         common = {
             settings.JOB: str(self._folder.job),
@@ -162,7 +162,7 @@ class Local:
             # The launcher reads the logs.
             settings.LOG: "",
             settings.START: self.run,
-            settings.THREADS: str(threads_each(num_cores(), job.fleet.replicas)),
+            settings.THREADS: str(threads_each(num_cores(), job.fleet.processes)),
             settings.LAUNCHED: str(int(time.time() * 1000)),
         }
         tasks = []

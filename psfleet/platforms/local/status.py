@@ -69,7 +69,7 @@ def _started(path: Path) -> list[tuple[str, int]]:
         job = job_from_json(RunFolder(path).job.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, BadJobError):
         return [("chief", 0)]
-    workers = [(job.fleet.role(index), index) for index in range(job.fleet.replicas)]
+    workers = [(job.fleet.role(index), index) for index in range(job.fleet.processes)]
     return [*[("ps", index) for index in range(num_own_ps(job))], *workers]
 
 

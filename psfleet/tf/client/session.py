@@ -25,9 +25,10 @@ from psfleet.tf.error_text import reason
 from psfleet.tf.server import session_config
 
 CLOSE_SECS = 2.0
-EXIT_SECS = 20.0
-"""How long the end of this process may take for sessions that are still being closed; gRPC drops a task that does not
-answer after 15 s (`psfleet.service.channel_options`)."""
+EXIT_SECS = 60.0
+"""How long the end of this process may take for sessions that are still being closed. 26.5 s was seen after a ps was
+killed; with one that stays away, closing takes longer than this. `os._exit` would end the process at once, but needs
+the program's exit code, which is not known here."""
 NOTICE_SECS = 1.0
 """How long after TensorFlow the control plane may notice the end of a task."""
 OF_A_LOSS = (

@@ -1,6 +1,7 @@
 """A perceptron with one hidden layer as a TensorFlow 1 graph function, whose gradient is easy to write by hand.
 
 It subtracts a moving average from its inputs: the average of the steps before, so that the loss depends on the state.
+In jobs with two parts its last layer is in part 1.
 """
 
 from __future__ import annotations
@@ -63,5 +64,6 @@ def loss(batch: Any) -> Any:
         moved = mean.assign(MOMENTUM * before + (1 - MOMENTUM) * tf.reduce_mean(x, axis=0))
     v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, moved.op)
     hidden = tf.tanh(tf.matmul(x - before, values["hidden/weights"]) + values["hidden/bias"])
-    logits = tf.matmul(hidden, values["out/weights"]) + values["out/bias"]
+    with psfleet.part(1):
+        logits = tf.matmul(hidden, values["out/weights"]) + values["out/bias"]
     return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=label, logits=logits))

@@ -1,4 +1,7 @@
-"""A small convolutional Keras model with a moving average and a penalty, and without dropout."""
+"""A small convolutional Keras model with a moving average and a penalty, and without dropout.
+
+In jobs with two parts its dense layers are in part 1.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +28,21 @@ def model() -> keras.Model:
     def random(seed: int) -> keras.Initializer:
         return keras.initializers.GlorotUniform(seed=seed)
 
-    return keras.Sequential(
+    model = keras.Sequential(
         [
             keras.Input((SIDE, SIDE, 1)),
             layers.Conv2D(8, 3, use_bias=False, kernel_initializer=random(1), name="conv"),
             layers.BatchNormalization(momentum=0.9, name="norm"),
             layers.Activation("tanh"),
             layers.Flatten(),
-            layers.Dense(
-                16, "tanh", kernel_initializer=random(2), kernel_regularizer=keras.regularizers.L2(0.01), name="hidden"
-            ),
-            layers.Dense(CLASSES, kernel_initializer=random(3), name="out"),
         ],
         name="small",
     )
+    with psfleet.part(1):
+        penalty = keras.regularizers.L2(0.01)
+        model.add(layers.Dense(16, "tanh", kernel_initializer=random(2), kernel_regularizer=penalty, name="hidden"))
+        model.add(layers.Dense(CLASSES, kernel_initializer=random(3), name="out"))
+    return model
 
 
 def data() -> tuple[np.ndarray, np.ndarray]:

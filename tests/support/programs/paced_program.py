@@ -25,7 +25,7 @@ FOREVER = threading.Event()
 
 
 def build(gates: str, step_secs: float, epoch_steps: int = EXAMPLES) -> psfleet.GraphProgram:
-    """A perceptron with one hidden layer.
+    """A perceptron with one hidden layer; in jobs with two parts its last layer is in part 1.
 
     Args:
         gates: A folder. While it has a file `hold-<shard>`, that shard gives no example; while it has a file `pace`,
@@ -67,7 +67,8 @@ def build(gates: str, step_secs: float, epoch_steps: int = EXAMPLES) -> psfleet.
 def _loss(batch: Any) -> Any:
     x, y = batch
     hidden = tf.tanh(tf.matmul(x, v1.get_variable("w1", [FEATURES, HIDDEN])) + v1.get_variable("b1", [HIDDEN]))
-    guess = tf.matmul(hidden, v1.get_variable("w2", [HIDDEN, 1])) + v1.get_variable("b2", [1])
+    with psfleet.part(1):
+        guess = tf.matmul(hidden, v1.get_variable("w2", [HIDDEN, 1])) + v1.get_variable("b2", [1])
     return tf.reduce_mean(tf.square(guess - y))
 
 

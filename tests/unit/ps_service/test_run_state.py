@@ -17,6 +17,7 @@ from ps_service.run_state import ABANDONED_SECS, IDLE_SECS, Run
 from ps_service.shard import Shard
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BUG, ReplacedError
+from psfleet.job.sections import Fleet
 
 
 def plan() -> Any:
@@ -36,6 +37,7 @@ class WaitingShard:
     last_update: float = field(default_factory=lambda: time.monotonic() - 10)
     plan: Any = field(default_factory=plan)
     is_paused: bool = False
+    is_complete: bool = False
 
     def local_steps(self) -> list[int]:
         if isinstance(self.answer, Exception):
@@ -61,6 +63,23 @@ def test_a_step_that_waits_is_logged_once_with_the_workers_that_it_waits_for(cap
         run.log_slow_step(5)
     assert caplog.messages == ["step 4 waits for worker 1, worker 2 (gone)"]
     assert [vars(record)["run"] for record in caplog.records] == ["name"]
+
+
+def test_a_step_waits_for_no_part_that_pushes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    run_with([3]).log_slow_step(5)
+    [message] = caplog.messages
+    assert message.endswith("waits for worker 0")
+
+
+@pytest.mark.parametrize(("parts", "found"), [(1, [0]), (3, [0, 1, 2])])
+def test_a_worker_whose_replica_has_several_parts_learns_where_they_are(parts: int, found: list[int]) -> None:
+    run = run_with([4, 4, 4])
+    assert run.shard is not None
+    run.shard.plan.job.fleet = Fleet(workers=3, parts=parts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ps_service.run_state.describe", lambda *_: None)
+        assert [worker.index for worker in run.heartbeat_reply(1).workers] == found
+        assert len(run.heartbeat_reply(0).workers) == 3
 
 
 def test_a_step_that_pauses_waits_for_the_chief(caplog: pytest.LogCaptureFixture) -> None:

@@ -15,6 +15,7 @@ from ps_service.relearning import RELEARN_SECS
 from ps_service.servicer import ControlServicer
 from psfleet.control import RETRY_SECS
 from psfleet.control import control_pb2 as pb
+from psfleet.job.sections import Fleet
 
 
 class AbortedError(Exception):
@@ -65,7 +66,7 @@ class CountingShard:
     def __init__(self) -> None:
         self.calls: list[str] = []
         layout = SimpleNamespace(digest=self.digest, tables=(("words", "digest of words"),))
-        job = SimpleNamespace(quorum=2)
+        job = SimpleNamespace(quorum=2, fleet=Fleet(workers=2))
         self.plan = SimpleNamespace(generation=1, job=job, layout=layout, optimizer="sgd")
         self.writer = SimpleNamespace(parts=list)
         self.step, self.final_step, self.first_step, self.model_bytes = 4, 9, 0, 0
@@ -198,6 +199,21 @@ def test_a_shared_ps_closes_the_tunnels_of_a_run_that_is_over_or_reset(
     servicer.Reset(pb.ResetRequest(caller=pb.Caller(run="reset", version=psfleet.__version__)), CONTEXT)
     assert plane.released == ["over", "reset"]
     assert [run.name for run in servicer.runs()] == ["trains"]
+
+
+def test_a_tunnel_that_opens_after_its_run_was_reset_is_closed(plane: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    servicer = ControlServicer("grpc://localhost:1", "", "", plane)
+    caller = joined(servicer, "worker", 0)
+    open_at: list[str] = []
+
+    def meet(run: str, worker: int, address: str) -> None:
+        servicer.Reset(pb.ResetRequest(caller=caller), CONTEXT)
+        open_at.append(address)
+
+    monkeypatch.setattr(plane, "meet", meet)
+    monkeypatch.setattr(plane, "release", lambda run: open_at.clear())
+    beat(servicer, caller)
+    assert open_at == []
 
 
 def test_a_run_that_is_reset_while_a_shared_ps_drops_it_is_closed_once(

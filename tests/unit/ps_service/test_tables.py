@@ -142,8 +142,9 @@ def test_rows_that_were_never_updated_take_no_memory() -> None:
 
 
 def shard_tables(**sections: Any) -> ShardTables:
-    layout = Layout.plan([TensorSpec("w", (3,))], [], [], 1, 4096, embeddings=[SPEC])
-    plan = ShardPlan("run", 1, 0, job_of(OPTIMIZERS[0], **sections), layout, None)
+    job = job_of(OPTIMIZERS[0], **sections)
+    layout = Layout.plan([TensorSpec("w", (3,))], [], [], job.fleet.ps, 4096, embeddings=[SPEC])
+    plan = ShardPlan("run", 1, 0, job, layout, None)
     return ShardTables(plan, 4, {SPEC.name: EmbeddingContent.empty(SPEC.width)})
 
 
@@ -166,6 +167,17 @@ def test_a_repeated_push_counts_once_and_one_that_is_not_admitted_never() -> Non
     tables.stage(0, 5, gradient(1.0))
     tables.apply([0], 5, 5, RATE, np.float32(1))
     assert moved(tables) == 3.0
+
+
+@pytest.mark.parametrize("spares", [0, 1])
+def test_a_worker_that_is_a_step_behind_one_of_two_ps_reads_the_rows_of_its_step(spares: int) -> None:
+    """The other ps may still take its gradient."""
+    tables = shard_tables(fleet={"ps": 2, "workers": 2, "spares": spares})
+    for worker in (0, 1):
+        tables.stage(worker, 4, gradient(1.0))
+    tables.apply([0, 1], 4, 4, RATE, np.float32(1))
+    np.testing.assert_array_equal(tables.read(0, np.array([2]), 4), initial_rows(SPEC, np.array([2])))
+    assert moved(tables) == 1.0
 
 
 def test_a_gradient_that_was_not_staged_is_an_error() -> None:

@@ -236,7 +236,7 @@ class Ends:
         )
         monkeypatch.setattr(service, "Chief", lambda *args: chief)
         monkeypatch.setattr(service, "chief_components", lambda *args: components)
-        monkeypatch.setattr("worker_service.service.html.publish", lambda report, out: self.reports.append(report))
+        monkeypatch.setattr(html, "publish", lambda report, out: self.reports.append(report))
         report_failure(fleet, error, index, stop)
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import tensorflow as tf
+import tensorflow.compat.v1 as v1
 from support.graph_fleet import STEP_SECS, GraphFleet, InProcessWorker, graph_fleet
 from support.numpy_optimizers import rule
 from support.programs import table_program
@@ -99,3 +103,34 @@ def test_a_worker_that_repeats_a_step_reads_the_rows_before_it() -> None:
             step(fleet, worker, lost_at + 1)
         contents = fleet.contents()
     assert_replayed(fleet, contents, front, lost_at + 2)
+
+
+def test_a_ps_forgets_the_rows_of_gradients_that_it_drops() -> None:
+    front, stale = table_front_end(), {"mode": "async", "stale": {"policy": "drop", "bound": 0}}
+    sections = {**SECTIONS, "fleet": {"workers": 2}, "update": stale}
+    with graph_fleet(1, front, front.initial_values(), **sections) as fleet:
+        with fleet.worker(0) as worker, fleet.worker(1) as late:
+            step(fleet, worker, 0)
+            rows = fleet.contents()[0].tables[NAME].rows
+            step(fleet, late, 0)
+        (content,) = fleet.contents()
+        np.testing.assert_array_equal(content.tables[NAME].rows, rows)
+        assert fleet.shards[0].counters().used.tolist()[:2] == [1, 0]
+        assert not fleet.shards[0]._tables._staged
+
+
+def test_the_program_of_a_table_has_summaries_of_its_own() -> None:
+    def loss(batch: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+        found = table_program.loss(batch, ROWS)
+        v1.summary.scalar("mean_square", found)
+        return found
+
+    sections = {**SECTIONS, "tables": {NAME: {"rows": ROWS}}}
+    job = parse_job({"name": "a", "program": "p:b", **sections})
+    front = front_end(replace(table_program.build(ROWS, "graph"), loss=loss), job, 1, 0)
+    with graph_fleet(2, front, front.initial_values(), **sections) as fleet, fleet.worker(0) as worker:
+        step(fleet, worker, 0)
+        before = v1.Summary.FromString(worker.session.summaries(batch_of(1)) or b"")
+        made = worker.threads.submit(worker.session.train, batch_of(1), 1, 1)
+        fleet.advance()
+        assert before.value[0].simple_value == made.result(STEP_SECS)[0], "the rows and weights before the step"

@@ -78,6 +78,9 @@ def test_a_round_also_moves_the_slots_of_the_optimizer() -> None:
     of_round, of_local_update = traffic({"mode": "averaging", "local_steps": 10}, ADAM)
     assert of_local_update == 0
     assert of_round == pytest.approx(3 * of_step, rel=0.02)
+    of_round, of_local_update = traffic({"mode": "averaging", "local_steps": 10, "average_slots": False}, ADAM)
+    assert of_local_update == 0
+    assert of_round == pytest.approx(of_step, rel=0.01)
 
 
 def test_towers_move_what_one_device_moves() -> None:

@@ -49,6 +49,7 @@ class Fleet:
             update=None,
             layout=None,
             run="run",
+            towers=(),
         )
         heartbeat: Any = SimpleNamespace(outcome=None, attach=lambda *_: None, detach=lambda: None)
         batches: Any = SimpleNamespace(wait_ended=0.0, announce_first=lambda: None, interruptible=lambda: lambda: None)

@@ -76,7 +76,7 @@ def train_round(fleet: GraphFleet, workers: list[InProcessWorker], steps: range)
 
 
 def values(fleet: GraphFleet) -> Weights:
-    contents = fleet._contents()
+    contents = fleet.contents()
     parameters = np.concatenate([content.parameters for content in contents])
     state = np.concatenate([content.state for content in contents])
     return fleet.layout.parameters.unpack(parameters) | fleet.layout.state.unpack(state)

@@ -249,6 +249,7 @@ def test_the_package_lists_what_is_public() -> None:
         "__version__",
         "attach",
         "connect",
+        "part",
         "start",
         "train",
     ]

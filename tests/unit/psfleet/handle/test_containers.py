@@ -19,6 +19,7 @@ from psfleet.checkpoint.manifest import read_manifest
 from psfleet.checkpoint.replacement import specs_of
 from psfleet.errors import DeadlineError, LostPeerError, UsageError
 from psfleet.handle import container_channel, starting
+from psfleet.launch import watcher
 from psfleet.run_folder import Owner, claimed, owner
 
 ZEROS = {name: np.zeros(spec.shape, spec.dtype) for name, spec in specs_of(sample_layout()).items()}
@@ -27,6 +28,7 @@ ZEROS = {name: np.zeros(spec.shape, spec.dtype) for name, spec in specs_of(sampl
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> Containers:
     """The platform that psfleet finds under any name."""
+    monkeypatch.setattr(watcher, "LEAVE_SECS", 0.2)
     found = Containers(UP)
     monkeypatch.setattr(starting, "platform", lambda name, context, namespace: found)
     return found

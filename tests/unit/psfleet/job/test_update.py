@@ -44,6 +44,7 @@ def test_each_mode_has_its_options(update: dict[str, Any], has_quorum: bool, rou
         ({"mode": "async", "bound": 1}, {}, "update.bound is 1, expected null in mode async"),
         ({"bound": 0}, {}, "update.bound is 0, expected null in mode sync"),
         ({"local_steps": 1}, {}, "update.local_steps is 1, expected null in mode sync"),
+        ({"average_slots": False}, {}, "update.average_slots is false, expected true in mode sync"),
         ({"mode": "averaging"}, {}, "update.local_steps is null, expected a number of steps in mode averaging"),
         ({"mode": "averaging", "local_steps": 0}, {}, "update.local_steps is 0"),
         ({"mode": "averaging", "local_steps": 7}, {}, "train.steps is 60, expected a multiple of update.local_steps"),

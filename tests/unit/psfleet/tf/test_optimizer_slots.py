@@ -38,6 +38,8 @@ def test_slots_and_scalars_have_the_names_and_initial_values_of_the_optimizer(
 
 def test_only_averaging_mode_exchanges_them() -> None:
     assert exchanged_slots(job_of({"name": "adam"}), None) == OptimizerSlots()
+    own = job_of({"name": "adam"}, mode="averaging", local_steps=2, average_slots=False)
+    assert exchanged_slots(own, None) == OptimizerSlots()
 
 
 def test_scalars_of_all_types_are_words_and_back() -> None:

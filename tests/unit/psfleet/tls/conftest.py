@@ -1,7 +1,8 @@
-"""Tunnels with a stub for stunnel that only listens."""
+"""Tunnels with a stub for stunnel that only listens; one to `slow...` once a test has opened and closed its gate."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ def reload(*_):
 signal.signal(signal.SIGHUP, reload)
 if options["connect"].startswith("broken"):
     sys.exit("2026.11.20 19:26:54 LOG3[ui]: Line 7: cannot work")
+if options["connect"].startswith("slow"):
+    open({gate!r}).read()
 listening = socket.create_server((host, int(port)))
 open({pids!r}, "a").write(f"{{port}} {{os.getpid()}}\\n")
 print("2026.11.20 19:26:54 LOG3[0]: s_connect: connect 1.2.3.4:2225: Connection refused (111)", flush=True)
@@ -36,11 +39,12 @@ while True:
 
 @pytest.fixture
 def reloads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Puts the stand-in in stunnel's place; the file gets a line for each reload."""
+    """Puts the stand-in in stunnel's place; the file gets a line for each reload. Beside it is the gate."""
     programs = tmp_path / "bin"
     programs.mkdir()
     script = programs / tunnel.PROGRAM
-    files = {"reloads": str(tmp_path / "reloads"), "pids": str(tmp_path / "pids")}
+    os.mkfifo(tmp_path / "gate")
+    files = {"gate": str(tmp_path / "gate"), "reloads": str(tmp_path / "reloads"), "pids": str(tmp_path / "pids")}
     script.write_text(STAND_IN.format(python=sys.executable, **files))
     script.chmod(0o755)
     setpriv = shutil.which("setpriv")

@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -58,6 +59,19 @@ def test_the_same_route_is_kept_and_another_one_replaces_it(tunnels: Tunnels, re
     old, new = pids(reloads, way.port)
     assert not Path(f"/proc/{old}").exists()
     assert Path(f"/proc/{new}").exists()
+
+
+def test_a_tunnel_that_is_open_is_used_while_another_one_starts(tunnels: Tunnels, reloads: Path) -> None:
+    """A heartbeat of each worker asks for its tunnel."""
+    way, slow = route("worker-1:2225"), route("slow:2225")
+    tunnels.open(way)
+    with ThreadPoolExecutor(1) as pool:
+        opened = pool.submit(tunnels.open, slow)
+        with (reloads.parent / "gate").open("w"):
+            tunnels.open(way)
+            assert not opened.done()
+        opened.result(10.0)
+        assert listeners(slow.port)
 
 
 def test_a_tunnel_that_is_closed_is_not_restarted(tunnels: Tunnels, reloads: Path) -> None:

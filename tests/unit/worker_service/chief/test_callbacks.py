@@ -11,6 +11,7 @@ from support.chief_samples import sample_job
 from support.report_samples import DONE
 
 from psfleet.callbacks import Callback, RunInfo
+from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.job.callback import CallbackSpec
 from psfleet.polling import wait_until
 from psfleet.report.schema import Report
@@ -42,8 +43,8 @@ class Recording(Callback):
     def on_evaluate(self, step: int, metrics: Mapping[str, float]) -> None:
         self.calls.append(f"evaluated {step} {dict(metrics)}")
 
-    def on_checkpoint(self, step: int, folder: Path) -> None:
-        self.calls.append(f"saved {step} {folder}")
+    def on_checkpoint(self, step: int, folder: Path | str) -> None:
+        self.calls.append(f"saved {step} {type(folder).__name__} {folder}")
 
     def on_end(self, report: Report) -> None:
         self.calls.append(f"end {report.status}")
@@ -79,10 +80,12 @@ def test_every_callback_is_called_in_the_order_of_what_happened(tmp_path: Path, 
         callbacks.step(step, {"loss": 1.0 / step})
     callbacks.evaluated(4, {"accuracy": 0.5})
     callbacks.saved(4, Path("there"))
+    callbacks.saved(4, StoreFolder("gs://bucket/there"))
     callbacks.end(DONE)
     assert often.calls == [
         "start sample at 0", "step 1 loss 1.0", "step 2 loss 0.5", f"step 3 loss {1 / 3}", "step 4 loss 0.25",
-        "evaluated 4 {'accuracy': 0.5}", "saved 4 there", "end done",
+        "evaluated 4 {'accuracy': 0.5}", "saved 4 PosixPath there",
+        "saved 4 str gs://bucket/there", "end done",
     ]  # fmt: skip
     assert [call for call in seldom.calls if call.startswith("step")] == ["step 1 loss 1.0", f"step 3 loss {1 / 3}"]
     assert often.state != seldom.state
@@ -140,7 +143,7 @@ def test_the_end_of_a_run_does_not_wait_for_a_callback_that_hangs(
 @pytest.mark.parametrize(
     ("happens", "calls"),
     [
-        (lambda callbacks: callbacks.saved(4, Path("there")), ["start sample at 4", "saved 4 there"]),
+        (lambda callbacks: callbacks.saved(4, Path("there")), ["start sample at 4", "saved 4 PosixPath there"]),
         (lambda callbacks: callbacks.evaluated(9, {}), ["start sample at 9", "evaluated 9 {}"]),
         (lambda callbacks: None, [f"start sample at {DONE.final_step}"]),
     ],

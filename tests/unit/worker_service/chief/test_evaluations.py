@@ -104,6 +104,16 @@ def test_evaluations_for_whose_weights_there_is_no_memory_are_skipped_and_named(
     assert [message for message in caplog.messages if message.startswith("step 30 is not evaluated")]
 
 
+def test_an_evaluation_returns_its_own_metrics_and_nothing_if_it_is_not_awaited(training: Training) -> None:
+    weights = {"w": np.array(100, np.float32)}
+    assert training.recorder.evaluate(100, lambda: weights, lambda: True) is None
+    for _ in range(3):
+        training.evaluator.released.release()
+    assert training.recorder.evaluate(100, lambda: weights) == {"w": 100.0}
+    assert training.recorder.evaluate(100, dict) == {}
+    assert training.recorder.metrics == {"w": 100.0}
+
+
 def test_evaluations_that_take_longer_than_their_interval_do_not_pile_up(tmp_path: Path) -> None:
     now, released, seen = [0.0], threading.Semaphore(0), []
 

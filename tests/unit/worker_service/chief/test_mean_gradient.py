@@ -17,6 +17,7 @@ from psfleet.control import run_control_pb2_grpc
 from psfleet.control.server import serving
 from psfleet.control.tensor_stream import receiving, sending
 from psfleet.errors import LostPeerError, UsageError
+from psfleet.job.sections import Fleet
 from psfleet.layout import TensorSpec
 from psfleet.processes.ports import free_addresses
 from worker_service.chief.mean_gradient import MeanGradient
@@ -47,7 +48,7 @@ def mean_of(addresses: list[Address], alive: list[bool]) -> MeanGradient:
         for index, (address, is_alive) in enumerate(zip(addresses, alive, strict=True))
     ]
     states = [SimpleNamespace(workers=workers)]
-    job = SimpleNamespace(fleet=SimpleNamespace(workers=WORKERS, replicas=WORKERS + SPARES))
+    job = SimpleNamespace(fleet=Fleet(workers=WORKERS, spares=SPARES))
     context = SimpleNamespace(identity=None, job=job, fleet=SimpleNamespace(describe=lambda: states))
     operations: Any = SimpleNamespace(
         context=context, states=states, check_active=lambda is_active: None, require_running=lambda what: None

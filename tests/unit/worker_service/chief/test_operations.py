@@ -26,6 +26,7 @@ def operations(out: Path, found: list[Checkpoint], outcome: pb.Outcome | None = 
 
     class Committer:
         newest: Checkpoint | None = None if outcome is None else found[-1]
+        cause = ""
 
         def update(self, states: Any) -> None:
             self.newest = found.pop(0) if found else self.newest

@@ -11,9 +11,9 @@ from support.program_samples import sample_job
 
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, DataStallError, ProgramError
-from psfleet.job.job import Job
+from psfleet.job.job import Job, parse_job
 from worker_service.fleet_state import States
-from worker_service.in_graph.lending_worker import LendingWorker, lent_batches
+from worker_service.in_graph.lending_worker import LendingWorker, is_part, lent_batches
 from worker_service.progress import TrainingProgress
 
 
@@ -62,17 +62,19 @@ def test_it_is_ready_once_it_reaches_the_chief_also_at_another_address() -> None
     context: Any = worker._context
     context.run, context.tasks = "digits", SimpleNamespace(meet=lambda *route: met.append(route))
     chief, moved = (pb.WorkerState(index=0, address=f"{host}:2300") for host in ("a", "b"))
+    other = pb.WorkerState(index=1, address="c:2300")
     looks: list[bool] = []
 
     def until(what: str, done: Callable[[States], bool]) -> None:
-        looks.extend(done(states) for states in ([None], [shard(7)]))
+        # With parts all workers are listed.
+        looks.extend(done(states) for states in ([None], [shard(7)], [shard(7, workers=[other])]))
         assert progress.reading_first_batch
-        looks.extend(done([shard(7, workers=[at])]) for at in (chief, chief, moved))
+        looks.extend(done([shard(7, workers=[at, other])]) for at in (chief, chief, moved))
 
     fleet: Any = worker._fleet
     fleet.until = until
     worker.run()
-    assert looks == [False, False, True, True, True]
+    assert looks == [False, False, False, True, True, True]
     assert met == [("digits", 0, "a:2300"), ("digits", 0, "b:2300")]
     assert not progress.reading_first_batch
 
@@ -122,3 +124,27 @@ def test_the_chief_and_workers_between_graphs_lend_nothing() -> None:
 def test_a_worker_that_the_graph_has_no_replica_for_is_refused() -> None:
     with pytest.raises(BadJobError, match="worker 2 was added to a fleet of 2 workers, expected no more"):
         lent_batches(IN_GRAPH, 2)
+
+
+def test_with_parts_the_workers_behind_the_replicas_are_parts_and_lend_no_batches() -> None:
+    for replication in ("between_graph", "in_graph"):
+        fleet = {"workers": 4, "parts": 2}
+        made = parse_job({**sample_job().model_dump(), "fleet": fleet, "update": {"replication": replication}})
+        assert [is_part(made, index) for index in range(4)] == [False, False, True, True]
+        assert [list(made.fleet.tasks_of(replica)) for replica in range(2)] == [[0, 2], [1, 3]]
+        batches = [lent_batches(made, index) is not None for index in range(4)]
+        assert batches == [False, replication == "in_graph", False, False]
+        with pytest.raises(BadJobError, match="worker 4 was added to a fleet of 4 workers"):
+            is_part(made, 4)
+
+
+def test_a_part_is_at_the_step_of_the_fleet() -> None:
+    context: Any = SimpleNamespace(job=parse_job({**sample_job().model_dump(), "fleet": {"workers": 2, "parts": 2}}))
+    context.fleet, context.index = SimpleNamespace(ps=(None,)), 1
+    heartbeat: Any = SimpleNamespace(states=[shard(7)], outcome=None, detach=lambda: None)
+    nothing: Any = None
+    progress = TrainingProgress()
+    worker = LendingWorker(context, nothing, nothing, heartbeat, progress, None)
+    worker._fleet = SimpleNamespace(until_step=lambda step, what, is_over: is_over(heartbeat.states))  # type: ignore[assignment]
+    worker.train(1)
+    assert (progress.step, progress.pushed) == (7, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +16,6 @@ from psfleet.tls.data_plane import DataPlane, Direct, WorkerRoute
 from worker_service.fleet_state import States
 from worker_service.in_graph.lent_workers import LentWorkers
 
-REPLICAS = 3
 CLOSED = f"{LOOPBACK}:1"
 """Nothing listens there."""
 DIRECT = Direct(Address.parse(CLOSED), ())
@@ -39,9 +38,12 @@ def worker(index: int, address: str, is_alive: bool = True) -> pb.WorkerState:
 
 
 def ready(
-    replies: list[pb.ShardState | None], replicas: int = REPLICAS, plane: DataPlane = DIRECT
+    replies: list[pb.ShardState | None],
+    indices: Sequence[int] = (1, 2),
+    reads_data: bool = True,
+    plane: DataPlane = DIRECT,
 ) -> tuple[dict[int, str], list[bool]]:
-    """What the chief finds, and what it made of each reply of ps 0."""
+    """What the client finds, and what it made of each reply of ps 0."""
     heartbeat: Any = SimpleNamespace(outcome=None, states=[None], detach=lambda: None)
     verdicts: list[bool] = []
 
@@ -52,9 +54,8 @@ def ready(
             verdicts.append(done(heartbeat.states))
 
     fleet: Any = SimpleNamespace(until=until)
-    job = SimpleNamespace(fleet=SimpleNamespace(replicas=replicas))
-    context: Any = SimpleNamespace(job=job, tasks=plane, run="digits")
-    return LentWorkers(context, heartbeat, fleet).ready(1), verdicts
+    context: Any = SimpleNamespace(tasks=plane, run="digits")
+    return LentWorkers(context, indices, heartbeat, fleet, reads_data).ready(1), verdicts
 
 
 def test_all_workers_must_be_alive_have_read_their_program_and_answer(
@@ -97,5 +98,12 @@ def test_a_generation_that_is_over_ends_the_wait(address: str) -> None:
         ready([state(worker(1, address), worker(2, address), generation=2)])
 
 
-def test_a_chief_without_other_workers_waits_for_none() -> None:
-    assert ready([], replicas=1) == ({}, [])
+def test_parts_read_no_data_so_that_two_replicas_do_not_wait_for_each_other(address: str) -> None:
+    one, two = worker(1, address), worker(2, address)
+    found, verdicts = ready([state(one, two, reading=True)], reads_data=False)
+    assert verdicts == [True]
+    assert found == {1: address, 2: address}
+
+
+def test_a_client_of_its_own_worker_alone_waits_for_none() -> None:
+    assert ready([], indices=()) == ({}, [])

@@ -66,7 +66,7 @@ def test_a_handle_starts_a_run_on_the_ps_of_a_fleet(standing_api: StandingApi, t
     psfleet.start(JOB, out=tmp_path / "out", fleet="lab", paused=True, on="kubernetes")
     assert {name for kind, name in standing_api.objects if kind == "jobs"} == {"linear-chief", "linear-worker"}
     (chief,) = standing_api.objects["jobs", "linear-chief"]["spec"]["template"]["spec"]["containers"]
-    assert {"name": settings.HOLD, "value": settings.AT_START} in chief["env"]
+    assert {"name": settings.HOLD, "value": settings.HELD_AT_START} in chief["env"]
     assert Kubernetes().job("linear").fleet.ps_addresses == KubernetesFleets().access("lab").ps
     assert ids(standing_api) != {"linear"}
 

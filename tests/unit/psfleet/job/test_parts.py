@@ -1,0 +1,69 @@
+"""Replicas of several parts in the job file: numbers, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.program_samples import sample_job
+
+from psfleet.errors import BadJobError
+from psfleet.job.job import Job, parse_job
+
+
+def job(fleet: dict[str, Any], **fields: Any) -> Job:
+    return parse_job({**sample_job().model_dump(), "fleet": fleet, **fields})
+
+
+def test_workers_are_processes_and_the_quorum_counts_replicas() -> None:
+    made = job({"workers": 6, "parts": 3})
+    assert (made.fleet.processes, made.fleet.replicas, made.quorum) == (6, 2, 2)
+    assert (made.least_workers, made.most_workers) == (6, 6)
+    assert [list(made.fleet.tasks_of(replica)) for replica in range(2)] == [[0, 2, 4], [1, 3, 5]]
+    assert job({"workers": 6, "parts": 3}, update={"mode": "async"}).least_workers == 3
+
+
+@pytest.mark.parametrize(
+    ("fleet", "fields", "expected"),
+    [
+        ({"workers": 3, "parts": 2}, {}, "fleet.workers is 3, expected a multiple of fleet.parts = 2"),
+        ({"workers": 1, "parts": 2}, {}, "fleet.workers is 1, expected a multiple of fleet.parts = 2"),
+        (
+            {"workers": 2, "parts": 2, "spares": 1},
+            {},
+            "fleet.spares is 1, expected 0 with fleet.parts = 2: a spare is one worker, and a replica 2",
+        ),
+        (
+            {"workers": 2, "parts": 2, "max_workers": 4},
+            {},
+            "fleet.max_workers is 4, expected null with fleet.parts = 2: the fleet is not scaled",
+        ),
+        (
+            {"workers": 2, "parts": 2},
+            {"device": {"replicas": "auto"}},
+            "device.replicas is auto, expected 1 with fleet.parts = 2: a program assigns its operations to the parts",
+        ),
+        (
+            {"workers": 2, "parts": 2},
+            {"tables": {"user": {"rows": 10}}},
+            "fleet.parts is 2, expected 1 with tables: rows are read on the first part alone",
+        ),
+        (
+            {"workers": 2, "parts": 2},
+            {"tls": True},
+            "fleet.parts is 2, expected 1 with tls: there are no tunnels between workers",
+        ),
+        (
+            {"workers": 4, "parts": 2},
+            {"update": {"quorum": 3}},
+            "update.quorum is 3, expected at most fleet.workers / fleet.parts = 2, the number of replicas",
+        ),
+        ({"workers": 4, "parts": 0}, {}, "fleet.parts is 0: Input should be greater than or equal to 1"),
+    ],
+    ids=["not divisible", "too few", "spares", "scaled", "towers", "tables", "tls", "quorum", "zero"],
+)
+def test_what_parts_cannot_do_is_refused(fleet: dict[str, Any], fields: dict[str, Any], expected: str) -> None:
+    with pytest.raises(BadJobError) as raised:
+        job(fleet, **fields)
+    assert expected in str(raised.value)
+    assert "\n" not in str(raised.value)
