@@ -16,7 +16,7 @@ def evaluate(model: keras.Model, data: tf.data.Dataset, job: Job) -> dict[str, f
     """The metrics over all batches.
 
     Raises:
-        ProgramError: The model, its loss or a metric raised, or an id is no row of its table.
+        ProgramError: The model, its loss or a metric raised.
     """
     # None, as the sample weights, has no shape.
     specs = [spec for spec in tf.nest.flatten(data.element_spec) if hasattr(spec, "shape")]

@@ -187,12 +187,3 @@ def test_tables_are_counted_apart_from_the_parameters(check: Check) -> None:
     expression = f"graph(loss=lambda batch: loss(batch) + tf.reduce_sum({rows}))"
     found = check(expression, tables={"t": {"rows": 2000}})
     assert re.search(r": 2 parameters in 1 tensor, 2 x 64 bytes, and 1 table with 2,000 rows; loss of", found)
-
-
-def test_ids_of_evaluation_data_that_are_no_rows_are_named(check: Check) -> None:
-    layers = "[keras.Input([2]), keras.layers.Embedding(5, 3, name='t'), keras.layers.Flatten(), keras.layers.Dense(3)]"
-    evaluate = "lambda: tf.data.Dataset.from_tensor_slices((x + 4.95, np.ones(32)))"
-    expression = f"classes(model=lambda: keras.Sequential({layers}, name='m'), evaluate={evaluate})"
-    expected = "evaluating the model: table m/t is read at ids from 4 to 5, expected 0 to 4$"
-    with pytest.raises(ProgramError, match=expected):
-        check(expression, tables={"m/t": {"rows": 5}})
