@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import tensorflow as tf
 
-from psfleet.errors import ProgramError
+from psfleet.errors import ProgramError, PsfleetError
 from psfleet.job.job import Job
-from psfleet.job.user_code import user_code
+from psfleet.job.user_code import failure
 from worker_service.frontends import table_rows
 
 _WHAT = "evaluating the model"
@@ -17,14 +17,17 @@ _WHAT = "evaluating the model"
 
 @contextmanager
 def evaluating(job: Job) -> Iterator[None]:
-    """Converts any exception in the block, which needs no other process, to a ProgramError."""
-    with user_code(job, _WHAT):
-        try:
-            yield
-        except tf.errors.OpError as error:
-            cause = table_rows.failure(error.message)
-            if cause is not None:
-                raise ProgramError(f"program {job.program!r}: {_WHAT}: {cause}") from error
-            # A session's error has the reason behind a heading; that of the operation begins with it.
-            original = error.__context__
-            raise original if isinstance(original, tf.errors.OpError) else error from None
+    """Converts any exception in the block to a ProgramError, except psfleet's own, such as the loss of a peer."""
+    try:
+        yield
+    except PsfleetError:
+        raise
+    except tf.errors.OpError as error:
+        cause = table_rows.failure(error.message)
+        if cause is not None:
+            raise ProgramError(f"program {job.program!r}: {_WHAT}: {cause}") from error
+        # A session's error has the reason behind a heading; that of the operation begins with it.
+        original = error.__context__
+        raise failure(job, _WHAT, original if isinstance(original, tf.errors.OpError) else error) from error
+    except (Exception, SystemExit) as error:
+        raise failure(job, _WHAT, error) from error
