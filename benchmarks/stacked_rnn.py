@@ -184,7 +184,7 @@ def main() -> None:
             f"median of {options.steps} steps: 1 part {one:.1f} ms, 2 parts {two:.1f} ms, {one / two:.2f} times as fast"
         )
         if options.picture:
-            # The step in the middle of a few: other processes disturb some.
+            # The third shortest of nine: other processes disturb some.
             traces = sorted((contenders[1].spans() for _ in range(9)), key=lambda spans: spans[-1].end - spans[0].start)
             options.picture.write_text(picture(traces[2], "One step of examples/stacked_rnn on two parts"))
 
