@@ -1,4 +1,4 @@
-"""A linear model whose gradient takes as long as it is told, without a processor; and a count of the chief's bytes."""
+"""A linear model whose gradient waits for a given time instead of computing, and a count of the chief's bytes."""
 
 from __future__ import annotations
 

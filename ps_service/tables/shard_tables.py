@@ -101,12 +101,12 @@ class ShardTables:
             self._end(workers, number)
 
     def drop(self, worker: int, number: int) -> None:
-        """Forgets the staged gradients of a worker and number, which no update applies. Not in sync mode."""
+        """Discards the staged gradients of a worker and number, which no update applies. Not in sync mode."""
         with self._lock:
             self._end([worker], max(number, self._ended.get(worker, -1)))
 
     def _end(self, workers: list[int], number: int) -> None:
-        """Forgets the gradients of workers up to a number; in sync mode those of all workers before the step."""
+        """Discards the gradients of workers up to a number; in sync mode those of all workers before the step."""
         self._ended |= dict.fromkeys(workers, number)
         self._staged = {key: staged for key, staged in self._staged.items() if not self._is_over(*key)}
 

@@ -48,7 +48,7 @@ class TableUpdate:
         return self._applied(workers, number, step, rate_factor, gradient_factor)
 
     def dropped(self, worker: tf.Tensor, number: tf.Tensor) -> list[tf.Operation]:
-        """Modes async and ssp: forgets the rows of a gradient that is dropped; see `of_worker`."""
+        """Modes async and ssp: discards the rows of a gradient that is dropped; see `of_worker`."""
         if not self._plan.layout.embeddings:
             return []
         return [drop_rows(shard_name(self._variables.container, self._plan.shard), worker, number)]

@@ -43,7 +43,7 @@ class TableServer(Protocol):
         """Applies the mean of the staged gradients of workers."""
 
     def drop(self, name: bytes, worker: np.int32, number: np.int64) -> np.int32:
-        """Forgets the staged gradients of a worker and number."""
+        """Discards the staged gradients of a worker and number."""
 
 
 def shard_name(container: str, shard: int) -> str:
@@ -114,7 +114,7 @@ def apply_rows(
 
 
 def drop_rows(name: str, worker: tf.Tensor, number: tf.Tensor) -> tf.Operation:
-    """Forgets the gradients of rows that came with a push that the shard drops, on its own ps.
+    """Discards the gradients of rows that came with a push that the shard drops, on its own ps.
 
     Args:
         name: Of the shard.

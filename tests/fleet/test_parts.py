@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as v1
 from support.command_line import Psfleet
 from support.graph_fleet import RUN, STEP_SECS, graph_fleet
-from support.local_fleet import START_SECS, training
+from support.local_fleet import START_SECS, Fleet, training
 from support.program_samples import sample_job
 from support.programs import parted_program
 from support.rows import first_rows
@@ -19,6 +19,7 @@ from support.tiny_job import JOB, PRELUDE
 from psfleet.job.job import parse_job
 from psfleet.job.program import GraphProgram, KerasProgram
 from psfleet.processes.ports import free_addresses
+from psfleet.report.schema import Report
 from psfleet.tf.server import boot
 from worker_service.frontends import front_end
 from worker_service.session import WorkerSession
@@ -91,12 +92,7 @@ def test_a_part_gets_its_parameters_and_not_those_of_others() -> None:
 def test_a_lost_part_is_waited_for_and_costs_no_step(replication: str, tmp_path: Path) -> None:
     update = {"replication": replication}
     with training(tmp_path, fleet=PARTS, update=update, train={"steps": 100}) as fleet:
-        fleet.wait_for_step(5)
-        fleet.kill("worker", 1)
-        fleet.wait_for(lambda: fleet.entries("restarted"), START_SECS, "worker 1 to join again")
-        fleet.wait_for_step(fleet.step() + 5)
-        fleet.gates.hurry()
-        report = fleet.done()
+        report = report_after_loss(fleet, index=1)
     assert [(event.role, event.index, event.steps_lost) for event in report.events] == [("worker", 1, 0)]
     assert {index: worker.used for index, worker in report.gradients.per_worker.items()} == {"0": 100, "1": 0}
     assert report.generation == 1
@@ -107,12 +103,7 @@ def test_a_lost_part_is_waited_for_and_costs_no_step(replication: str, tmp_path:
 @pytest.mark.extended
 def test_a_killed_chief_takes_its_parts_again(tmp_path: Path) -> None:
     with training(tmp_path, fleet={"workers": 4, "parts": 2}, train={"steps": 100}) as fleet:
-        fleet.wait_for_step(5)
-        fleet.kill("worker", 0)
-        fleet.wait_for(lambda: fleet.entries("restarted"), START_SECS, "the chief to join again")
-        fleet.wait_for_step(fleet.step() + 5)
-        fleet.gates.hurry()
-        report = fleet.done()
+        report = report_after_loss(fleet, index=0)
     assert [(event.role, event.index, event.steps_lost) for event in report.events] == [("chief", 0, 0)]
     used = {index: worker.used for index, worker in report.gradients.per_worker.items()}
     assert used == {"0": 100, "1": 100, "2": 0, "3": 0}
@@ -153,3 +144,13 @@ def test_validate_refuses_in_one_line(
     assert said.code == code, said
     [line] = said.err.splitlines()
     assert line == f"psfleet: {expected}"
+
+
+def report_after_loss(fleet: Fleet, index: int) -> Report:
+    """Kills a worker in the middle of training, which must go on once it is back; the report of the run."""
+    fleet.wait_for_step(5)
+    fleet.kill("worker", index)
+    fleet.wait_for(lambda: fleet.entries("restarted"), START_SECS, f"worker {index} to join again")
+    fleet.wait_for_step(fleet.step() + 5)
+    fleet.gates.hurry()
+    return fleet.done()

@@ -1,4 +1,4 @@
-"""Tunnels of real stunnel processes into a worker: whom they let in."""
+"""Tunnels of real stunnel processes into a worker: which certificates they accept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""In-graph replication in pods: who reaches whom, and the loss of a worker and of the chief."""
+"""In-graph replication in pods: which pods can connect, and the loss of a worker and of the chief."""
 
 from __future__ import annotations
 
