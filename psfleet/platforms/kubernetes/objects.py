@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from kubernetes.dynamic import DynamicClient
@@ -127,5 +129,10 @@ class FleetObjects:
 
     @cached_property
     def _dynamic(self) -> DynamicClient:
-        """A client for objects of any kind; it asks the API which kinds there are."""
-        return DynamicClient(self._cluster.api)
+        """A client for objects of any kind; it asks the API which kinds there are.
+
+        By default it keeps the answer in the folder for temporary files, in a file whose name the API's address gives:
+        the kinds of an earlier cluster at this address, or a link of another user.
+        """
+        with TemporaryDirectory(prefix="psfleet-") as folder:
+            return DynamicClient(self._cluster.api, cache_file=str(Path(folder) / "kinds.json"))

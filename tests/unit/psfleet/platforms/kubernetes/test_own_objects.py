@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kubernetes.client.exceptions import ApiException
 from kubernetes.dynamic.resource import ResourceInstance
+from support.kubernetes_api import Api
 
 from psfleet.errors import UsageError
 from psfleet.manifests.kubernetes.names import labels
+from psfleet.platforms.kubernetes.api import Cluster
 from psfleet.platforms.kubernetes.objects import FleetObjects
 
 KINDS = ["ConfigMap", "PersistentVolumeClaim", "NetworkPolicy", "Secret", "Job"]
@@ -103,3 +107,13 @@ def test_an_api_that_refuses_to_show_an_object_is_an_error(namespace: Namespace,
     namespace.get = lambda **which: SimpleNamespace(get=get)  # type: ignore[assignment, method-assign]
     with pytest.raises(UsageError, match="Kubernetes refuses to read Secret small: 403 Forbidden"):
         objects.apply("small", [content("Secret")])
+
+
+def test_the_kinds_of_a_cluster_are_kept_in_no_file(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any user can write a file of a known name in a folder that all share."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    FleetObjects(Cluster()).apply("small", [content("ConfigMap"), content("Secret")])
+    assert ("secrets", "small") in api.objects
+    assert not list(temporary.iterdir())
