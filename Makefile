@@ -25,6 +25,8 @@ PROTOC := $(BIN)/python -m grpc_tools.protoc --proto_path=.
 # Two test files at a time, each with its own fork server: a fleet test spends much of its time waiting. Files run in the
 # order of the command line, not those with most tests first: the short files of unit tests at the end keep both busy.
 IN_PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# What pytest is given: the files that ARGS names, or else all of the target, and the rest of ARGS.
+TESTS = $(or $(filter tests/%,$(ARGS)),$(1)) $(filter-out tests/%,$(ARGS))
 LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --no-config --universal --python-version 3.11 \
 	--generate-hashes --no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock'
 
@@ -62,22 +64,22 @@ down: venv ## Saves, stops and removes JOB's fleet; ARGS go to `psfleet down`
 	@$(BIN)/psfleet down $(JOB) $(ARGS)
 
 test: venv ## Runs unit tests and fleet tests (real processes) except the extended ones; ARGS go to pytest
-	$(BIN)/pytest $(IN_PARALLEL) -m "not extended" tests/fleet tests/unit $(ARGS)
+	$(BIN)/pytest $(IN_PARALLEL) -m "not extended" $(call TESTS,tests/fleet tests/unit)
 
 test-all: venv ## Runs all unit tests and fleet tests; ARGS go to pytest
-	$(BIN)/pytest $(IN_PARALLEL) tests/fleet tests/unit $(ARGS)
+	$(BIN)/pytest $(IN_PARALLEL) $(call TESTS,tests/fleet tests/unit)
 
 test-unit: venv ## Runs unit tests; ARGS go to pytest
-	$(BIN)/pytest $(IN_PARALLEL) tests/unit $(ARGS)
+	$(BIN)/pytest $(IN_PARALLEL) $(call TESTS,tests/unit)
 
 test-fleet: venv ## Runs fleet tests; ARGS go to pytest
-	$(BIN)/pytest $(IN_PARALLEL) tests/fleet $(ARGS)
+	$(BIN)/pytest $(IN_PARALLEL) $(call TESTS,tests/fleet)
 
 test-compose: venv images ## Tests images and fleets in containers on a Docker engine; ARGS go to pytest
-	$(BIN)/pytest tests/compose $(ARGS)
+	$(BIN)/pytest $(call TESTS,tests/compose)
 
 test-kind: venv images ## Tests on a Kubernetes cluster made by kind (that of kind-up if it exists); ARGS go to pytest
-	$(BIN)/pytest tests/kind $(ARGS)
+	$(BIN)/pytest $(call TESTS,tests/kind)
 
 kind-up: venv images ## Creates a kind cluster of three nodes (KIND_NODE_IMAGE) with the images; kubeconfig: .kind/kubeconfig
 	PYTHONPATH=tests $(BIN)/python -m support.kind_cluster up
