@@ -31,7 +31,7 @@ class Place:
 
 @app.command()
 def save(job: Fleet, on: LiveOn = None, out: Out = None, context: Context = None, namespace: Namespace = None) -> None:
-    """Have a run write a checkpoint now, and print its folder once it is verified; in containers, that of the chief."""
+    """Have a run write a checkpoint now; print its folder, in containers the one in the chief, once it is verified."""
     typer.echo(live_run(job, out, Place(on, context, namespace)).save())
 
 
