@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from psfleet.errors import DeadlineError, LostPeerError
+from psfleet.errors import DeadlineError, LostPeerError, UsageError
 from psfleet.launch.platform import Member
 from psfleet.launch.shown import ShownPlatform
 from psfleet.service.logs import EntriesAfter
@@ -107,7 +107,7 @@ class Tail:
                     if arrived is not self._arrived:
                         return
                     arrived.put((time.monotonic(), line))
-            except LostPeerError as error:
+            except (LostPeerError, UsageError) as error:
                 logger.debug("a log broke off: %s", error)
             finally:
                 arrived.put((time.monotonic(), None))
