@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from itertools import islice
 from pathlib import Path
@@ -55,6 +56,8 @@ class ContainerChannel(RunChannel):
         self._name = name
         self._watcher: FleetWatcher | None = None
         self._next_look = 0.0
+        # Held while a thread looks: `Run.train` and the like make their calls on a thread of their own.
+        self._looking = threading.Lock()
         # Whether this handle has stopped the run.
         self._is_stopped = False
         # How it ended then, if it was removed.
@@ -72,7 +75,15 @@ class ContainerChannel(RunChannel):
         return True
 
     def has_ended(self) -> bool:
-        """See `RunChannel`."""
+        """See `RunChannel`. While one thread looks, the others go on waiting."""
+        if not self._looking.acquire(blocking=False):
+            return False
+        try:
+            return self._look_for_end()
+        finally:
+            self._looking.release()
+
+    def _look_for_end(self) -> bool:
         if time.monotonic() < self._next_look:
             return False
         self._next_look = time.monotonic() + self._platform.look_secs
@@ -80,14 +91,15 @@ class ContainerChannel(RunChannel):
             # Not a chief that its engine starts again once it is back, for which the watcher would wait.
             return True
         try:
-            if self._watcher is None:
+            watcher = self._watcher
+            if watcher is None:
                 chief = self._chief()
                 if chief is None:
                     return True
-                self._watch(chief)
-            if self._watcher is None or not self._watcher.is_over():
+                watcher = self._watch(chief)
+            if not watcher.is_over():
                 return False
-            self._watcher.finish()
+            watcher.finish()
         except TakenDownError:
             pass
         self._watcher, self._next_look = None, 0.0
@@ -159,10 +171,12 @@ class ContainerChannel(RunChannel):
         )
         return client.call(call.method, call.made, self._check, call.timeout_secs, call.consume)
 
-    def _watch(self, chief: Member) -> None:
+    def _watch(self, chief: Member) -> FleetWatcher:
+        """The watcher of the fleet of a chief."""
         job = self._job(chief)
-        if self._watcher is None:
-            self._watcher = FleetWatcher(self._platform, job, None)
+        watcher = self._watcher or FleetWatcher(self._platform, job, None)
+        self._watcher = watcher
+        return watcher
 
     def _check(self) -> None:
         if self.has_ended():
