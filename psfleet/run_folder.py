@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -210,12 +211,13 @@ def try_lock(lock: IO[str], kind: int) -> bool:
 
 
 def owner(path: Path) -> Owner | None:
-    """The owner of a run folder; None if no run has written it.
+    """The owner of a run folder; None if no run has written it, or this user cannot read it.
 
     A run of an earlier version has no marker, but `job.json` and a lock; without a lock, `job.json` is a file of the
     user's, for example a job file.
     """
-    for name in (OWNER_FILE, JOB_FILE) if (path / LOCK).exists() else (OWNER_FILE,):
+    # `Path.exists` would raise PermissionError for a folder that this user cannot enter.
+    for name in (OWNER_FILE, JOB_FILE) if os.path.exists(path / LOCK) else (OWNER_FILE,):
         try:
             content = json.loads((path / name).read_bytes())
             return Owner(str(content["name"]), str(content.get("platform", "")))

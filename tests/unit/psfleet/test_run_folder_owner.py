@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from support.program_samples import sample_job
 
 from psfleet.errors import UsageError
-from psfleet.run_folder import LOCAL, claimed, default_folder
+from psfleet.run_folder import LOCAL, claimed, default_folder, owner
 
 JOB = sample_job()
+NOBODY = 65534
 OTHER = JOB.model_copy(update={"name": "other"})
 
 
@@ -103,3 +106,22 @@ def test_the_default_folder_is_not_that_of_a_run_elsewhere(tmp_path: Path, monke
     ]
     shutil.rmtree("runs/sample")
     assert default_folder("sample", "compose").name == "sample-compose", "its run is there"
+
+
+def test_a_folder_that_this_user_cannot_enter_is_no_run(tmp_path: Path) -> None:
+    """Other users' runs beside one's own, in a folder that several users share."""
+    with claimed(tmp_path / "theirs", JOB, fresh=False):
+        pass
+    (tmp_path / "theirs").chmod(0o000)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        with suppress(OSError):
+            if os.getuid() == 0:
+                # Root enters every folder.
+                os.setuid(NOBODY)
+            code = 0 if owner(tmp_path / "theirs") is None else 1
+        os._exit(code)
+    _, status = os.waitpid(child, 0)
+    (tmp_path / "theirs").chmod(0o700)
+    assert os.waitstatus_to_exitcode(status) == 0
