@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Protocol
 
 import numpy as np
@@ -211,12 +212,11 @@ def _model(checkpoint: Checkpoint) -> KerasModel:
 
 
 def _write(out: Path, save: Callable[[Path], object]) -> None:
-    """Saves atomically, by a rename from a temporary file with the same suffix."""
-    temporary = out.with_name(f".tmp-{out.name}")
+    """Saves atomically, by a rename from a file with the same name in a new folder, which only this user can enter."""
     try:
-        save(temporary)
-        temporary.replace(out)
+        with TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
+            temporary = Path(folder, out.name)
+            save(temporary)
+            temporary.replace(out)
     except OSError as error:
         raise UsageError(f"--out {out} cannot be written: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)

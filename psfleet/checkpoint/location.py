@@ -50,8 +50,10 @@ def root_of(out: Path, job: Job) -> Folder:
 def recorded_root(out: Folder) -> Folder:
     """The folder of the checkpoints of a run folder, or of the store that `record` has noted there."""
     if isinstance(out, Path):
-        with suppress(OSError):
-            return parse((out / STORE_FILE).read_text(encoding="utf-8").strip()) / CHECKPOINTS
+        with suppress(OSError, UnicodeDecodeError):
+            # Empty after a power failure.
+            if url := (out / STORE_FILE).read_text(encoding="utf-8").strip():
+                return parse(url) / CHECKPOINTS
     return out / CHECKPOINTS
 
 

@@ -10,6 +10,7 @@ import safetensors
 import safetensors.numpy
 import typer
 
+from psfleet.checkpoint.parts import DTYPES
 from psfleet.cli.arguments import Context, Fleet, LiveOn, Namespace, Out
 from psfleet.errors import UsageError
 from psfleet.handle import Run, attach
@@ -56,6 +57,12 @@ def live_run(job: str, out: Path | None, place: Place) -> Run:
 
 def _tensors(file: Path) -> dict[str, np.ndarray]:
     try:
+        with safetensors.safe_open(file, framework="numpy") as opened:
+            for name in sorted(opened.keys()):
+                # The package raises other errors for types that NumPy does not have.
+                if (dtype := opened.get_slice(name).get_dtype()) not in DTYPES.values():
+                    expected = ", ".join(DTYPES.values())
+                    raise UsageError(f"--set {file}: tensor {name!r} is {dtype}, expected one of {expected}")
         return safetensors.numpy.load_file(file)
     except (OSError, safetensors.SafetensorError) as error:
         raise UsageError(f"--set {file}: {error}, expected a file in safetensors format") from error
