@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,17 @@ def test_logs_that_appear_or_are_replaced_while_a_run_is_followed_are_read(tmp_p
         renamed.replace(folder.log("worker", 0))
         assert [next(lines), next(lines)] == [("chief", "a line of the next start"), ("chief", "and another")]
     assert list(lines) == []
+
+
+@pytest.mark.parametrize("tail", [None, 2])
+def test_the_log_of_a_long_run_is_not_loaded_into_memory(run: Path, tail: int | None) -> None:
+    log = RunFolder(run).log("ps", 0)
+    log.write_text("".join(f"{number:01000d}\n" for number in range(20_000)))
+    tracemalloc.start()
+    try:
+        found = [int(line[-5:]) for _, line in local_logs(run, "ps-0", False, tail)]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found == list(range(20_000))[-(tail or 20_000) :]
+    assert peak < 5_000_000
