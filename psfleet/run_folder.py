@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from psfleet.atomic_file import replace_file
 from psfleet.checkpoint import committed, location
 from psfleet.checkpoint.location import CHECKPOINTS
 from psfleet.errors import DeadlineError, UsageError
@@ -148,10 +149,9 @@ def claimed(path: Path, job: Job, fresh: bool, platform: str = LOCAL, keeps: boo
             if not keeps:
                 clear(folder.path, ALL_RESULTS if fresh else OF_ONE_START)
             (folder.path / LOGS).mkdir(exist_ok=True)
-            folder.job.write_text(job.model_dump_json(indent=2), encoding="utf-8")
-            (folder.path / OWNER_FILE).write_text(
-                json.dumps({"name": job.name, "platform": platform}), encoding="utf-8"
-            )
+            # Whole or not at all: `check_owner` would refuse a folder with a job of no run.
+            replace_file(folder.job, job.model_dump_json(indent=2))
+            replace_file(folder.path / OWNER_FILE, json.dumps({"name": job.name, "platform": platform}))
             location.record(folder.path, job)
         except OSError as error:
             raise UsageError(

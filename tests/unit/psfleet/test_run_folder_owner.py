@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from support.program_samples import sample_job
 
 from psfleet.errors import UsageError
-from psfleet.run_folder import LOCAL, claimed, default_folder, owner
+from psfleet.run_folder import LOCAL, Owner, claimed, default_folder, owner
 
 JOB = sample_job()
 NOBODY = 65534
@@ -125,3 +126,15 @@ def test_a_folder_that_this_user_cannot_enter_is_no_run(tmp_path: Path) -> None:
     _, status = os.waitpid(child, 0)
     (tmp_path / "theirs").chmod(0o700)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_a_folder_that_a_full_disk_has_refused_to_a_run_can_be_used_afterwards(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(UsageError, match="File too large"), claimed(tmp_path, JOB, fresh=False):
+            pytest.fail("claimed")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with claimed(tmp_path, JOB, fresh=False) as folder:
+        assert owner(folder.path) == Owner(JOB.name, LOCAL)
