@@ -69,7 +69,9 @@ def test_the_fleet_is_on_an_internal_network_alone_and_tensorboard_is_not_on_it(
 
 
 def test_no_service_may_do_more_than_it_must(tmp_path: Path) -> None:
-    for name, service in services(tmp_path).items():
+    found = services(tmp_path)
+    assert {*OF_THE_FLEET, *WATCHERS, "tensorboard"} == found.keys()
+    for name, service in found.items():
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
         assert service["read_only"], name
