@@ -63,11 +63,12 @@ def export(source: Folder, out: Path, best: bool = False, is_live: bool = False)
     """Writes all parameters, state and frozen tensors of a checkpoint atomically to `out`.
 
     Args:
-        source: A checkpoint, or a run folder or its `checkpoints` folder, whose newest valid checkpoint is exported; or
-            the same of a store.
+        source: The folder of a checkpoint, a run folder, or its `checkpoints` folder, on a disk or in a store. Of the
+            last two, the newest valid checkpoint is exported.
         out: `*.safetensors` (without TensorFlow), or `*.weights.h5` or `*.keras` (these build the program's model).
         best: Whether the best checkpoint of a run is exported, by `checkpoint.best` of its job.
-        is_live: Whether a run trains there: then a newer checkpoint that it has not committed is not logged.
+        is_live: Whether a run trains there. A newer checkpoint that is not committed yet is then skipped without a
+            warning.
 
     Returns:
         The number of tensors.

@@ -86,7 +86,7 @@ def require_usable(job: Job) -> None:
 
 
 def require_not_refused(job: Job) -> None:
-    """As `require_usable`, for a process that will ask a store that does not answer now again."""
+    """As `require_usable`, but accepts a store that does not answer, for a process that will try again later."""
     with suppress(StoreError):
         require_usable(job)
 

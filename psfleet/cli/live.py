@@ -23,7 +23,7 @@ app = typer.Typer()
 
 @dataclass(frozen=True)
 class Place:
-    """Where the command line says that a run is; None: of processes of this machine, or as its folder says."""
+    """Platform, context and namespace of a run, as the command line gives them; None: it does not."""
 
     on: str | None
     context: str | None
@@ -37,7 +37,7 @@ def save(job: Fleet, on: LiveOn = None, out: Out = None, context: Context = None
 
 
 def set_weights(job: str, file: Path, place: Place) -> None:
-    """Replaces weights of a live run by the tensors of a safetensors file; those that it has not stay."""
+    """Replaces weights of a live run by the tensors of a safetensors file; tensors that it lacks stay as they are."""
     run = live_run(job, None, place)
     tensors = _tensors(file)
     run.weights.set(tensors)

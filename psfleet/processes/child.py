@@ -16,7 +16,7 @@ from psfleet.service import settings
 from psfleet.service.logs import is_event, last_failure, parse_line, tail
 
 SAVED_EVENTS = frozenset({"progress", "checkpoint", "verified", "evaluation"})
-"""Events in the chief's log after which a stop has something to save or to finish."""
+"""Events of the chief's log after which a run that is stopped has something to save or to finish."""
 MODULES = {"ps": "ps_service", "worker": "worker_service"}
 
 

@@ -99,7 +99,7 @@ def _ps(job: Job, ps: list[Address], paths: _Paths, index: int) -> Service:
 
 
 def _worker(job: Job, ps: list[Address], paths: _Paths, own_ps: list[str]) -> Service:
-    """Workers and spares: their indices are leased, the chief's 0 aside."""
+    """Workers and spares other than the chief; they lease their indices from ps 0."""
     service = _member(job, ps, "worker", job.container.worker_image, job.container.worker, {settings.INDEX: "-1"})
     service["volumes"] += paths.mounts(job)
     deploy = {**service.get("deploy", {}), "replicas": job.fleet.processes - 1}

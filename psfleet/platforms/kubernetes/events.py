@@ -90,7 +90,7 @@ class WaitReasons:
         return reason if reason or pod.has_node else self._of_claims(pod)
 
     def _of_claims(self, pod: Pod) -> str:
-        """Why a volume of a fleet that a pod mounts is not there; the scheduler waits for it without a word."""
+        """Why a volume that a pod mounts is not bound; the scheduler waits for it without an event."""
         names = pod.claims
         for claim in self._cluster.claims(pod.fleet) if names else ():
             if claim.metadata.name in names and claim.status.phase == "Pending":
