@@ -115,14 +115,36 @@ class Tail:
         threading.Thread(target=read, name="log", daemon=True).start()
 
 
+class Lines:
+    """The lines of a log that arrives in chunks, which may divide a line.
+
+    A line is put together once, when it ends: a progress bar can write into one line for hours.
+    """
+
+    def __init__(self) -> None:
+        self._rest: list[bytes] = []
+
+    def take(self, chunk: bytes) -> Iterator[str]:
+        """The lines that end in a chunk."""
+        first, *others = chunk.split(b"\n")
+        self._rest.append(first)
+        for other in others:
+            yield b"".join(self._rest).decode(errors="replace")
+            self._rest = [other]
+
+    def last(self) -> Iterator[str]:
+        """The last line, if it lacks its newline."""
+        rest, self._rest = b"".join(self._rest), []
+        if rest:
+            yield rest.decode(errors="replace")
+
+
 def lines_of(chunks: Iterable[bytes]) -> Iterator[str]:
-    """The lines of a log that arrives in chunks, which may divide a line; the last line may lack its newline."""
-    rest = b""
+    """The lines of a log that arrives in chunks; see `Lines`."""
+    lines = Lines()
     for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n")
-        yield from (line.decode(errors="replace") for line in whole)
-    if rest:
-        yield rest.decode(errors="replace")
+        yield from lines.take(chunk)
+    yield from lines.last()
 
 
 def followed(

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from psfleet.launch.log_reader import Lines
+
 PIECE_BYTES = 1 << 20
 """Read at a time: the log of a long run does not fit into memory."""
 
@@ -19,7 +21,7 @@ class GrowingLog:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._rest = b""
+        self._lines = Lines()
         self._position = 0
         self._inode: int | None = None
 
@@ -30,13 +32,11 @@ class GrowingLog:
             status = os.fstat(log.fileno())
             # The size, too: a new file can have the inode of the one that was deleted.
             if status.st_ino != self._inode or status.st_size < self._position:
-                self._inode, self._rest, self._position = status.st_ino, b"", 0
+                self._inode, self._lines, self._position = status.st_ino, Lines(), 0
             log.seek(self._position)
             # Not to its present end: a process may log faster than its lines are read.
             while piece := log.read(min(PIECE_BYTES, status.st_size - self._position)):
                 self._position += len(piece)
-                *lines, self._rest = (self._rest + piece).split(b"\n")
-                yield from (line.decode(errors="replace") for line in lines)
-        if is_last and self._rest:
-            rest, self._rest = self._rest, b""
-            yield rest.decode(errors="replace")
+                yield from self._lines.take(piece)
+        if is_last:
+            yield from self._lines.last()
