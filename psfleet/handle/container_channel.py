@@ -60,7 +60,7 @@ class ContainerChannel(RunChannel):
         self._looking = threading.Lock()
         # Whether this handle has stopped the run.
         self._is_stopped = False
-        # How it ended then, if it was removed.
+        # The end of the run, if `stop` has removed the fleet.
         self._stopped: End | None = None
         # Of the fleet that was seen last: when its chief was created, and its job.
         self._known: tuple[float, Job] | None = None
@@ -70,7 +70,7 @@ class ContainerChannel(RunChannel):
         chief = self._chief()
         if chief is None or self._is_over(chief):
             return False
-        # From now on a platform that does not answer for a while is not an error.
+        # From now on there is a watcher, which tolerates a platform that does not answer for a while.
         self._watch(chief)
         return True
 
@@ -88,7 +88,7 @@ class ContainerChannel(RunChannel):
             return False
         self._next_look = time.monotonic() + self._platform.look_secs
         if self._is_stopped and not self.is_live():
-            # Not a chief that its engine starts again once it is back, for which the watcher would wait.
+            # The watcher would wait for `settle_secs`, as for a chief that its engine has stopped and starts again.
             return True
         try:
             watcher = self._watcher
@@ -162,7 +162,7 @@ class ContainerChannel(RunChannel):
         chief = self._running()
         call.bind(chief.created)
         job = self._job(chief)
-        # As the environment of its containers says.
+        # The id that the environment of the run's containers has.
         call.caller.run = chief.run or self._name
         tls = [container.TLS] if job.tls else []
         words = ["python", "-m", MODULE, str(container.CONTROL_PORT), *tls]

@@ -146,7 +146,7 @@ def creation_problem(events: Sequence[Any], newest_pod: float) -> str:
 def start_problem(events: Sequence[Any]) -> str:
     """Why the container of a pod is not created, by the events of the pod; empty if they do not say.
 
-    That a pod has no node is a condition of the pod, whose event may be out of date.
+    Events about a missing node are left out, since they may be out of date; the pod's condition says that.
     """
     newest = _newest(each for each in events if each.reason != "FailedScheduling")
     if newest is None or (newest.type != WARNING and newest.reason != PULLING):
