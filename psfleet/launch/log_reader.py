@@ -107,8 +107,10 @@ class Tail:
                     if arrived is not self._arrived:
                         return
                     arrived.put((time.monotonic(), line))
-            except (LostPeerError, UsageError) as error:
+            except LostPeerError as error:
                 logger.debug("a log broke off: %s", error)
+            except UsageError as error:
+                logger.warning("the log of %s cannot be read: %s", self._process[0], error)
             finally:
                 arrived.put((time.monotonic(), None))
 

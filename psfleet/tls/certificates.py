@@ -14,7 +14,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -141,17 +140,16 @@ def ensure(folder: Path, days: int = DAYS, lasting: timedelta = timedelta()) -> 
 
 
 def _is_usable(folder: Path, role: str, leaf: x509.Certificate) -> bool:
-    """Whether a role's certificate has all uses, its key, and the folder's CA."""
-    place = folder / role
+    """Whether a role's certificate has all uses and its key, and the role has the folder's CA."""
     try:
-        authority, key = (place / AUTHORITY).read_bytes(), (place / KEY).read_bytes()
-        leaf.verify_directly_issued_by(x509.load_pem_x509_certificate(authority))
-        is_key = serialization.load_pem_private_key(key, password=None).public_key() == leaf.public_key()
+        key = serialization.load_pem_private_key((folder / role / KEY).read_bytes(), password=None)
+        own, newest = (
+            x509.load_pem_x509_certificate((place / AUTHORITY).read_bytes()) for place in (folder / role, folder)
+        )
         uses = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-        is_authority = authority == (folder / AUTHORITY).read_bytes()
-    except (OSError, ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
+    except (OSError, ValueError, TypeError, x509.ExtensionNotFound):
         return False
-    return is_key and is_authority and all(use in uses for use in USES)
+    return key.public_key() == leaf.public_key() and own == newest and all(use in uses for use in USES)
 
 
 def _new_authority(folder: Path, days: int) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

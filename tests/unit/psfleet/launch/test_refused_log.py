@@ -25,7 +25,9 @@ class Refusing(ScriptedPlatform):
         raise UsageError("Kubernetes refuses to list the parts of fleets: Unauthorized")
 
 
-def test_a_log_that_its_platform_refuses_to_give_ends_without_a_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_its_platform_refuses_to_give_ends_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     raised: list[threading.ExceptHookArgs] = []
     monkeypatch.setattr(threading, "excepthook", raised.append)
     tail = Tail(Refusing([], logs={"chief": log({"step": 1})}))
@@ -35,3 +37,4 @@ def test_a_log_that_its_platform_refuses_to_give_ends_without_a_traceback(monkey
     assert len(tail.lines()) == 1
     assert tail.is_over
     assert raised == []
+    assert "the log of chief cannot be read: Kubernetes refuses" in caplog.text
