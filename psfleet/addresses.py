@@ -54,7 +54,7 @@ class Address:
 
     @property
     def loopback_host(self) -> str:
-        """The address of loopback (127.0.0.0/8) that the host is; empty: it is none."""
+        """The host as an address of 127.0.0.0/8; empty if it is no address of loopback."""
         if self.host == "localhost":
             return LOOPBACK
         return self.host if re.fullmatch(r"127(\.\d{1,3}){3}", self.host) else ""
@@ -86,7 +86,9 @@ class Address:
 
 
 def local_address(role: str, index: int) -> Address:
-    """The address of a task's TensorFlow with TLS, the same in every container: in those of other tasks, of a tunnel.
+    """The loopback address of a task's TensorFlow with TLS, the same in every container.
+
+    In the task's own container TensorFlow listens there, in all others a tunnel to it.
 
     Raises:
         BadJobError: `LOCAL_PORTS` has no port for the index.
@@ -100,8 +102,8 @@ def local_address(role: str, index: int) -> Address:
 def run_address(run: str, worker: int) -> Address:
     """As `local_address`, of a worker of a run: in 127.0.0.0/8 outside of 127.0.0.0/16.
 
-    The ps of a standing fleet have workers of many runs, which must not have one address. It is a digest, so that each
-    container knows it: of 1,000 workers, two have the same one with a probability of 3e-6.
+    The ps of a standing fleet serve the workers of many runs, whose addresses must differ. The address is a digest of
+    run and index, so that each container can compute it: two of 1,000 workers share one with a probability of 3e-6.
     """
     digest = hashlib.sha256(f"{run}/{worker}".encode()).digest()
     host = f"127.{1 + digest[0] % 254}.{digest[1]}.{1 + digest[2] % 254}"

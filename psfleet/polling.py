@@ -48,14 +48,15 @@ def run_within(timeout_secs: float, call: Callable[[], T]) -> T:
 
     Raises:
         TimeoutError: The function did not return in time; its thread is abandoned, and ends with the process.
-        Exception: The function raised it.
+        BaseException: The function raised it.
     """
     result: Future[T] = Future()
 
     def run() -> None:
         try:
             result.set_result(call())
-        except Exception as error:
+        except BaseException as error:
+            # Also SystemExit, which would end the thread without a result.
             result.set_exception(error)
 
     threading.Thread(target=run, name="run-within", daemon=True).start()

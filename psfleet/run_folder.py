@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from psfleet.atomic_file import replace_file
 from psfleet.checkpoint import committed, location
 from psfleet.checkpoint.location import CHECKPOINTS
 from psfleet.errors import DeadlineError, UsageError
@@ -147,10 +149,9 @@ def claimed(path: Path, job: Job, fresh: bool, platform: str = LOCAL, keeps: boo
             if not keeps:
                 clear(folder.path, ALL_RESULTS if fresh else OF_ONE_START)
             (folder.path / LOGS).mkdir(exist_ok=True)
-            folder.job.write_text(job.model_dump_json(indent=2), encoding="utf-8")
-            (folder.path / OWNER_FILE).write_text(
-                json.dumps({"name": job.name, "platform": platform}), encoding="utf-8"
-            )
+            # Whole or not at all: `check_owner` would refuse a folder with a job of no run.
+            replace_file(folder.job, job.model_dump_json(indent=2))
+            replace_file(folder.path / OWNER_FILE, json.dumps({"name": job.name, "platform": platform}))
             location.record(folder.path, job)
         except OSError as error:
             raise UsageError(
@@ -210,12 +211,13 @@ def try_lock(lock: IO[str], kind: int) -> bool:
 
 
 def owner(path: Path) -> Owner | None:
-    """The owner of a run folder; None if no run has written it.
+    """The owner of a run folder; None if no run has written it, or this user cannot read it.
 
     A run of an earlier version has no marker, but `job.json` and a lock; without a lock, `job.json` is a file of the
     user's, for example a job file.
     """
-    for name in (OWNER_FILE, JOB_FILE) if (path / LOCK).exists() else (OWNER_FILE,):
+    # `Path.exists` would raise PermissionError for a folder that this user cannot enter.
+    for name in (OWNER_FILE, JOB_FILE) if os.path.exists(path / LOCK) else (OWNER_FILE,):
         try:
             content = json.loads((path / name).read_bytes())
             return Owner(str(content["name"]), str(content.get("platform", "")))

@@ -1,4 +1,4 @@
-"""The folders of a run's callbacks, which each callback keeps over resumed runs whose jobs have other callbacks."""
+"""Assigns a folder to each callback of a run, which the callback keeps when the run resumes with other callbacks."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from psfleet.atomic_file import replace_file
 from psfleet.job.callback import STATE_PREFIX, CallbackSpec
 
 RECORD = f".{STATE_PREFIX}folders.json"
-"""File beside the folders: whose they are."""
+"""File beside the folders: the callback of each."""
 
 logger = logging.getLogger("psfleet.callbacks")
 
 
 @dataclass(frozen=True)
 class OwnFolder:
-    """A line of the record.
+    """An entry of the record: a callback and its folder.
 
     Attributes:
         use: `use` of the callback.
         options: A digest of its options.
-        name: Of its folder.
+        name: The name of the folder.
     """
 
     use: str
@@ -37,8 +37,8 @@ class OwnFolder:
 def state_folders(parent: Path, specs: Sequence[CallbackSpec]) -> list[Path]:
     """The folders of a job's callbacks in the order of the job; creates those that are missing, and records them.
 
-    A callback has the folder that one with the same `use` and the same options had before; or else one of the same
-    `use` whose options have changed, which is no other callback's now; or else a new one.
+    A callback keeps the folder that is recorded for its `use` and options. Otherwise it gets a recorded folder of the
+    same `use` that no other callback of the job has, because the options have changed. Otherwise it gets a new folder.
 
     Raises:
         OSError: A folder or the record cannot be written.
@@ -55,7 +55,7 @@ def state_folders(parent: Path, specs: Sequence[CallbackSpec]) -> list[Path]:
 
 
 def _assigned(known: Iterable[OwnFolder], specs: Sequence[CallbackSpec]) -> list[OwnFolder]:
-    """The folder of each callback: first of those that have not changed, then of those with other options."""
+    """The folder of each callback; those whose options have not changed choose first."""
     free = list(known)
     found: dict[int, OwnFolder] = {}
     for ignores_options in (False, True):

@@ -12,7 +12,7 @@ from psfleet.report.schema import Report
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What a callback knows of its run.
+    """The run that a callback belongs to.
 
     Attributes:
         name: `name` of the job.
@@ -39,7 +39,7 @@ class Callback:
     and training continues. While a method takes long, calls of `on_step` are dropped, and no others.
 
     Attributes:
-        every_steps: `on_step` is called once for as many steps.
+        every_steps: Number of steps for each call of `on_step`.
     """
 
     every_steps: int = 10

@@ -28,7 +28,7 @@ class MLflowTracker(Callback):
     Args of the constructor:
         tracking_uri: Of the server; default: the environment variable MLFLOW_TRACKING_URI.
         experiment: Its name, made if it is missing; default: the job's name.
-        every_steps: Metrics of training are recorded once for as many steps.
+        every_steps: Number of steps for each record of training metrics.
     """
 
     def __init__(self, tracking_uri: str | None = None, experiment: str | None = None, every_steps: int = 10) -> None:

@@ -51,10 +51,10 @@ def write(checkpoint: Checkpoint, metrics: Mapping[str, float]) -> None:
 
 
 def evaluated(checkpoints: Iterable[Checkpoint]) -> list[Evaluated]:
-    """Those of some committed checkpoints whose metrics are stored, in the same order.
+    """Selects the committed checkpoints whose metrics are stored, and keeps their order.
 
     Raises:
-        StoreError: A store did not give them: the best checkpoint is not known.
+        StoreError: A store does not answer: which checkpoint is the best one is not known.
     """
     found = []
     for checkpoint in checkpoints:
@@ -69,9 +69,10 @@ def evaluated(checkpoints: Iterable[Checkpoint]) -> list[Evaluated]:
 
 
 def not_reached(checkpoints: Iterable[Checkpoint], found: Iterable[Evaluated]) -> list[Checkpoint]:
-    """The committed checkpoints after the last one whose metrics can be read, the oldest first.
+    """The committed checkpoints that evaluation has not reached yet, the oldest first.
 
-    Those before it were not evaluated in time. Evaluations are in the order of generations and steps.
+    Evaluations are made in the order of generations and steps. So these are the checkpoints after the last one with
+    metrics; one before it without metrics was skipped, because its evaluation was not in time.
 
     Args:
         checkpoints: All committed checkpoints.

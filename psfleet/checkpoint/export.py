@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Protocol
 
 import numpy as np
@@ -62,11 +63,12 @@ def export(source: Folder, out: Path, best: bool = False, is_live: bool = False)
     """Writes all parameters, state and frozen tensors of a checkpoint atomically to `out`.
 
     Args:
-        source: A checkpoint, or a run folder or its `checkpoints` folder, whose newest valid checkpoint is exported; or
-            the same of a store.
+        source: The folder of a checkpoint, a run folder, or its `checkpoints` folder, on a disk or in a store. Of the
+            last two, the newest valid checkpoint is exported.
         out: `*.safetensors` (without TensorFlow), or `*.weights.h5` or `*.keras` (these build the program's model).
         best: Whether the best checkpoint of a run is exported, by `checkpoint.best` of its job.
-        is_live: Whether a run trains there: then a newer checkpoint that it has not committed is not logged.
+        is_live: Whether a run trains there. A newer checkpoint that is not committed yet is then skipped without a
+            warning.
 
     Returns:
         The number of tensors.
@@ -211,12 +213,11 @@ def _model(checkpoint: Checkpoint) -> KerasModel:
 
 
 def _write(out: Path, save: Callable[[Path], object]) -> None:
-    """Saves atomically, by a rename from a temporary file with the same suffix."""
-    temporary = out.with_name(f".tmp-{out.name}")
+    """Saves atomically, by a rename from a file with the same name in a new folder, which only this user can enter."""
     try:
-        save(temporary)
-        temporary.replace(out)
+        with TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
+            temporary = Path(folder, out.name)
+            save(temporary)
+            temporary.replace(out)
     except OSError as error:
         raise UsageError(f"--out {out} cannot be written: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.checkpoint.store_lease import has_owner
 
 WRITING_SECS = 60.0
-"""How long ago a file of a checkpoint that is being written has changed at most; clocks of machines may differ."""
+"""A checkpoint whose files have not changed for so long is not being written; clocks of machines may differ."""
 
 
 def may_be_in_progress(folder: Folder) -> bool:

@@ -50,8 +50,10 @@ def root_of(out: Path, job: Job) -> Folder:
 def recorded_root(out: Folder) -> Folder:
     """The folder of the checkpoints of a run folder, or of the store that `record` has noted there."""
     if isinstance(out, Path):
-        with suppress(OSError):
-            return parse((out / STORE_FILE).read_text(encoding="utf-8").strip()) / CHECKPOINTS
+        with suppress(OSError, UnicodeDecodeError):
+            # Empty after a power failure.
+            if url := (out / STORE_FILE).read_text(encoding="utf-8").strip():
+                return parse(url) / CHECKPOINTS
     return out / CHECKPOINTS
 
 
@@ -84,7 +86,7 @@ def require_usable(job: Job) -> None:
 
 
 def require_not_refused(job: Job) -> None:
-    """As `require_usable`, for a process that will ask a store that does not answer now again."""
+    """As `require_usable`, but accepts a store that does not answer, for a process that will try again later."""
     with suppress(StoreError):
         require_usable(job)
 

@@ -24,7 +24,7 @@ BLOCK_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class StoreFolder:
-    """A folder or an object in a store: what its URL begins with.
+    """A folder or an object in a store; a folder is a prefix of the URLs of objects.
 
     Its methods raise StoreError, and FileNotFoundError for an object that does not exist.
 

@@ -12,7 +12,7 @@ from psfleet.layout import EmbeddingContent, EmbeddingSpec
 
 TABLE_PREFIX = "table/"
 IDS, ROWS, SLOT = "ids", "rows", "slot."
-"""What an array has: the numbers of rows, their values, or the values of an optimizer slot."""
+"""Kinds of arrays: the numbers of the rows, their values, and the values of an optimizer slot."""
 
 
 def arrays_of(tables: Mapping[str, EmbeddingContent]) -> dict[str, np.ndarray]:

@@ -33,7 +33,7 @@ DTYPES: Mapping[str, str] = {
 SCALAR_PREFIX = "scalar/"
 POSITION = re.compile("[0-9]{1,18}")
 NOT_FINITE = "is NaN or infinite"
-"""In the error of a part that a ps does not write: the training program is at fault, not the disk."""
+"""In the error of a ps that refuses to write its part, because the training program is at fault, not the disk."""
 
 
 @dataclass

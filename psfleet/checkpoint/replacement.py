@@ -28,10 +28,10 @@ def write_replaced(
 
     Args:
         base: A whole checkpoint.
-        tensors: Those that differ, by name; checked before.
-        generation: Above that of `base`.
-        run: That writes it.
-        extra: Of the manifest, in addition to that of `base`.
+        tensors: The new tensors by name; the caller has checked them. All others are those of `base`.
+        generation: Of the new checkpoint; higher than that of `base`.
+        run: Id of the run that writes the checkpoint.
+        extra: Added to the `extra` of the manifest of `base`.
 
     Raises:
         OSError: The disk is full or cannot be written.

@@ -77,7 +77,8 @@ def newest(root: Folder, is_expected: Callable[[Folder], bool] | None = None) ->
 
     Args:
         root: The folder of the checkpoints.
-        is_expected: Whether a folder with a checkpoint that was not committed is not logged; None: all are.
+        is_expected: Called with the folder of a checkpoint that was not committed; True: it is skipped without a
+            warning. None: a warning is logged for each.
 
     Returns:
         None if `root` has no checkpoints. In a store, where nothing can be renamed, a folder of step 0 without a

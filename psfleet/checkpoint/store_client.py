@@ -61,7 +61,7 @@ def file_system(scheme: str) -> Any:
 
 
 def bytes_moved(thread: int) -> int:
-    """What a thread has read from stores and written to them in its life, which the kernel counts for another one."""
+    """Bytes that a thread has read from stores and written to them; the kernel counts them for the client's thread."""
     return _moved.get(thread, 0)
 
 

@@ -32,15 +32,15 @@ WRITE_SECS = LEASE_SECS - RENEW_SECS
 
 @dataclass(frozen=True)
 class Owner:
-    """What an owner writes of itself.
+    """A process that owns the prefix, or has owned it: the content of its object.
 
     Attributes:
-        number: Name of its object.
-        fleet: Of all processes with one run folder.
-        process: Of one process.
-        host: Where it runs, for messages.
-        renewals: How often it has renewed its lease.
-        is_released: Whether it has ended in order.
+        number: The name of the object.
+        fleet: Identifier of the fleet, which all processes with one run folder share.
+        process: Identifier of the process.
+        host: Host name of the process, for messages.
+        renewals: How often the process has renewed its lease.
+        is_released: Whether the process has given the prefix back.
     """
 
     number: int
@@ -116,7 +116,7 @@ class StoreLease:
         return before is not None and self._created(before)
 
     def _created(self, before: int) -> bool:
-        """Makes this process the owner after that of a number; False if another one is that."""
+        """Creates the object after that of owner number `before`; False: another process has created it."""
         began = self._clock()
         own = replace(self._own, number=before + 1)
         try:
@@ -213,7 +213,7 @@ def _object(folder: StoreFolder, number: int) -> StoreFolder:
 
 
 def _read(owner: StoreFolder, number: int) -> Owner | None:
-    """An owner; one that nothing is known of if its object cannot be parsed; None if it was deleted meanwhile."""
+    """Reads an owner; its fleet and host are unknown if the object cannot be parsed. None: it was deleted meanwhile."""
     try:
         content = owner.read_bytes()
     except FileNotFoundError:

@@ -141,8 +141,9 @@ def _tensor(key: str, entry: Any, dtypes: Mapping[str, np.dtype[Any]]) -> _Tenso
         ValueError: It is not one.
     """
     try:
-        name, shape, (begin, end) = str(entry["dtype"]), tuple(map(int, entry["shape"])), entry["data_offsets"]
-        tensor = _Tensor(key, dtypes[name], name, shape, int(begin))
+        name, shape = str(entry["dtype"]), tuple(map(int, entry["shape"]))
+        begin, end = map(int, entry["data_offsets"])
+        tensor = _Tensor(key, dtypes[name], name, shape, begin)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"the header's entry {key!r} is {entry!r}, expected dtype, shape and offsets") from error
     if min((*shape, begin)) < 0 or end - begin != tensor.size * tensor.dtype.itemsize:

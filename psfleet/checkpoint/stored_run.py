@@ -34,10 +34,10 @@ def require_job(checkpoint: Checkpoint, job: Job) -> None:
 
 
 def newest_settled(root: Folder) -> Checkpoint | None:
-    """As `newest`; in a store nothing that the fleet has trained after it can be committed any more.
+    """As `newest`; in a store it also abandons all later checkpoints that are not committed yet.
 
-    A commit can be late there: of a chief that was frozen, or of the thread that commits. Its checkpoint would be of
-    steps that the report counts as lost, and later recoveries would prefer it to those of the steps made instead.
+    A chief that was frozen, or the thread that commits, can otherwise commit one of them later. The report counts its
+    steps as lost, and later recoveries would prefer it to checkpoints of the steps that were made instead.
     """
     while True:
         found = newest(root)

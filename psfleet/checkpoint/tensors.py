@@ -60,9 +60,10 @@ class ShardReader:
     _num_ps: int
 
     def ranges(self, max_bytes: int) -> Iterator[tuple[str, int, np.ndarray]]:
-        """All that is not zero because it is a gap: vector (see `vector_layouts`), index of the first element, values.
+        """Ranges of each vector, except for the gaps between tensors, and then of each array of the tables.
 
-        The arrays of tables follow, by their keys (see `arrays_of`).
+        A range is the key of its vector (see `vector_layouts`) or array (see `arrays_of`), the index of its first
+        element, and its values.
 
         Args:
             max_bytes: Of the values of one range.
@@ -74,7 +75,9 @@ class ShardReader:
 
 @contextmanager
 def open_shard(checkpoint: Checkpoint, layout: Layout, shard: int) -> Iterator[ShardReader]:
-    """Opens a checkpoint to read the state of ps `shard` of `layout` without more memory than for one range.
+    """Opens a checkpoint to read the state of ps `shard` of `layout`, in memory for one range and its tables.
+
+    With another number of ps than the checkpoint's, the tables of all parts are in memory for a while.
 
     Raises:
         BadJobError: The tensors of `layout` differ from the checkpoint's.
@@ -147,8 +150,10 @@ class _Parts:
 
     def tables(self, shard: int, num_ps: int) -> dict[str, EmbeddingContent]:
         """The updated rows that a ps of a new layout has, by the table's name."""
+        # With the same number of ps, those of the part of the same index.
+        is_same = num_ps == self._checkpoint.layout.num_ps
         try:
-            read = [reader.tables.read() for reader in self._readers]
+            read = [reader.tables.read() for reader in (self._readers[shard : shard + 1] if is_same else self._readers)]
         except ValueError as error:
             raise NoCheckpointError(f"checkpoint {self._checkpoint.folder}: {error}") from error
         return {

@@ -28,19 +28,19 @@ class WeightChanges:
 
     @classmethod
     def of(cls, extra: Mapping[str, Any]) -> WeightChanges:
-        """Those in the `extra` of a manifest."""
+        """Reads the changes from the `extra` of a manifest."""
         found = extra.get(CHANGES, {"number": 0, "calls": []})
         return cls(int(found["number"]), tuple(found["calls"]))
 
     def followed_by(self, call: str) -> WeightChanges:
-        """With the change of one more call."""
+        """The changes with one more, by a call."""
         return WeightChanges(self.number + 1, (*self.calls, call)[-MAX_CALLS:])
 
     def as_extra(self) -> dict[str, Any]:
-        """What a manifest's `extra` has of them; empty if there are none."""
+        """The entry for the `extra` of a manifest; empty if there are no changes."""
         return {CHANGES: {"number": self.number, "calls": list(self.calls)}} if self.number else {}
 
 
 def kept_changes(newest: Checkpoint | None) -> dict[str, Any]:
-    """What each manifest copies from the newest one before it, by which a repeated call is recognized."""
+    """The entry that each manifest copies from the one before it, so that a repeated call is recognized."""
     return {} if newest is None else WeightChanges.of(newest.extra).as_extra()

@@ -10,6 +10,7 @@ import safetensors
 import safetensors.numpy
 import typer
 
+from psfleet.checkpoint.parts import DTYPES
 from psfleet.cli.arguments import Context, Fleet, LiveOn, Namespace, Out
 from psfleet.errors import UsageError
 from psfleet.handle import Run, attach
@@ -22,7 +23,7 @@ app = typer.Typer()
 
 @dataclass(frozen=True)
 class Place:
-    """Where the command line says that a run is; None: of processes of this machine, or as its folder says."""
+    """Platform, context and namespace of a run, as the command line gives them; None: it does not."""
 
     on: str | None
     context: str | None
@@ -36,7 +37,7 @@ def save(job: Fleet, on: LiveOn = None, out: Out = None, context: Context = None
 
 
 def set_weights(job: str, file: Path, place: Place) -> None:
-    """Replaces weights of a live run by the tensors of a safetensors file; those that it has not stay."""
+    """Replaces weights of a live run by the tensors of a safetensors file; tensors that it lacks stay as they are."""
     run = live_run(job, None, place)
     tensors = _tensors(file)
     run.weights.set(tensors)
@@ -56,6 +57,12 @@ def live_run(job: str, out: Path | None, place: Place) -> Run:
 
 def _tensors(file: Path) -> dict[str, np.ndarray]:
     try:
+        with safetensors.safe_open(file, framework="numpy") as opened:
+            for name in sorted(opened.keys()):
+                # The package raises other errors for types that NumPy does not have.
+                if (dtype := opened.get_slice(name).get_dtype()) not in DTYPES.values():
+                    expected = ", ".join(DTYPES.values())
+                    raise UsageError(f"--set {file}: tensor {name!r} is {dtype}, expected one of {expected}")
         return safetensors.numpy.load_file(file)
     except (OSError, safetensors.SafetensorError) as error:
         raise UsageError(f"--set {file}: {error}, expected a file in safetensors format") from error

@@ -27,8 +27,8 @@ class NamedRun:
 
     Attributes:
         job: The name of its job.
-        on: Its platform; None: processes of this machine, too.
-        folder: Its run folder; None: the job was named. With a platform, it has copies of the fleet's logs, at most.
+        on: Its platform; None: none was given, or the folder is of a run on this machine.
+        folder: Its run folder; None: the job was named. The folder of a run on a platform can have copies of its logs.
     """
 
     job: str
@@ -57,10 +57,10 @@ def named_run(text: str, on: str | None) -> NamedRun:
 
 
 def lines_of(run: NamedRun, of_fleet: Callable[[], Lines], of_folder: Callable[[Path], Lines]) -> Lines:
-    """Lines of a run.
+    """Finds the log of a run, and returns its lines.
 
-    Those of a named job are of its local run that trains, or else of its fleet, or else of its local run that has
-    ended. Those of a run folder on a platform are of the fleet, or else the copies that the folder has.
+    For the name of a job it tries three places: the local run that trains, the fleet, and the local run that has ended.
+    For the folder of a run on a platform it tries the fleet, and then the copies in the folder.
 
     Args:
         of_fleet: Returns those of the fleet; raises UsageError or LostPeerError if there is none, and UnknownTaskError

@@ -14,11 +14,11 @@ from rich.console import Console
 from psfleet import errors
 
 NO_READER = errors.SIGNAL_BASE + signal.SIGPIPE
-"""Exit code of a command whose output is what it is for, after its reader has ended: that of a GNU tool."""
+"""Exit code of a command that only prints, once the reader of its output has ended; as of GNU tools."""
 
 
 class Output:
-    """A text stream that nothing reads any more after a failed write: the rest is discarded.
+    """A text stream that discards everything after the first write that fails.
 
     Click and rich end a command with exit code 1 on EPIPE, which stands for a bug; so they must not see it.
 

@@ -113,7 +113,7 @@ class PsClient:
             raise self._closed() from error
 
     def release_part(self, generation: int, step: int, error: str = "") -> None:
-        """Tells the ps that the part that it holds is needed no more: it is written, or cannot be for `error`."""
+        """Lets the ps drop the part that it holds: the chief has written it, or cannot write it because of `error`."""
         request = pb.ReleasePartRequest(caller=self._caller, generation=generation, step=step, error=error)
         self._call(self._stub.ReleasePart, request)
 

@@ -32,7 +32,7 @@ class Kind(IntEnum):
     STATUS = 4
     """Last frame of the relay. JSON: `code` of gRPC by name, `details`, and of an error `silent_secs` of the chief."""
     ALIVE = 5
-    """Nothing but that the sender is there."""
+    """A keepalive frame, without content."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Finds that a peer does not answer any more, beside a call to it that may take as long as the run does.
+"""Detects a peer that does not answer any more during a call to it, which may take as long as the run does.
 
-A process that is frozen keeps its connections, and its machine accepts new ones for it: only a question that needs an
-answer tells it from one that is busy. The health service answers whatever the process waits for.
+A process that is frozen keeps its connections, and its machine accepts new ones for it. Only a request that it must
+answer distinguishes it from one that is busy. The health service answers whatever else the process waits for.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from psfleet.errors import NoAnswerError
 ANSWER_SECS = 30.0
 """A peer that has answered nothing for so long counts as frozen: a call to it ends with `NoAnswerError`."""
 ASK_SECS = 2.0
-"""Until a peer is asked after its last answer."""
+"""Pause between a peer's last answer and the next request."""
 UNANSWERED_SECS = 4.0
-"""A call that fails after such a silence has failed because of it. Fewer than gRPC waits for a frozen peer to accept a
-connection; one that is dead refuses it at once."""
+"""A call that fails after such a silence has failed because the peer is frozen: a dead one refuses connections at once.
+Shorter than gRPC waits for a connection."""
 
 
 class Liveness:
@@ -43,7 +43,7 @@ class Liveness:
         return time.monotonic() - self._heard
 
     def check(self) -> None:
-        """Asks it if that is due.
+        """Sends the next request if it is due.
 
         Raises:
             NoAnswerError: It has answered nothing for `ANSWER_SECS`.
@@ -58,7 +58,7 @@ class Liveness:
             raise no_answer(self._who, self.silent_secs)
 
     def close(self) -> None:
-        """Ends the question that is not answered."""
+        """Cancels the request that is not answered yet."""
         if self._asked is not None:
             self._asked.cancel()
 

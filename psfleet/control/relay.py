@@ -25,13 +25,13 @@ from psfleet.control.liveness import ANSWER_SECS, Liveness
 from psfleet.errors import LostPeerError, NoAnswerError, PsfleetError
 
 ALIVE_SECS = 5.0
-"""Interval of the frames that say that a relay, or a handle, is there."""
+"""Interval of keepalive frames, in both directions."""
 SILENT_SECS = 60.0
-"""After so long without any frame, the other side counts as gone."""
+"""The other side counts as gone if no frame has come from it for so long."""
 POLL_SECS = 1.0
 READ_BYTES = 1 << 18
 MAX_WAITING = 4
-"""Messages of the handle that the chief has not taken yet; then no more are read."""
+"""Number of messages of the handle that wait for the chief; until it takes one, no more are read."""
 
 
 class Relay:

@@ -28,7 +28,7 @@ REFUSALS = (
 )
 """Status codes of calls that the chief has refused: nothing has changed, and it would refuse them again."""
 SILENT = (grpc.StatusCode.UNAVAILABLE.name, grpc.StatusCode.DEADLINE_EXCEEDED.name)
-"""Status codes of calls that were not answered, among others."""
+"""Status codes that a call without an answer can have; calls that failed otherwise can have them, too."""
 EXCEPTION = "Exception "
 """Begins the details of a call whose method raised; the status is UNKNOWN, as that of some lost connections."""
 POLL_SECS = 0.2

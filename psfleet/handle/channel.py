@@ -32,15 +32,15 @@ class AnotherRunError(LostPeerError):
 
 @dataclass
 class Call:
-    """One call, however often it is made.
+    """One call to the chief, which can take several attempts.
 
     Attributes:
-        method: Of RunControl.
+        method: Name of a method of RunControl.
         request: Returns the message for a caller, or an iterator of messages; called for each attempt.
         consume: Returns the result of a stream of answers; None: there is one answer.
-        caller: Who calls; the same in each attempt.
+        caller: Identifies handle and call; the same in each attempt.
         timeout_secs: Deadline of an attempt; None: none.
-        start: Which start of the run it is made to, as the channel tells them apart; None: no attempt was made.
+        start: Identifies the start of the run that the first attempt was made to; None: there was no attempt yet.
     """
 
     method: str
@@ -51,28 +51,28 @@ class Call:
     start: object = None
 
     def bind(self, start: object) -> None:
-        """Binds the call to a start of the run: repeated, it must not reach another one.
+        """Binds the call to a start of the run, so that no later attempt reaches another start.
 
         Raises:
-            AnotherRunError: It is bound to another one.
+            AnotherRunError: The call is bound to another start.
         """
         if self.start not in (None, start):
             raise AnotherRunError("another one has been started in its place")
         self.start = start
 
     def made(self) -> Any:
-        """The message, or the iterator of messages, of an attempt."""
+        """The message, or the iterator of messages, for one attempt."""
         return self.request(self.caller)
 
 
 class Silence:
-    """How long a chief has not answered the attempts of one call."""
+    """Measures for how long a chief has answered no attempt of one call."""
 
     def __init__(self) -> None:
         self._since: float | None = None
 
     def after(self, error: LostPeerError, what: str) -> None:
-        """Takes the error of an attempt.
+        """Records the error of an attempt.
 
         Raises:
             NoAnswerError: The chief is there, and has answered nothing for `ANSWER_SECS`.
@@ -113,7 +113,7 @@ class RunChannel(ABC):
 
     @abstractmethod
     def has_ended(self) -> bool:
-        """Looks after the run once, as its launcher does if it has none; whether it is over for good."""
+        """Whether the run is over for good. If no launcher watches the run, this also restarts its members once."""
 
     @abstractmethod
     def end(self) -> End | None:
@@ -136,7 +136,7 @@ class RunChannel(ABC):
         """
 
     def look(self) -> pb.RunView | None:
-        """How far a live run is; None: its chief is away at present.
+        """The state of a live run; None: its chief cannot be reached at present.
 
         Raises:
             NoAnswerError: The chief is there and does not answer.
@@ -180,13 +180,13 @@ class RunChannel(ABC):
 
     @abstractmethod
     def _attempt(self, call: Call) -> Any:
-        """Calls the chief once; completes the caller by the run, and binds the call to it.
+        """Makes one attempt of a call: enters the run's id into its caller, and binds it to this start of the run.
 
         Raises:
             UsageError: The chief refuses the call.
             AnotherRunError: The call is bound to another run.
             NoAnswerError: The chief does not answer.
-            LostPeerError: It is lost, or not there yet.
+            LostPeerError: It is lost, or has not started yet.
         """
 
     def _require_live(self) -> None:

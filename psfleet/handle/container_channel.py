@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from itertools import islice
 from pathlib import Path
@@ -55,9 +56,11 @@ class ContainerChannel(RunChannel):
         self._name = name
         self._watcher: FleetWatcher | None = None
         self._next_look = 0.0
+        # Held while a thread looks: `Run.train` and the like make their calls on a thread of their own.
+        self._looking = threading.Lock()
         # Whether this handle has stopped the run.
         self._is_stopped = False
-        # How it ended then, if it was removed.
+        # The end of the run, if `stop` has removed the fleet.
         self._stopped: End | None = None
         # Of the fleet that was seen last: when its chief was created, and its job.
         self._known: tuple[float, Job] | None = None
@@ -67,27 +70,36 @@ class ContainerChannel(RunChannel):
         chief = self._chief()
         if chief is None or self._is_over(chief):
             return False
-        # From now on a platform that does not answer for a while is not an error.
+        # From now on there is a watcher, which tolerates a platform that does not answer for a while.
         self._watch(chief)
         return True
 
     def has_ended(self) -> bool:
-        """See `RunChannel`."""
+        """See `RunChannel`. While one thread looks, the others go on waiting."""
+        if not self._looking.acquire(blocking=False):
+            return False
+        try:
+            return self._look_for_end()
+        finally:
+            self._looking.release()
+
+    def _look_for_end(self) -> bool:
         if time.monotonic() < self._next_look:
             return False
         self._next_look = time.monotonic() + self._platform.look_secs
         if self._is_stopped and not self.is_live():
-            # Not a chief that its engine starts again once it is back, for which the watcher would wait.
+            # The watcher would wait for `settle_secs`, as for a chief that its engine has stopped and starts again.
             return True
         try:
-            if self._watcher is None:
+            watcher = self._watcher
+            if watcher is None:
                 chief = self._chief()
                 if chief is None:
                     return True
-                self._watch(chief)
-            if self._watcher is None or not self._watcher.is_over():
+                watcher = self._watch(chief)
+            if not watcher.is_over():
                 return False
-            self._watcher.finish()
+            watcher.finish()
         except TakenDownError:
             pass
         self._watcher, self._next_look = None, 0.0
@@ -150,7 +162,7 @@ class ContainerChannel(RunChannel):
         chief = self._running()
         call.bind(chief.created)
         job = self._job(chief)
-        # As the environment of its containers says.
+        # The id that the environment of the run's containers has.
         call.caller.run = chief.run or self._name
         tls = [container.TLS] if job.tls else []
         words = ["python", "-m", MODULE, str(container.CONTROL_PORT), *tls]
@@ -159,10 +171,12 @@ class ContainerChannel(RunChannel):
         )
         return client.call(call.method, call.made, self._check, call.timeout_secs, call.consume)
 
-    def _watch(self, chief: Member) -> None:
+    def _watch(self, chief: Member) -> FleetWatcher:
+        """The watcher of the fleet of a chief."""
         job = self._job(chief)
-        if self._watcher is None:
-            self._watcher = FleetWatcher(self._platform, job, None)
+        watcher = self._watcher or FleetWatcher(self._platform, job, None)
+        self._watcher = watcher
+        return watcher
 
     def _check(self) -> None:
         if self.has_ended():

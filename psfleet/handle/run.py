@@ -87,7 +87,7 @@ class Run:
         return "no report" if end is None else end.status
 
     def wait(self, timeout_secs: float | None = None) -> Report:
-        """Waits for the end of the run, copies the results of a run in containers to its folder, and removes these.
+        """Waits for the end of the run. Of a run in containers, it then copies the results and removes the containers.
 
         Args:
             timeout_secs: None: as long as it takes.
@@ -179,7 +179,7 @@ class Run:
         return cast("tuple[float, dict[str, np.ndarray]]", found)
 
     def _later(self, call: Callable[[], T]) -> Future[T]:
-        """Makes a call on another thread, after those before."""
+        """Makes a call on another thread, once the earlier calls of this handle are done."""
         with self._lock:
             self._calls = self._calls or ThreadPoolExecutor(1, "psfleet-call")
             return self._calls.submit(call)

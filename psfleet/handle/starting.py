@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -233,9 +234,10 @@ def _launch(request: Mapping[str, Any]) -> None:
         threading.Thread(target=process.wait, name="launcher", daemon=True).start()
         assert process.stdin is not None
         assert process.stdout is not None
-        with process.stdin, process.stdout:
-            process.stdin.write(json.dumps(request).encode())
-            process.stdin.close()
+        with process.stdout:
+            # A launcher that has ended before it has read the request says why below.
+            with suppress(BrokenPipeError), process.stdin:
+                process.stdin.write(json.dumps(request).encode())
             line = process.stdout.readline()
         if not line:
             problems.seek(0)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from psfleet.errors import DeadlineError, LostPeerError
+from psfleet.errors import DeadlineError, LostPeerError, UsageError
 from psfleet.launch.platform import Member
 from psfleet.launch.shown import ShownPlatform
 from psfleet.service.logs import EntriesAfter
@@ -109,20 +109,44 @@ class Tail:
                     arrived.put((time.monotonic(), line))
             except LostPeerError as error:
                 logger.debug("a log broke off: %s", error)
+            except UsageError as error:
+                logger.warning("the log of %s cannot be read: %s", self._process[0], error)
             finally:
                 arrived.put((time.monotonic(), None))
 
         threading.Thread(target=read, name="log", daemon=True).start()
 
 
+class Lines:
+    """The lines of a log that arrives in chunks, which may divide a line.
+
+    A line is put together once, when it ends: a progress bar can write into one line for hours.
+    """
+
+    def __init__(self) -> None:
+        self._rest: list[bytes] = []
+
+    def take(self, chunk: bytes) -> Iterator[str]:
+        """The lines that end in a chunk."""
+        first, *others = chunk.split(b"\n")
+        self._rest.append(first)
+        for other in others:
+            yield b"".join(self._rest).decode(errors="replace")
+            self._rest = [other]
+
+    def last(self) -> Iterator[str]:
+        """The last line, if it lacks its newline."""
+        rest, self._rest = b"".join(self._rest), []
+        if rest:
+            yield rest.decode(errors="replace")
+
+
 def lines_of(chunks: Iterable[bytes]) -> Iterator[str]:
-    """The lines of a log that arrives in chunks, which may divide a line; the last line may lack its newline."""
-    rest = b""
+    """The lines of a log that arrives in chunks; see `Lines`."""
+    lines = Lines()
     for chunk in chunks:
-        *whole, rest = (rest + chunk).split(b"\n")
-        yield from (line.decode(errors="replace") for line in whole)
-    if rest:
-        yield rest.decode(errors="replace")
+        yield from lines.take(chunk)
+    yield from lines.last()
 
 
 def followed(

@@ -48,8 +48,10 @@ def with_indices(platform: ShownPlatform, members: Sequence[Member], table: Mapp
             return member.index
         if member.host in hosts or not member.started:
             return hosts.get(member.host)
-        entries = map(parse_line, platform.log(member))
-        return next((entry["index"] for entry in entries if entry and entry.get("index", -1) >= 0), None)
+        entries = filter(None, map(parse_line, platform.log(member)))
+        # A program can log an `index`, too, but without psfleet's `role`.
+        found = (entry["index"] for entry in entries if {"role", "index"} <= entry.keys())
+        return next((number for number in found if isinstance(number, int) and number >= 0), None)
 
     return [replace(member, index=index(member)) for member in members]
 

@@ -29,10 +29,10 @@ class Placement:
 
 
 def placements(lines: Iterable[tuple[str, str]]) -> list[Placement]:
-    """What log lines say of placement, by process and device.
+    """The operations by process and device, from TensorFlow's log lines about placement.
 
     Args:
-        lines: Pairs of a process and a line of its log; all but TensorFlow's lines on placement are ignored.
+        lines: Pairs of a process and a line of its log; all other lines are ignored.
     """
     found: dict[tuple[str, str], Placement] = {}
     seen: set[tuple[str, str, str]] = set()

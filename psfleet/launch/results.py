@@ -26,14 +26,14 @@ from psfleet.run_folder import Owner, RunFolder, claimed, owner
 
 @dataclass(frozen=True)
 class Start:
-    """How an attempt of a run began, for the report of one whose chief left none.
+    """The start of an attempt of a run, for the report of an attempt whose chief wrote none.
 
     Attributes:
         run: The attempt's identifier.
         started: In seconds since 1970.
-        first_step: Of the newest checkpoint at that time; None: not known.
-        changes: What of the job had changed since that checkpoint.
-        is_watched: Whether a launcher has followed it to its end, which is now.
+        first_step: Step of the newest checkpoint at that time; None: not known.
+        changes: Fields of the job that had changed since that checkpoint.
+        is_watched: Whether a launcher has followed the attempt up to now, so that its duration is known.
     """
 
     run: str
@@ -93,7 +93,7 @@ class Fetched:
 
 
 def fetch(platform: Platform, name: str, job: Job | None, folder: Path, on: str) -> Fetched:
-    """Copies what a run has on a platform named `on` into a run folder, whether its fleet is up or down.
+    """Copies the results of a run on a platform named `on` into a run folder, whether its fleet is up or down.
 
     Args:
         job: Names the image that reads the results of a fleet that is down; None: as in the run folder.
@@ -128,7 +128,7 @@ def fetch(platform: Platform, name: str, job: Job | None, folder: Path, on: str)
 
 
 def _job_that_ran(folder: Path, name: str, on: str, job: Job | None) -> Job:
-    """The job in the folder of a run on a platform; else that of the job file, which may have been edited since."""
+    """The job that a run has trained: that of its folder, or else of the job file, which may have been edited."""
     if job is None:
         return _job_of(folder, name)
     with suppress(UsageError):

@@ -1,4 +1,4 @@
-"""The runs whose folders lie in a folder, with how far each one is."""
+"""Lists the runs whose folders are in one folder, with status, step and metric of each."""
 
 from __future__ import annotations
 

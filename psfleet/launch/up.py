@@ -73,7 +73,7 @@ def down(platform: Platform, name: str, results: bool) -> None:
 
 
 def remove(platform: Platform, name: str, results: bool = False) -> bool:
-    """As `down`; returns whether there was anything: the platform removes a fleet some time after its end."""
+    """As `down`, but returns False if nothing is there: a platform may remove a fleet some time after its end."""
     chief = chief_of(platform.members(name))
     if chief is not None and chief.state == "running":
         platform.stop(chief, _stop_secs(platform, name))

@@ -228,10 +228,10 @@ class FleetWatcher:
 
 
 def _delaying(members: Sequence[Member], job: Job) -> Member | None:
-    """The member that does not start and for which the run waits; None if there is none.
+    """The member that does not start and that the run waits for; None if there is none.
 
-    It waits for every ps and the chief, for workers that a step needs, and for what only a user can mend. A queue may
-    hold members back for as long as it wants.
+    The run waits for every ps and the chief, for workers without which there is no step, and for members that need an
+    action of the user. Members that a queue holds back do not count, for however long.
     """
     blocked = [m for m in members if m.role in TRAINING and m.problem and not m.is_over and not m.is_held]
     workers = [m for m in members if m.role in ("chief", "worker")]

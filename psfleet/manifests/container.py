@@ -20,7 +20,8 @@ TLS = "/tls"
 STORE = "/store"
 """Files that the environment names for the client of an object store (docker compose); read only."""
 FAILURE = "/tmp/psfleet-failure"
-"""In containers that their engine always starts again: see `psfleet.service.lasting_failure`."""
+"""File for the cause of a lasting failure, in containers that their engine always starts again (see
+`psfleet.service.lasting_failure`)."""
 JOB = "/etc/psfleet/job.json"
 """The resolved job, where the environment does not hold it."""
 

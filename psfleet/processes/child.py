@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from psfleet.service import settings
 from psfleet.service.logs import is_event, last_failure, parse_line, tail
 
 SAVED_EVENTS = frozenset({"progress", "checkpoint", "verified", "evaluation"})
-"""Events in the chief's log after which a stop has something to save or to finish."""
+"""Events of the chief's log after which a run that is stopped has something to save or to finish."""
 MODULES = {"ps": "ps_service", "worker": "worker_service"}
 
 
@@ -90,22 +90,28 @@ class Task:
 
     def has_begun(self) -> bool:
         """Whether a process of this task has logged anything; before, a fork server may still import TensorFlow."""
-        return bool(self._entries())
+        return any(True for _ in self._entries())
 
     def has_trained(self) -> bool:
         """Whether the chief has logged that it or the fleet has made a step; for the chief's task.
 
         The fleet's step alone does not say so: it is 0 while the ps have no shard, and then that of the checkpoint.
         """
-        entries = self._entries()
-        steps = {entry["step"] for entry in entries if is_event(entry, "fleet", "step")}
-        restored = [entry["step"] for entry in entries if is_event(entry, "starting", "step")]
-        has_moved = max(steps, default=0) > max(restored) if restored else len(steps) > 1
-        return has_moved or any(entry.get("event") in SAVED_EVENTS for entry in entries)
+        steps: set[int] = set()
+        restored: list[int] = []
+        for entry in self._entries():
+            if entry.get("event") in SAVED_EVENTS:
+                return True
+            if is_event(entry, "fleet", "step"):
+                steps.add(entry["step"])
+            elif is_event(entry, "starting", "step"):
+                restored.append(entry["step"])
+        return max(steps, default=0) > max(restored) if restored else len(steps) > 1
 
-    def _entries(self) -> list[dict[str, Any]]:
-        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        return [entry for entry in map(parse_line, lines) if entry is not None]
+    def _entries(self) -> Iterator[dict[str, Any]]:
+        """The entries of the log, one at a time: the log of a long run does not fit into memory."""
+        with self.log.open("rb") as lines:
+            yield from (entry for line in lines if (entry := parse_line(line)) is not None)
 
     def failure(self) -> dict[str, Any] | None:
         """The last thing that a failed process logged: `message`, `exit_code`, `details`."""

@@ -13,7 +13,7 @@ ANY_PORT = 9
 
 
 def own_host(ps_hosts: Sequence[str]) -> str:
-    """The name by which the fleet knows this machine if a ps runs on it, or else its address on the route to a ps.
+    """The host of the ps that runs on this machine, or else the address of this machine on the route to a ps.
 
     The machine's own host name need not be known to the others, and often means loopback on the machine itself.
 

@@ -1,4 +1,4 @@
-"""The report of a run over all its attempts: each is an entry in it, and none deletes what an earlier one measured."""
+"""Merges the report of an attempt into the report of its run, which keeps what earlier attempts have measured."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from psfleet.report.schema import CheckpointInfo, Event, Report
 logger = logging.getLogger("psfleet.report")
 
 OUTCOME = ("status", "exit_code", "error", "name", "run", "stopped_early")
-"""Fields that describe the newest attempt, whatever it did."""
+"""Fields that are always those of the newest attempt."""
 OF_MODEL = ("final_step", "target_step")
-"""Fields that describe the newest attempt that trained or is done."""
+"""Fields that are those of the newest attempt that trained or is done."""
 OF_TRAINING = ("mode", "seconds", "training_seconds", "versions")
-"""Fields that describe the newest attempt that trained."""
+"""Fields that are those of the newest attempt that trained."""
 
 
 def earlier_report(folder: Path) -> Report | None:
@@ -57,7 +57,7 @@ def newest_attempt(folder: Path) -> dict[str, Any]:
 
 
 def resumed_from(checkpoints: Folder, job: Job) -> tuple[int | None, list[str]]:
-    """Step of the newest checkpoint, and what of the job has changed since; 0 and nothing for a new run.
+    """Step of the newest checkpoint, and the fields of the job that have changed since; 0 and no field for a new run.
 
     The step is None if there are checkpoints and none can be read, which ends the run later.
     """
@@ -126,11 +126,11 @@ def merged(earlier: Report | None, new: Report) -> Report:
 
 
 def standing(report: Report, folder: Path) -> Report:
-    """A report that names checkpoints which the run folder has.
+    """A report whose checkpoints are in the run folder.
 
-    The newest valid one if that of the report is older or was deleted: an attempt that failed does not know the last
-    checkpoint that it committed. None as the best one if it was deleted: an attempt whose job has no `checkpoint.best`
-    does not keep it.
+    The newest valid checkpoint replaces that of the report if that is older or was deleted: an attempt that failed does
+    not know the last checkpoint that it committed. A best checkpoint that was deleted is removed: an attempt whose job
+    has no `checkpoint.best` does not keep it.
     """
     try:
         return _standing(report, folder)

@@ -23,7 +23,7 @@ NUM_COLORS = 8
 NOTHING = "–"
 
 ONLY_IF_ANY = {"gradients dropped": "0", "restarts": "0", "attempts": "1"}
-"""Figures that say nothing if all runs have this value."""
+"""Figures that are left out if all runs have this value."""
 
 Row = tuple[str, tuple[str, ...]]
 """Name of a setting or figure, and its value in each run."""

@@ -59,8 +59,10 @@ def first_failure(folder: Path, code: int) -> str | None:
     """
     found = []
     for path in sorted((folder / "logs").glob("*.log")):
-        entries = filter(None, map(parse_line, path.read_bytes().splitlines()))
-        failures = [entry for entry in entries if is_failure(entry) and "role" in entry]
+        # Line by line: the log of a long run does not fit into memory.
+        with path.open("rb") as lines:
+            entries = filter(None, map(parse_line, lines))
+            failures = [entry for entry in entries if is_failure(entry) and "role" in entry]
         found += failures if code in PERMANENT_CODES else failures[-1:]
     failed = [entry for entry in found if entry["exit_code"] == code]
     if not failed:

@@ -14,17 +14,18 @@ FILE_NAME = "hold.json"
 AT_START = -1
 """The step that the run starts from, which its chief finds."""
 MAX_EARLIER = 16
-"""Calls before the last one: each is of another handle, or is not repeated any more."""
+"""Number of calls before the last one that are recorded: handles may repeat them."""
 
 
 @dataclass(frozen=True)
 class HoldRecord:
-    """A hold.
+    """The step at which a run is held, with the calls that have set it.
 
     Attributes:
         step: At which the run is held, or `AT_START`.
-        call: Which has set it: one that is repeated after a loss of the chief changes nothing.
-        earlier: The steps that calls before it have set, of the last `MAX_EARLIER`: they can be repeated, too.
+        call: Id of the call that has set the step. A handle repeats a call after a loss of the chief, which then must
+            change nothing.
+        earlier: By id, the steps that the last `MAX_EARLIER` calls before have set; they can be repeated, too.
     """
 
     step: int

@@ -19,7 +19,7 @@ class Record(BaseModel):
 
 
 class StepRecord(Record):
-    """Base class of the records of a step, which a rollback can undo."""
+    """Base class of the records of a step; a rollback can make them invalid."""
 
     time: float = Field(description="Unix time in seconds.")
     step: Count = Field(description="Number of updates applied so far.")

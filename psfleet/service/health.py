@@ -55,7 +55,7 @@ def failure(file: str) -> str:
     """Why the service has failed for good; empty if it has not.
 
     Args:
-        file: In which it says so; empty: there is none.
+        file: Path of the file in which the service writes the cause; empty: there is none.
     """
     try:
         return Path(file).read_text(encoding="utf-8").strip() if file else ""

@@ -1,4 +1,6 @@
-"""A process that fails for good where its engine starts each process again: it says why, and waits until it is stopped.
+"""Keeps a process that has failed for good from ending where its engine would start it again: it waits to be stopped.
+
+Its health check reports why it failed.
 
 Docker has no restart policy that depends on the exit code, and only `unless-stopped` starts containers again after a
 restart of the engine. A process that a bug has ended does not wait: the next one may serve, and Docker pauses between

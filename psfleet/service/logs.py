@@ -75,7 +75,7 @@ def parse_line(line: str | bytes) -> dict[str, Any] | None:
     text = line if isinstance(line, str) else line.decode(errors="replace")
     try:
         entry = json.loads(text[max(0, text.find(_ENTRY)) :])
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(entry, dict) or not isinstance(entry.get("level"), str):
         return None

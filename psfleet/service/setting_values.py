@@ -67,7 +67,7 @@ def integer(name: str, text: str) -> int:
 
 
 def choice(name: str, text: str, value: str) -> bool:
-    """Whether a variable has the only value that it may have.
+    """Whether a variable has a value, of which only one is valid.
 
     Raises:
         BadJobError: It has another value.

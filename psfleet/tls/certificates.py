@@ -114,7 +114,8 @@ def replace_authority(folder: Path, days: int = DAYS) -> datetime:
 def ensure(folder: Path, days: int = DAYS, lasting: timedelta = timedelta()) -> datetime:
     """Creates a run's certificates if they are missing, and renews them in the last third of their validity.
 
-    It also renews those of an older psfleet, whose clients could not accept connections of a standing fleet.
+    It also renews those of an older psfleet, whose clients could not accept connections of a standing fleet, and those
+    that a command has replaced in part, because it was killed.
 
     Args:
         days: Validity of new ones.
@@ -134,16 +135,21 @@ def ensure(folder: Path, days: int = DAYS, lasting: timedelta = timedelta()) -> 
         raise UsageError(f"certificates in {folder}: {error}, expected those of `psfleet certs`") from error
     late = min(leaf.not_valid_after_utc - (leaf.not_valid_after_utc - leaf.not_valid_before_utc) / 3 for leaf in leaves)
     now, ends = datetime.now(UTC), min(leaf.not_valid_after_utc for leaf in leaves)
-    is_due = now > late or now + lasting > ends or not all(map(_has_all_uses, leaves))
-    return renew(folder, days) if is_due else ends
+    is_usable = all(_is_usable(folder, role, leaf) for role, leaf in zip(ROLES, leaves, strict=True))
+    return renew(folder, days) if now > late or now + lasting > ends or not is_usable else ends
 
 
-def _has_all_uses(leaf: x509.Certificate) -> bool:
+def _is_usable(folder: Path, role: str, leaf: x509.Certificate) -> bool:
+    """Whether a role's certificate has all uses and its key, and the role has the folder's CA."""
     try:
+        key = serialization.load_pem_private_key((folder / role / KEY).read_bytes(), password=None)
+        own, newest = (
+            x509.load_pem_x509_certificate((place / AUTHORITY).read_bytes()) for place in (folder / role, folder)
+        )
         uses = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
-    except x509.ExtensionNotFound:
+    except (OSError, ValueError, TypeError, x509.ExtensionNotFound):
         return False
-    return all(use in uses for use in USES)
+    return key.public_key() == leaf.public_key() and own == newest and all(use in uses for use in USES)
 
 
 def _new_authority(folder: Path, days: int) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

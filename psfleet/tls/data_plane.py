@@ -37,11 +37,11 @@ class WorkerRoute:
 
 
 class DataPlane(Protocol):
-    """Interface of the data plane of one process.
+    """Interface of the data plane of one process: the addresses that its TensorFlow server uses.
 
     Attributes:
         own: Address on which TensorFlow of this process listens.
-        ps: Addresses at which it reaches each ps.
+        ps: By index, the address at which it reaches each ps.
     """
 
     own: Address
@@ -85,7 +85,7 @@ class Direct:
         """See DataPlane; any address is allowed."""
 
     def meet(self, run: str, worker: int, address: str) -> WorkerRoute:
-        """See DataPlane; it is reachable. Of a session of its own, a ps learns the address from that."""
+        """See DataPlane; TensorFlow connects to the worker's own address."""
         del run, worker
         at = Address.parse(address)
         return WorkerRoute(at, at)

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from psfleet.addresses import Address, local_address, run_address
-from psfleet.errors import PsfleetError
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.service.settings import Settings
 from psfleet.tls.data_plane import ANY_HOST, DataPlane, OnLoopback, WorkerRoute, check_loopback, data_plane
@@ -120,7 +119,8 @@ def lasting_plane(settings: Settings, role: str, identity: Identity | None) -> D
             with plane_of(settings, role, identity) as plane:
                 opened.set_result(plane)
                 threading.Event().wait()
-        except PsfleetError as error:
+        except BaseException as error:
+            # Any error: the caller waits for it.
             opened.set_exception(error)
 
     threading.Thread(target=keep, name="data-plane", daemon=True).start()

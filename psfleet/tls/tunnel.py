@@ -118,7 +118,10 @@ class Tunnels:
             newest = self._identity.current()
             with self._lock:
                 for tunnel in self._tunnels.values():
-                    tunnel.restart_if_ended()
+                    try:
+                        tunnel.restart_if_ended()
+                    except LostPeerError as error:
+                        logger.warning("%s; trying again", error)
                     if newest is not bundle:
                         tunnel.reload()
             if newest is not bundle:
@@ -141,16 +144,24 @@ class _Tunnel:
         """Starts the process, with an empty environment, unless another process of this host has this tunnel.
 
         TensorFlow then connects to that one, and `restart_if_ended` takes its place when it is gone.
+
+        Raises:
+            LostPeerError: The machine starts no process at present.
         """
         if self.route.dials and is_taken(self.route.accept):
             if not self._stands_by:
                 logger.info("%s is a tunnel of another process of this host", self.route.accept)
             self._stands_by, self._process = True, None
             return
+        try:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={},
+                text=True,
+            )  # fmt: skip
+        except OSError as error:
+            reason = error.strerror or error
+            raise LostPeerError(f"stunnel for port {self.route.port} cannot be started: {reason}") from error
         self._stands_by = False
-        self._process = subprocess.Popen(
-            self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={}, text=True
-        )
         assert self._process.stdout is not None, "stdout is a pipe"
         name = f"tunnel-{self.route.port}"
         threading.Thread(target=self._read, args=(self._process.stdout,), name=name, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Values of a compose file: mounts, and texts in which compose looks for no variable."""
+"""Values of a compose file: mounts, durations, and texts in which compose looks for no variable."""
 
 from __future__ import annotations
 
@@ -27,3 +27,8 @@ def certificate_mount(name: str, role: str) -> dict[str, Any]:
 def plain(text: str) -> str:
     """Escapes `$`, with which compose begins a variable."""
     return text.replace("$", "$$")
+
+
+def duration(secs: float) -> str:
+    """A duration without an exponent, which compose cannot parse."""
+    return f"{secs:.6f}".rstrip("0").rstrip(".") + "s"

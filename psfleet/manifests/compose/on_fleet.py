@@ -16,10 +16,10 @@ ON_FLEET = "psfleet.on-fleet"
 
 
 def require_no_way_out(job: Job, fleet: str) -> None:
-    """Checks that a job needs nothing of its ps that those of a standing fleet lack.
+    """Checks that a job's ps need neither a volume nor a way out, which those of a standing fleet do not have.
 
     Raises:
-        BadJobError: It does.
+        BadJobError: They do.
     """
     needs = {
         "checkpoint.shared is true, expected false": job.checkpoint.shared,

@@ -13,7 +13,7 @@ from psfleet.job.job import Job
 from psfleet.manifests import container
 from psfleet.manifests.compose import monitoring, store_access
 from psfleet.manifests.compose.limits import limited
-from psfleet.manifests.compose.mounts import bind, certificate_mount, plain
+from psfleet.manifests.compose.mounts import bind, certificate_mount, duration, plain
 from psfleet.manifests.compose.on_fleet import moved
 from psfleet.manifests.on_fleet import OnFleet
 from psfleet.manifests.yaml_text import comment, dump, job_text
@@ -99,7 +99,7 @@ def _ps(job: Job, ps: list[Address], paths: _Paths, index: int) -> Service:
 
 
 def _worker(job: Job, ps: list[Address], paths: _Paths, own_ps: list[str]) -> Service:
-    """Workers and spares: their indices are leased, the chief's 0 aside."""
+    """Workers and spares other than the chief; they lease their indices from ps 0."""
     service = _member(job, ps, "worker", job.container.worker_image, job.container.worker, {settings.INDEX: "-1"})
     service["volumes"] += paths.mounts(job)
     deploy = {**service.get("deploy", {}), "replicas": job.fleet.processes - 1}
@@ -145,7 +145,7 @@ def _member(job: Job, ps: list[Address], role: str, image: str, limits: Limits, 
         "labels": {ROLE: role},
         "environment": {**own_job, **container.environment(job, job.name, ps), **own, **store},
         "restart": f"on-failure:{restarts}" if restarts else "no",
-        "stop_grace_period": f"{job.deadlines.stop_secs:g}s",
+        "stop_grace_period": duration(job.deadlines.stop_secs),
         "networks": {FLEET: {"aliases": [monitoring.ALIAS]}, **outside},
         "volumes": [*_results(job, role), *_certificates(job, role), *store_access.mounts(job, role)],
         "healthcheck": health_check(job.deadlines.start_secs),
@@ -161,7 +161,7 @@ def health_check(start_secs: float) -> Service:
         "interval": f"{HEALTH_SECS}s",
         "timeout": "10s",
         "retries": 3,
-        "start_period": f"{start_secs:g}s",
+        "start_period": duration(start_secs),
     }
 
 

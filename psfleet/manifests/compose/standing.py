@@ -9,7 +9,7 @@ from psfleet.job.container import Limits
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.fleet_file import FleetFile
 from psfleet.manifests.compose.limits import limited
-from psfleet.manifests.compose.mounts import certificate_mount, plain
+from psfleet.manifests.compose.mounts import certificate_mount, duration, plain
 from psfleet.manifests.compose.render import (
     FLEET,
     ROLE,
@@ -76,7 +76,7 @@ def _service(file: FleetFile, access: FleetAccess, role: str, index: int, image:
         # Also after a restart of the engine; only `psfleet fleet down` ends the fleet. A process that would only fail
         # again does not end (see `psfleet.service.lasting_failure`).
         "restart": "unless-stopped",
-        "stop_grace_period": f"{file.deadlines.stop_secs:g}s",
+        "stop_grace_period": duration(file.deadlines.stop_secs),
         "networks": [FLEET],
         "healthcheck": health_check(file.deadlines.start_secs),
         **container_hardening(),

@@ -8,10 +8,10 @@ from psfleet.job.job import Job
 
 
 def require_served(job: Job, file: FleetFile) -> None:
-    """Checks that a job needs nothing of its ps that those of a standing fleet lack.
+    """Checks that a job's ps need no TLS, volume or way out that those of a standing fleet do not have.
 
     Raises:
-        BadJobError: It does.
+        BadJobError: They do.
     """
     where = f"on fleet {file.name}"
     if job.tls and not file.tls:

@@ -26,6 +26,8 @@ PODMAN = "Podman Engine"
 PLUGIN_VERSION = (2, 20)
 UNIX = "unix://"
 ANSWER_SECS = 60
+PLUGIN_SECS = 60.0
+"""How long the compose plugin may take to print its version."""
 COMPOSE_SECS = 1800.0
 """How long `docker compose` may take; it may pull the images of monitoring."""
 NO_SOURCE = "bind source path does not exist"
@@ -158,10 +160,13 @@ def require_plugin() -> None:
     wanted = f"expected Docker's compose plugin {_dotted(PLUGIN_VERSION)} or later"
     try:
         done = subprocess.run(
-            ["docker", "compose", "version", "--short"], capture_output=True, text=True, check=False
+            ["docker", "compose", "version", "--short"],
+            capture_output=True, text=True, check=False, timeout=PLUGIN_SECS,
         )  # fmt: skip
     except FileNotFoundError as error:
         raise UsageError(f"there is no `docker` command, {wanted}; {WITHOUT}") from error
+    except subprocess.TimeoutExpired as error:
+        raise UsageError(f"`docker compose` does not answer, {wanted}; {WITHOUT}") from error
     if done.returncode != 0:
         raise UsageError(f"`docker compose` does not work, {wanted}; {WITHOUT}")
     if _version(done.stdout) < PLUGIN_VERSION:

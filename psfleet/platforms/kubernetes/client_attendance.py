@@ -1,4 +1,4 @@
-"""Shows the pod of a client that its `psfleet run` lives, and deletes what a command that was killed has left."""
+"""Renews the annotation that keeps a client's pod running, and deletes the pods that killed commands have left."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from psfleet.processes.renewed import RENEW_SECS
 logger = logging.getLogger("psfleet.launch")
 
 KEPT = timedelta(hours=1)
-"""How long after its last renewal a pod that has ended is certainly left behind, although clocks differ."""
+"""A pod that has ended was left behind if its last renewal is older than this, which is more than clocks differ."""
 
 
 def renewal() -> Mapping[str, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from kubernetes import client, config
 from kubernetes.config import incluster_config
 from kubernetes.config.config_exception import ConfigException
+from yaml import YAMLError
 
 from psfleet.errors import UsageError, innermost
 
@@ -23,13 +24,13 @@ def configuration(context: str | None) -> tuple[client.Configuration, str]:
         context: Of the kubeconfig file; None: the current one.
 
     Raises:
-        UsageError: There is neither, or the file has no such context.
+        UsageError: There is neither, or the file is invalid or has no such context.
     """
     settings = client.Configuration()
     try:
         config.load_kube_config(context=context, client_configuration=settings)
         return settings, _namespace(context)
-    except (ConfigException, OSError, TypeError) as error:
+    except (ConfigException, OSError, TypeError, UnicodeDecodeError, YAMLError) as error:
         if context is None:
             own = _of_pod()
             if own is not None:

@@ -90,7 +90,7 @@ class WaitReasons:
         return reason if reason or pod.has_node else self._of_claims(pod)
 
     def _of_claims(self, pod: Pod) -> str:
-        """Why a volume of a fleet that a pod mounts is not there; the scheduler waits for it without a word."""
+        """Why a volume that a pod mounts is not bound; the scheduler waits for it without an event."""
         names = pod.claims
         for claim in self._cluster.claims(pod.fleet) if names else ():
             if claim.metadata.name in names and claim.status.phase == "Pending":
@@ -146,7 +146,7 @@ def creation_problem(events: Sequence[Any], newest_pod: float) -> str:
 def start_problem(events: Sequence[Any]) -> str:
     """Why the container of a pod is not created, by the events of the pod; empty if they do not say.
 
-    That a pod has no node is a condition of the pod, whose event may be out of date.
+    Events about a missing node are left out, since they may be out of date; the pod's condition says that.
     """
     newest = _newest(each for each in events if each.reason != "FailedScheduling")
     if newest is None or (newest.type != WARNING and newest.reason != PULLING):

@@ -1,4 +1,4 @@
-"""What a namespace records of a standing fleet: its file, and what processes and clients know of it."""
+"""The record of a standing fleet, a ConfigMap of its namespace: its file, and the access of processes and clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Secrets with the certificates of a standing fleet: whose authority they are of, and which are to be made."""
+"""Decides which Secrets with the certificates of a standing fleet are created or renewed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def secrets_to_apply(
     """The Secrets that a fleet lacks. Those that it has are renewed, if this machine has their authority.
 
     Args:
-        is_new: Whether this command has recorded the fleet: then it makes all.
+        is_new: Whether this command has created the fleet's record: then it creates all Secrets.
         is_whole: Whether the fleet has all its objects.
 
     Raises:

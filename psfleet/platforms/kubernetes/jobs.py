@@ -1,4 +1,4 @@
-"""What a V1Job says about a fleet: whose it is, whether it is held back, how it ended."""
+"""Reads V1Jobs: the fleet and component of each, its indexes, whether it is suspended, how it ended."""
 
 from __future__ import annotations
 

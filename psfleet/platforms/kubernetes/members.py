@@ -124,7 +124,7 @@ def _problem(job: Any, pod: Pod, reasons: Mapping[str, str]) -> str:
 
 
 def _with_verdict(member: Member, ended: Any) -> Member:
-    """Completes a member whose Job has ended: without a failure of its own, it ended as the Job did."""
+    """A member after the end of its Job; unless its own process failed, it has the outcome of the Job."""
     if ended is None:
         return member
     if ended.type == COMPLETE:
@@ -135,5 +135,5 @@ def _with_verdict(member: Member, ended: Any) -> Member:
 
 
 def _not_missed(member: Member) -> Member:
-    """A member of a run that is done: if its process failed, that was without consequence."""
+    """A member of a run that is done; a failure of its process is left out, because the run did not need it."""
     return replace(member, exit_code=DONE, cause="") if member.has_failed else member

@@ -1,4 +1,4 @@
-"""Recognizes a run in a folder that has nothing left to do, or is beyond its job: no process is started for it."""
+"""Recognizes the folder of a run that is done, or has more steps than its job wants: no process is started for it."""
 
 from __future__ import annotations
 

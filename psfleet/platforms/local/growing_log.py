@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+
+from psfleet.launch.log_reader import Lines
+
+PIECE_BYTES = 1 << 20
+"""Read at a time: the log of a long run does not fit into memory."""
 
 
 class GrowingLog:
@@ -14,25 +21,22 @@ class GrowingLog:
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._rest = b""
+        self._lines = Lines()
         self._position = 0
         self._inode: int | None = None
 
-    def read(self, is_last: bool) -> list[str]:
+    def read(self, is_last: bool) -> Iterator[str]:
         """The complete lines since the last call; an incomplete one, too, if there will be no more."""
-        try:
-            with self._file.open("rb") as log:
-                status = os.fstat(log.fileno())
-                # The size, too: a new file can have the inode of the one that was deleted.
-                if status.st_ino != self._inode or status.st_size < self._position:
-                    self._inode, self._rest, self._position = status.st_ino, b"", 0
-                log.seek(self._position)
-                *lines, self._rest = (self._rest + log.read()).split(b"\n")
-                self._position = log.tell()
-        except FileNotFoundError:
-            # The next start has deleted it.
-            lines = []
-        if is_last and self._rest:
-            lines.append(self._rest)
-            self._rest = b""
-        return [line.decode(errors="replace") for line in lines]
+        # The next start may have deleted it.
+        with suppress(FileNotFoundError), self._file.open("rb") as log:
+            status = os.fstat(log.fileno())
+            # The size, too: a new file can have the inode of the one that was deleted.
+            if status.st_ino != self._inode or status.st_size < self._position:
+                self._inode, self._lines, self._position = status.st_ino, Lines(), 0
+            log.seek(self._position)
+            # Not to its present end: a process may log faster than its lines are read.
+            while piece := log.read(min(PIECE_BYTES, status.st_size - self._position)):
+                self._position += len(piece)
+                yield from self._lines.take(piece)
+        if is_last:
+            yield from self._lines.last()

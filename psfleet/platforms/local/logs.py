@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
@@ -77,7 +78,7 @@ def _lines(path: Path, wanted: str | None, follow: bool, tail: int | None) -> It
         # Each time anew: a run that starts creates them one after the other.
         for name, file in _logs(path, wanted).items():
             lines = growing.setdefault(file, GrowingLog(file)).read(is_last)
-            shown = lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]
+            shown = lines if tail is None else deque(lines, maxlen=tail)
             yield from ((name, line) for line in shown)
         if is_last:
             return

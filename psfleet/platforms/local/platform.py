@@ -227,7 +227,10 @@ class Local:
         return stop_secs if self._chief.has_trained() else min(START_STOP_SECS, stop_secs)
 
     def _end_after_chief(self) -> None:
-        """Once the chief is over: ends the logs, and asks the others to end if it has not done so with its outcome."""
+        """Once the chief is over, ends the followed logs; if it failed, sends SIGTERM to the other processes.
+
+        A chief that is done has sent its outcome to all ps, by which the others end.
+        """
         chief = self._member(self._chief)
         if not self._has_released_others and chief.is_over and not may_restart(chief, self._job):
             self._has_released_others = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -64,8 +65,8 @@ class LocalFleets:
         is_new, pause = EntriesAfter(since or None), threading.Event()
         while True:
             is_last = not follow or not _has(folder, member)
-            lines = [line for line in log.read(is_last) if is_new(line)]
-            yield from lines if tail is None else lines[len(lines) - min(tail, len(lines)) :]
+            lines = filter(is_new, log.read(is_last))
+            yield from lines if tail is None else deque(lines, maxlen=tail)
             if is_last:
                 return
             # The next lines are new.

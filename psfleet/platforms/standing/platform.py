@@ -75,7 +75,7 @@ def standing_platform(
 def with_standing(
     place: ShownPlatform, on: str | None, context: str | None = None, namespace: str | None = None
 ) -> ShownPlatform:
-    """A platform of runs that shows standing fleets there, too; the engine shows both anyway.
+    """A platform that shows standing fleets beside those of runs; that of Docker does so without help.
 
     Args:
         place: The platform of a name for runs.

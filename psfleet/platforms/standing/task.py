@@ -24,7 +24,7 @@ FIRST_PAUSE_SECS, MAX_PAUSE_SECS = 0.5, 30.0
 """Pause before a restart: doubled with each process that has not lived for `STABLE_SECS`."""
 STABLE_SECS = 60.0
 ADOPTED = "it ended under an earlier supervisor"
-"""Cause of the end of a process whose exit code this supervisor cannot know."""
+"""Cause of an end whose exit code is not known: only the parent of a process gets it."""
 
 
 class StandingTask:

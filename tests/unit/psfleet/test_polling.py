@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 
@@ -97,6 +98,8 @@ def test_a_call_that_returns_in_time_gives_its_result_or_its_error() -> None:
     assert run_within(30.0, lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
         run_within(30.0, lambda: 1 / 0)
+    with pytest.raises(SystemExit):
+        run_within(1.0, sys.exit)
 
 
 def test_a_call_that_does_not_return_in_time_is_abandoned() -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from support.program_samples import sample_job
 
 from psfleet.errors import UsageError
-from psfleet.run_folder import LOCAL, claimed, default_folder
+from psfleet.run_folder import LOCAL, Owner, claimed, default_folder, owner
 
 JOB = sample_job()
+NOBODY = 65534
 OTHER = JOB.model_copy(update={"name": "other"})
 
 
@@ -103,3 +107,34 @@ def test_the_default_folder_is_not_that_of_a_run_elsewhere(tmp_path: Path, monke
     ]
     shutil.rmtree("runs/sample")
     assert default_folder("sample", "compose").name == "sample-compose", "its run is there"
+
+
+def test_a_folder_that_this_user_cannot_enter_is_no_run(tmp_path: Path) -> None:
+    """Other users' runs beside one's own, in a folder that several users share."""
+    with claimed(tmp_path / "theirs", JOB, fresh=False):
+        pass
+    (tmp_path / "theirs").chmod(0o000)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        with suppress(OSError):
+            if os.getuid() == 0:
+                # Root enters every folder.
+                os.setuid(NOBODY)
+            code = 0 if owner(tmp_path / "theirs") is None else 1
+        os._exit(code)
+    _, status = os.waitpid(child, 0)
+    (tmp_path / "theirs").chmod(0o700)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_a_folder_that_a_full_disk_has_refused_to_a_run_can_be_used_afterwards(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        with pytest.raises(UsageError, match="File too large"), claimed(tmp_path, JOB, fresh=False):
+            pytest.fail("claimed")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with claimed(tmp_path, JOB, fresh=False) as folder:
+        assert owner(folder.path) == Owner(JOB.name, LOCAL)

@@ -14,7 +14,7 @@ import safetensors.numpy
 from support.checkpoint_samples import random_values, save
 
 from psfleet.checkpoint import evaluated
-from psfleet.checkpoint.export import export, export_keras
+from psfleet.checkpoint.export import export, export_keras, export_safetensors
 from psfleet.checkpoint.keras_names import keras_names
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.store import write_initial
@@ -140,6 +140,17 @@ def test_a_missing_output_folder_is_a_usage_error(tmp_path: Path) -> None:
     save(tmp_path, 10)
     with pytest.raises(UsageError, match="folder that exists"):
         export(tmp_path, tmp_path / "missing" / "out.safetensors")
+
+
+def test_an_export_follows_no_link_that_another_user_has_left_beside_it(tmp_path: Path) -> None:
+    """As in a folder for temporary files."""
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    (tmp_path / ".tmp-out.safetensors").symlink_to(victim)
+    checkpoint = _checkpoint(tmp_path / "checkpoints", {"dense/kernel": KERNEL})
+    assert export_safetensors(checkpoint, tmp_path / "out.safetensors") == 1
+    assert victim.read_text() == "mine"
+    assert not (tmp_path / "out.safetensors").is_symlink()
 
 
 def test_a_failing_disk_is_a_usage_error_and_keeps_the_older_export(tmp_path: Path) -> None:

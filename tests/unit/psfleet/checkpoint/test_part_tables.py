@@ -12,7 +12,7 @@ from support.checkpoint_samples import contents, sample_layout
 
 from psfleet.checkpoint.export import export_safetensors
 from psfleet.checkpoint.manifest import Checkpoint, checkpoint_folder, read_manifest, write_manifest
-from psfleet.checkpoint.part_tables import ReceivedTables
+from psfleet.checkpoint.part_tables import ReceivedTables, StoredTables
 from psfleet.checkpoint.part_writing import write_part
 from psfleet.checkpoint.replacement import write_replaced
 from psfleet.checkpoint.tensors import check_tensors, open_shard, read_shard, read_tables, read_tensors, read_values
@@ -89,6 +89,23 @@ def test_a_checkpoint_with_other_weights_keeps_the_rows(tmp_path: Path) -> None:
     made = write_replaced(saved(tmp_path, 2), {"dense/bias": bias}, generation=2, run="run", extra={})
     np.testing.assert_array_equal(read_tensors(made)["dense/bias"], bias)
     assert_rows(read_tables(made)[USER.name], IDS)
+
+
+def test_with_the_same_number_of_ps_each_reads_the_rows_of_its_own_part_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restore would otherwise read all rows as often as there are ps."""
+    checkpoint, reads, read = saved(tmp_path, 3), [], StoredTables.read
+
+    def counted(stored: StoredTables) -> dict[str, EmbeddingContent]:
+        reads.append(stored)
+        return read(stored)
+
+    monkeypatch.setattr(StoredTables, "read", counted)
+    assert_rows(read_shard(checkpoint, layout_of(3), 1).tables[USER.name], IDS[IDS % 3 == 1])
+    assert len(reads) == 1
+    assert_rows(read_shard(checkpoint, layout_of(2), 1).tables[USER.name], IDS[IDS % 2 == 1])
+    assert len(reads) == 1 + 3
 
 
 @pytest.mark.parametrize(

@@ -56,12 +56,12 @@ def test_two_writers_of_one_part_do_not_change_each_others_file(tmp_path: Path, 
 
 def test_the_wait_for_a_chunk_is_no_use_of_the_disk(tmp_path: Path, part: EncodedPart) -> None:
     """A frozen ps must not look like a disk that does not answer."""
-    uses = 0
+    uses, total = 0, 0
 
     @contextmanager
     def access() -> Iterator[None]:
-        nonlocal uses
-        uses += 1
+        nonlocal uses, total
+        uses, total = uses + 1, total + 1
         yield
         uses -= 1
 
@@ -71,3 +71,4 @@ def test_the_wait_for_a_chunk_is_no_use_of_the_disk(tmp_path: Path, part: Encode
             yield block
 
     write_chunks(tmp_path, part.file, chunks(), access=access)
+    assert total > len(list(part.blocks(256))), "each chunk, the folder, and the end of the file"

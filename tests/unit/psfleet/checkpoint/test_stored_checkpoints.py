@@ -239,6 +239,13 @@ def test_a_run_folder_knows_its_store_until_the_job_has_none(bucket: StoreFolder
     assert recorded_root(tmp_path) == tmp_path / "checkpoints"
 
 
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xff"])
+def test_a_lost_name_of_a_store_does_not_stand_for_the_current_folder(tmp_path: Path, content: bytes) -> None:
+    """The file is empty after a power failure: it is not flushed to the disk."""
+    (tmp_path / STORE_FILE).write_bytes(content)
+    assert recorded_root(tmp_path) == tmp_path / "checkpoints"
+
+
 def test_the_manifest_names_no_credentials(root: StoreFolder) -> None:
     text = (save(root, 10).folder / MANIFEST).read_bytes().decode()
     assert "secret-of-the-tester" not in text

@@ -50,6 +50,9 @@ def test_a_tensor_is_read_whole_or_in_part(bucket: StoreFolder) -> None:
         (part(entry(shape=[-2, -3])), "expected offsets that fit its shape"),
         (part(entry(data_offsets=[-4, 20])), "expected offsets that fit its shape"),
         (part(entry(data_offsets=[0, 20])), "expected offsets that fit its shape"),
+        (part(entry(data_offsets=["0", "x"])), "expected dtype, shape and offsets"),
+        (part(entry(data_offsets=[[], 24])), "expected dtype, shape and offsets"),
+        (part(entry(data_offsets=[0, None])), "expected dtype, shape and offsets"),
     ],
 )
 def test_what_is_no_part_is_refused_when_it_is_opened(bucket: StoreFolder, content: bytes, message: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -58,6 +60,19 @@ def test_a_file_that_is_not_in_the_format_is_refused(psfleet: Psfleet, tmp_path:
         said = psfleet("weights", "--set", str(file), str(tmp_path / "run"))
     assert said.code == USAGE
     assert "expected a file in safetensors format" in said.err
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F8_E4M3"])
+def test_a_file_with_tensors_of_a_type_that_no_model_has_is_refused(
+    psfleet: Psfleet, tmp_path: Path, dtype: str
+) -> None:
+    file = tmp_path / "new.safetensors"
+    header = json.dumps({"dense/bias": {"dtype": dtype, "shape": [0], "data_offsets": [0, 0]}}).encode()
+    file.write_bytes(struct.pack("<Q", len(header)) + header)
+    with live(tmp_path / "run", held_at=40):
+        said = psfleet("weights", "--set", str(file), str(tmp_path / "run"))
+    assert said.code == USAGE
+    assert f"--set {file}: tensor 'dense/bias' is {dtype}, expected one of F64, I64," in said.err
 
 
 def test_a_run_in_containers_is_found_by_its_name_and_platform(

@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from psfleet.errors import BAD_JOB
+import pytest
+
+from psfleet.errors import BAD_JOB, PsfleetError
+from psfleet.handle import starting
 from psfleet.handle.starting import MODULE
 
 SECS = 60.0
@@ -24,3 +27,11 @@ def test_it_continues_after_its_starter_was_interrupted(tmp_path: Path) -> None:
         launcher.stdout.close()
         _, problems = launcher.communicate(json.dumps({**request, **options}), SECS)
     assert (launcher.returncode, problems) == (BAD_JOB, "")
+
+
+def test_a_launcher_that_ends_before_it_has_read_its_request_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "MODULE", "psfleet.handle.missing")
+    # More than a pipe holds.
+    request = {"program_files": {"program.py": "x" * (1 << 20)}}
+    with pytest.raises(PsfleetError, match=r"the launcher ended before it claimed the run folder: .*No module named"):
+        starting._launch(request)

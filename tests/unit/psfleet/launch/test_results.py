@@ -90,7 +90,8 @@ def test_a_done_run_is_done_and_its_checkpoint_is_the_copy(tmp_path: Path, volum
 
 def test_the_log_of_a_worker_is_named_after_the_index_that_it_leased(tmp_path: Path, volume: Path) -> None:
     one = member("worker", None, name="w-1", host="a")
-    logs = {"w-1": log({"index": -1, "message": "starts"}, {"index": 3, "message": "joined"})}
+    own = ({"role": "worker", "index": index, "message": "joined"} for index in (-1, 3))
+    logs = {"w-1": log(*own)}
     assert results(tmp_path, volume, chief(), one, logs=logs).status == "done"
     assert "joined" in (tmp_path / "out" / "logs" / "worker-3.log").read_text()
 

@@ -43,9 +43,15 @@ def test_steps_rates_and_restarts_come_from_the_newest_table_in_the_chiefs_log()
 
 
 def test_a_worker_that_is_in_no_table_has_the_index_that_it_logged_or_none() -> None:
-    joined = log({"index": -1, "message": "starts"}, {"index": 3, "message": "joined as worker 3"})
-    assert rows(member("chief"), WORKER, w_1=joined)["worker"].index == 3
+    own = ({"role": "worker", "index": index} for index in (-1, 3))
+    assert rows(member("chief"), WORKER, w_1=log(*own))["worker"].index == 3
     assert rows(member("chief"), WORKER)["worker"].index is None
+
+
+@pytest.mark.parametrize("index", [None, "first", 7])
+def test_an_index_in_the_log_of_a_program_is_not_that_of_its_worker(index: object) -> None:
+    lines = log({"index": index, "message": "of the program"}, {"role": "worker", "index": 3})
+    assert rows(member("chief"), WORKER, w_1=lines)["worker"].index == 3
 
 
 def test_a_member_that_failed_says_why() -> None:

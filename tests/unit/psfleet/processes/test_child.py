@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -194,3 +195,16 @@ def test_a_log_tells_whether_there_is_something_to_save(
     lines = [json.dumps({"time": 1.5, "level": "info", "message": "", **entry}) for entry in entries]
     task.log.write_text("\n".join(["a line of TensorFlow", *lines]))
     assert (task.has_begun(), task.has_trained()) == (has_begun, has_trained)
+
+
+def test_a_stop_does_not_load_the_whole_log_of_a_long_run_into_memory(tmp_path: Path) -> None:
+    """The chief writes a table of the fleet each second, for months."""
+    table = json.dumps({"time": 1.0, "level": "info", "event": "fleet", "step": 7, "ps": ["x" * 1000]}) + "\n"
+    task = Task("worker", 0, {}, tmp_path / "worker-0.log")
+    task.log.write_text(table * 10_000)
+    tracemalloc.start()
+    try:
+        assert (task.has_begun(), task.has_trained()) == (True, False)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()

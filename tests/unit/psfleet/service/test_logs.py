@@ -80,6 +80,11 @@ def test_the_failure_of_a_process_is_its_own_and_not_a_programs_event_failed() -
     assert last_failure(lines, 75) is None
 
 
+@pytest.mark.parametrize("bracket", ["[", '{"a": '])
+def test_a_line_that_is_nested_deeper_than_python_can_parse_is_no_entry(bracket: str) -> None:
+    assert parse_line(bracket * 100_000) is None
+
+
 def test_lines_behind_a_time_include_those_without_one_behind_them() -> None:
     lines = ["before", line(1.0), "old", '{"time": 9.0}', line(2.0), line(2.5), "new", line(2.2), "more"]
     is_new = EntriesAfter(2.0)

@@ -13,6 +13,7 @@ from support.command_line import Psfleet, commands
 
 from psfleet.errors import UsageError
 from psfleet.tls import certificates
+from psfleet.tls.identity import Identity
 
 
 @pytest.fixture
@@ -91,3 +92,19 @@ def test_certificates_of_an_older_psfleet_whose_clients_take_no_connections_are_
     renewed = (folder / "client" / "tls.crt").read_bytes()
     certificates.ensure(folder)
     assert (folder / "client" / "tls.crt").read_bytes() == renewed
+
+
+@pytest.mark.parametrize("file", ["tls.key", "tls.crt", "ca.crt"])
+def test_files_that_a_killed_command_has_left_half_replaced_are_renewed(
+    folder: Path, tmp_path: Path, file: str
+) -> None:
+    """Otherwise no process with this role would start until the certificate is due, which is weeks later."""
+    certificates.make(tmp_path / "others")
+    (folder / "worker" / file).write_bytes((tmp_path / "others" / "worker" / file).read_bytes())
+    certificates.ensure(folder)
+    assert Identity(folder / "worker").role == "worker"
+    assert certificate(folder / "worker" / "ca.crt") == certificate(folder / "ca.crt")
+    certificate(folder / "worker" / "tls.crt").verify_directly_issued_by(certificate(folder / "ca.crt"))
+    first = certificate(folder / "worker" / "tls.crt")
+    certificates.ensure(folder)
+    assert certificate(folder / "worker" / "tls.crt") == first

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import Never
 
 import pytest
 
 from psfleet.addresses import LOCAL_PORTS, Address, run_address
 from psfleet.errors import BadJobError
 from psfleet.job.fleet_access import FleetAccess
+from psfleet.polling import run_within
 from psfleet.service.settings import Settings
-from psfleet.tls import certificates
+from psfleet.tls import certificates, fleet_plane
 from psfleet.tls.data_plane import Direct, OnLoopback, WorkerRoute
 from psfleet.tls.fleet_plane import FleetTunnels, lasting_plane, plane_of
 from psfleet.tls.identity import Identity
@@ -112,3 +115,14 @@ def test_ports_of_roles_are_apart() -> None:
 
 def test_without_tls_a_plane_that_lasts_is_the_process_itself() -> None:
     assert lasting_plane(settings(3, "box-3:2222"), "client", None) == Direct(Address("box-3", 2222), ())
+
+
+def test_a_plane_that_cannot_be_opened_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example because the disk, to which the tunnels' configuration is written, is full."""
+
+    def full(*_: object) -> Never:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(fleet_plane, "plane_of", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        run_within(10.0, lambda: lasting_plane(settings(3, "box-3:2222"), "client", None))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import logging
 import os
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,6 +95,26 @@ def test_a_tunnel_that_exits_is_restarted(tunnels: Tunnels, reloads: Path, caplo
     os.kill(pids(reloads, way.port)[0], signal.SIGKILL)
     wait_until(lambda: pids(reloads, way.port), 10.0, "a second stunnel", done=lambda found: len(found) == 2)
     assert f"stunnel for port {way.port} exited with code -9, restarting it" in caplog.text
+
+
+def test_a_tunnel_is_restarted_although_the_machine_refuses_a_process_for_a_while(
+    tunnels: Tunnels, reloads: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    way, refused, popen = route("worker-1:2225"), iter(range(2)), subprocess.Popen
+
+    def busy(*words: Any, **options: Any) -> Any:
+        if next(refused, None) is not None:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return popen(*words, **options)
+
+    tunnels.open(way)
+    monkeypatch.setattr("psfleet.tls.tunnel.subprocess.Popen", busy)
+    os.kill(pids(reloads, way.port)[0], signal.SIGKILL)
+    wait_until(lambda: pids(reloads, way.port), 10.0, "a second stunnel", done=lambda found: len(found) == 2)
+    assert next(refused, None) is None
+    refused = iter(range(1))
+    with pytest.raises(LostPeerError, match=r"port \d+ cannot be started: Resource temporarily unavailable"):
+        tunnels.open(route("worker-2:2225"))
 
 
 def test_every_tunnel_reloads_a_renewed_certificate(tunnels: Tunnels, reloads: Path, identity: Identity) -> None:

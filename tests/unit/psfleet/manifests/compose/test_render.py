@@ -69,7 +69,9 @@ def test_the_fleet_is_on_an_internal_network_alone_and_tensorboard_is_not_on_it(
 
 
 def test_no_service_may_do_more_than_it_must(tmp_path: Path) -> None:
-    for name, service in services(tmp_path).items():
+    found = services(tmp_path)
+    assert {*OF_THE_FLEET, *WATCHERS, "tensorboard"} == found.keys()
+    for name, service in found.items():
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name
         assert service["read_only"], name
@@ -162,3 +164,12 @@ def test_only_the_chief_of_a_run_that_is_paused_holds_it(tmp_path: Path) -> None
     assert {name for name, one in paused.items() if "PSFLEET_HOLD" in one.get("environment", {})} == {"chief"}
     assert paused["chief"]["environment"].pop("PSFLEET_HOLD") == "start"
     assert paused == yaml.safe_load(file_text(parse_job(JOB), tmp_path / "job.yaml", None, ""))["services"]
+
+
+@pytest.mark.parametrize(
+    ("secs", "text"), [(60, "60s"), (1_000_000, "1000000s"), (0.5, "0.5s"), (1e6 + 0.5, "1000000.5s")]
+)
+def test_a_duration_has_the_form_that_compose_can_parse(tmp_path: Path, secs: float, text: str) -> None:
+    """It knows no exponents."""
+    found = services(tmp_path, deadlines={"start_secs": secs, "stop_secs": secs})["ps-0"]
+    assert (found["stop_grace_period"], found["healthcheck"]["start_period"]) == (text, text)

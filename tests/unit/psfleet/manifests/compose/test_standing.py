@@ -62,6 +62,7 @@ def test_no_way_leads_into_the_network_or_out_of_it() -> None:
 
 def test_every_process_knows_the_fleet_and_its_file() -> None:
     services = yaml.safe_load(file_text(FILE, ACCESS))["services"]
+    assert len(services) == 3
     for service in services.values():
         assert FleetAccess.from_json(service["environment"]["PSFLEET_FLEET"], "") == ACCESS
         text = service["labels"][STANDING]

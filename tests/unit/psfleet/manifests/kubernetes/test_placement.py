@@ -61,7 +61,9 @@ def test_pods_that_may_run_on_any_node_spread_over_nodes_if_these_have_room() ->
 
 @pytest.mark.parametrize("is_shared", [False, True])
 def test_only_the_chief_mounts_the_results_unless_the_job_shares_them(is_shared: bool) -> None:
-    for name, spec in by_component(checkpoint={"shared": is_shared}).items():
+    found = by_component(checkpoint={"shared": is_shared})
+    assert sorted(found) == ["chief", "ps", "worker"]
+    for name, spec in found.items():
         mounts = is_shared or name == "chief"
         assert ("results" in [volume["name"] for volume in spec["volumes"]]) == mounts
         assert ("/out" in [mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"]]) == mounts

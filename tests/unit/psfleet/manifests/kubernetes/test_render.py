@@ -118,7 +118,9 @@ def without_job_file(objects: list[Object]) -> list[Object]:
 
 
 def test_every_pod_is_restricted_and_has_no_token() -> None:
-    for spec in pods(in_the_tree()):
+    found = pods(in_the_tree())
+    assert {"chief", "ps", "worker"} <= {spec["containers"][0]["name"] for spec in found}
+    for spec in found:
         assert spec["automountServiceAccountToken"] is False
         security = spec["securityContext"]
         assert security["runAsNonRoot"]

@@ -88,7 +88,9 @@ def test_a_fleet_without_workers_has_no_object_of_them_but_the_account_of_client
 
 
 def test_every_pod_is_restricted_and_has_no_token() -> None:
-    for pod in pods(rendered()):
+    found = pods(rendered())
+    assert sorted(pod["spec"]["containers"][0]["name"] for pod in found) == ["client", "ps", "worker"]
+    for pod in found:
         spec = pod["spec"]
         assert spec["automountServiceAccountToken"] is False
         assert spec["securityContext"]["runAsNonRoot"] is True

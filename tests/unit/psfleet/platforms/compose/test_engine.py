@@ -78,6 +78,13 @@ def test_a_missing_plugin_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         engine.require_plugin()
 
 
+def test_a_plugin_that_does_not_answer_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    docker_command(tmp_path, monkeypatch, "exec /bin/sleep 20")
+    monkeypatch.setattr(engine, "PLUGIN_SECS", 0.1)
+    with pytest.raises(UsageError, match=r"`docker compose` does not answer, expected .* 2\.20 or later"):
+        engine.require_plugin()
+
+
 def test_a_missing_docker_command_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="there is no `docker` command"):

@@ -80,3 +80,11 @@ def test_outside_of_a_pod_a_file_is_needed(kubeconfig: Path) -> None:
     kubeconfig.unlink()
     with pytest.raises(UsageError, match=r"no Kubernetes cluster is configured .*: set KUBECONFIG"):
         configuration(None)
+
+
+@pytest.mark.parametrize("content", [b"contexts: [", b"\xff"])
+def test_a_file_that_is_no_yaml_is_named_in_one_line(kubeconfig: Path, content: bytes) -> None:
+    kubeconfig.write_bytes(content)
+    with pytest.raises(UsageError, match=r"no Kubernetes cluster is configured .*: set KUBECONFIG") as caught:
+        configuration(None)
+    assert len(str(caught.value).splitlines()) == 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import pytest
 from support.program_samples import sample_job
 
 from psfleet.errors import UsageError
+from psfleet.platforms.local.growing_log import GrowingLog
 from psfleet.platforms.local.logs import local_logs, run_folder_of
 from psfleet.run_folder import RunFolder, claimed
 
@@ -72,3 +74,38 @@ def test_logs_that_appear_or_are_replaced_while_a_run_is_followed_are_read(tmp_p
         renamed.replace(folder.log("worker", 0))
         assert [next(lines), next(lines)] == [("chief", "a line of the next start"), ("chief", "and another")]
     assert list(lines) == []
+
+
+@pytest.mark.parametrize("tail", [None, 2])
+def test_the_log_of_a_long_run_is_not_loaded_into_memory(run: Path, tail: int | None) -> None:
+    log = RunFolder(run).log("ps", 0)
+    log.write_text("".join(f"{number:01000d}\n" for number in range(20_000)))
+    tracemalloc.start()
+    try:
+        found = [int(line[-5:]) for _, line in local_logs(run, "ps-0", False, tail)]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found == list(range(20_000))[-(tail or 20_000) :]
+    assert peak < 5_000_000
+
+
+def test_a_line_that_does_not_end_is_not_copied_whenever_it_grows(tmp_path: Path) -> None:
+    """A progress bar can write into one line for hours."""
+    file = tmp_path / "worker-0.log"
+    file.write_bytes(b"first\n" + b"x" * (1 << 24))
+    log = GrowingLog(file)
+    assert list(log.read(is_last=False)) == ["first"]
+    with file.open("ab") as more:
+        more.write(b"y")
+    tracemalloc.start()
+    try:
+        assert list(log.read(is_last=False)) == []
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 1 << 20
+    with file.open("ab") as more:
+        more.write(b"\nlast")
+    whole, last = log.read(is_last=True)
+    assert (len(whole), whole[-1], last) == ((1 << 24) + 1, "y", "last")

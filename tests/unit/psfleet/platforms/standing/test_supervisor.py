@@ -16,6 +16,7 @@ from psfleet.atomic_file import replace_file
 from psfleet.platforms.standing import supervisor as module
 from psfleet.platforms.standing.fleet_folder import FleetFolder
 from psfleet.platforms.standing.supervisor import Supervisor
+from psfleet.polling import wait_until
 from psfleet.processes import fork_client
 from psfleet.processes.command import Command
 
@@ -77,6 +78,9 @@ def test_a_process_that_a_killed_supervisor_had_not_recorded_is_adopted(
     def start(command: Command, modules: tuple[str, ...]) -> subprocess.Popen[bytes]:
         waiting = [sys.executable, "-S", "-c", "import signal; signal.pause()"]
         started.append(subprocess.Popen(waiting, env=command.environment))
+        # The kernel shows it a moment after the process has begun.
+        environment = Path(f"/proc/{started[-1].pid}/environ")
+        wait_until(environment.read_bytes, 10.0, "the environment of the process")
         return started[-1]
 
     monkeypatch.setattr(fork_client, "start", start)
