@@ -93,6 +93,8 @@ class KerasTables:
         tables = []
         for key, table in self._job.tables.items():
             layer = self._layers.get(key)
+            if layer is None and isinstance(layers.get(key), keras.layers.Embedding):
+                raise self._error(f"layer {key} of a table was built before model() was called, expected by model()")
             if layer is None or all(layer is not each for each in layers.values()):
                 raise self._error(f"table {key} is not the path of an Embedding layer; {_known(layers, key)}")
             if layer.input_dim != table.rows:

@@ -44,6 +44,7 @@ def test_checkpoints_are_evaluated_because_no_worker_has_all_rows() -> None:
     ("sections", "expected"),
     [
         ({"table": {"rows": 0}}, "tables.tower/user.rows is 0"),
+        ({"table": {"rows": 2**63}}, f"tables.tower/user.rows is {2**63}"),
         ({"table": {}}, "tables.tower/user.rows"),
         ({"table": {"rows": 1, "optimizer": "lamb"}}, "tables.tower/user.optimizer is 'lamb'"),
         ({"table": {"rows": 1, "init_scale": 0}}, "tables.tower/user.init_scale is 0"),
