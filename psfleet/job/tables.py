@@ -23,6 +23,11 @@ class Table(Section):
     rows: Annotated[int, Field(ge=1, le=MAX_ROWS)] = Field(
         description="Number of rows: `input_dim` of the layer, or the first dimension."
     )
+    hash: bool = Field(
+        False,
+        description="Whether ids are strings or any integers, and rows are their hashes, as those of "
+        "`keras.layers.Hashing(rows)`; false: ids are row numbers.",
+    )
     optimizer: Literal["sgd", "adagrad", "adam"] | None = Field(
         None,
         description="Update rule of the rows that a step reads; null: that of `optimizer`. Of adam, moments of other "

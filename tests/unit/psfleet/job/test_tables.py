@@ -83,5 +83,5 @@ def test_what_does_not_go_with_tables_is_refused(sections: dict[str, Any], expec
 def test_a_table_that_is_removed_is_a_change_in_the_values_of_yaml() -> None:
     rest = job()
     both = {**rest.model_dump(mode="json"), "tables": {"tower/user": {"rows": 10}, "item": {"rows": 5}}}
-    removed = "{rows: 5, optimizer: null, learning_rate: null, init: uniform, init_scale: 0.05}"
+    removed = "{rows: 5, hash: false, optimizer: null, learning_rate: null, init: uniform, init_scale: 0.05}"
     assert changes(both, rest) == [f"tables.item {removed} -> nothing"]
