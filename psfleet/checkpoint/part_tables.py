@@ -40,23 +40,19 @@ def array_dtype(key: str, tables: Sequence[EmbeddingSpec]) -> tuple[np.dtype[Any
     return (np.dtype(np.float32), [spec.width]) if is_known else None
 
 
-def contents_of(
-    arrays: Mapping[str, np.ndarray], tables: Sequence[EmbeddingSpec], has_empty: bool
-) -> dict[str, EmbeddingContent]:
-    """The inverse of `arrays_of`.
+def contents_of(arrays: Mapping[str, np.ndarray], tables: Sequence[EmbeddingSpec]) -> dict[str, EmbeddingContent]:
+    """The inverse of `arrays_of`; a table without arrays has no rows: the initial checkpoint has none.
 
     Args:
         arrays: With keys that `array_dtype` knows.
-        has_empty: Whether tables without rows have arrays; otherwise a table without arrays has no rows.
 
     Raises:
-        ValueError: A table lacks an array, its arrays do not have the same number of rows, or an id is not in it or
-            there twice.
+        ValueError: The arrays of a table do not have the same number of rows, or an id is not in it or there twice.
     """
     found = {}
     for spec in tables:
         own = {key.split("/")[1]: array for key, array in arrays.items() if key.split("/", 2)[2] == spec.name}
-        if not own and not has_empty:
+        if not own:
             found[spec.name] = EmbeddingContent.empty(spec.width)
             continue
         counts = {what: len(array) for what, array in own.items()}
@@ -101,7 +97,7 @@ class StoredTables:
         Raises:
             ValueError: See `contents_of`.
         """
-        return contents_of({key: np.asarray(self.file.get_tensor(key)) for key in self.keys}, self.tables, True)
+        return contents_of({key: np.asarray(self.file.get_tensor(key)) for key in self.keys}, self.tables)
 
 
 class ReceivedTables:
@@ -136,4 +132,4 @@ class ReceivedTables:
             assert found is not None, "put() has found it"
             dtype, row = found
             arrays[key] = np.frombuffer(bytes(data), dtype).reshape(-1, *row)
-        return contents_of(arrays, self._tables, False)
+        return contents_of(arrays, self._tables)

@@ -135,15 +135,6 @@ def test_a_part_with_other_arrays_is_invalid(key: str, array: np.ndarray, expect
     assert expected in str(refused.value)
 
 
-def test_a_part_without_the_rows_of_a_table_is_invalid(tmp_path: Path) -> None:
-    checkpoint = saved(tmp_path, 1)
-    path = tmp_path / checkpoint.folder.name / checkpoint.parts[0].file
-    metadata = {"format_version": "1", "run": "run", "step": "3", "generation": "1", "shard": "0", "num_ps": "1"}
-    save_file({key: array for key, array in load_file(path).items() if not key.endswith(USER.name)}, path, metadata)
-    with pytest.raises(NoCheckpointError, match=r"table user/embeddings has rows of \{\}, expected ids, rows and"):
-        read_tables(checkpoint)
-
-
 @pytest.mark.parametrize(("key", "start"), [("table/ids/other", 0), ("table/ids/user/embeddings", 1), ("m", 0)])
 def test_a_range_that_does_not_follow_is_refused(key: str, start: int) -> None:
     assert not ReceivedTables([USER]).put(key, start, bytes(8))
