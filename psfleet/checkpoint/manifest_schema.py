@@ -30,6 +30,7 @@ class _EmbeddingModel(_Strict):
     init: Literal["uniform", "zeros"]
     scale: float
     seed: int
+    is_hashed: bool = False
 
 
 class _LayoutModel(_Strict):

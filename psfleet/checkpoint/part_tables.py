@@ -41,7 +41,7 @@ def array_dtype(key: str, tables: Sequence[EmbeddingSpec]) -> tuple[np.dtype[Any
 
 
 def contents_of(arrays: Mapping[str, np.ndarray], tables: Sequence[EmbeddingSpec]) -> dict[str, EmbeddingContent]:
-    """The inverse of `arrays_of`; a table without arrays has no rows.
+    """The inverse of `arrays_of`; a table without arrays has no rows: the initial checkpoint has none.
 
     Args:
         arrays: With keys that `array_dtype` knows.

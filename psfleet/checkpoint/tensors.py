@@ -236,7 +236,8 @@ def _check_tables(checkpoint: Checkpoint, layout: Layout) -> None:
 def _table(spec: EmbeddingSpec | None) -> str:
     if spec is None:
         return "missing"
-    return f"{spec.key}, {spec.rows} x {spec.width}, {spec.init} {spec.scale:g} of seed {spec.seed}"
+    hashed = ", hashed" if spec.is_hashed else ""
+    return f"{spec.key}, {spec.rows} x {spec.width}{hashed}, {spec.init} {spec.scale:g} of seed {spec.seed}"
 
 
 def _specs(layout: Layout, kinds: Sequence[str]) -> dict[str, TensorSpec]:

@@ -7,18 +7,27 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from psfleet.job.fields import Positive, PositiveInt, Section
+from psfleet.job.fields import Positive, Section
 from psfleet.job.optimizer import Adagrad, Adam, AnyOptimizer, RuleBase, Sgd
 from psfleet.job.update import Update
 
 TableKey = Annotated[str, Field(pattern=r"^[^\s@]+$")]
+MAX_ROWS = 10**14
+"""More than the memory of any fleet has room for, and few enough that positions in a table fit into int64."""
 RULES: Mapping[str, type[RuleBase]] = {"sgd": Sgd, "adagrad": Adagrad, "adam": Adam}
 
 
 class Table(Section):
     """An embedding table."""
 
-    rows: PositiveInt = Field(description="Number of rows: `input_dim` of the layer, or the first dimension.")
+    rows: Annotated[int, Field(ge=1, le=MAX_ROWS)] = Field(
+        description="Number of rows: `input_dim` of the layer, or the first dimension."
+    )
+    hash: bool = Field(
+        False,
+        description="Whether ids are strings or any integers, and rows are their hashes, as those of "
+        "`keras.layers.Hashing(rows)`; false: ids are row numbers.",
+    )
     optimizer: Literal["sgd", "adagrad", "adam"] | None = Field(
         None,
         description="Update rule of the rows that a step reads; null: that of `optimizer`. Of adam, moments of other "

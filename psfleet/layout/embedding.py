@@ -22,6 +22,7 @@ class EmbeddingSpec:
         name: The name of its tensor in checkpoints and exports.
         init: Distribution of the initial values: uniform over [-scale, scale), or zeros.
         seed: Of the initial values, which are a function of seed, name, row and column only.
+        is_hashed: Whether a row number is the hash of an id.
     """
 
     key: str
@@ -31,10 +32,11 @@ class EmbeddingSpec:
     init: str
     scale: float
     seed: int
+    is_hashed: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """The spec as JSON values."""
-        return asdict(self)
+        """The spec as JSON values; `is_hashed` only if it is true, which earlier versions do not know."""
+        return {name: value for name, value in asdict(self).items() if name != "is_hashed" or value}
 
 
 @dataclass(frozen=True)

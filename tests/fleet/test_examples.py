@@ -98,3 +98,16 @@ def test_the_stacked_rnn_gives_the_same_model_on_two_parts_and_on_one_worker(tmp
         found.append(read_tensors(newest))
     for name, value in found[1].items():
         np.testing.assert_allclose(found[0][name], value, rtol=0, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.extended
+@pytest.mark.usefixtures("launches_forked")
+def test_movielens_is_better_than_the_mean(tmp_path: Path) -> None:
+    """On ratings that are made: a fresh clone has no others."""
+    overrides = ["train.steps=150", "train.batch_size=200"]
+    report = psfleet.train(EXAMPLES / "movielens" / "job.yaml", out=tmp_path, overrides=overrides)
+    assert report.status == "done", report.error
+    log = (tmp_path / "logs" / "worker-0.log").read_text()
+    (mean,) = re.findall(r"ratings were made; their mean, [\d.]+, has a test RMSE of ([\d.]+)", log)
+    assert report.eval["rmse"] < 0.95 * float(mean)
+    assert report.eval["precision"] > 0.7

@@ -104,8 +104,9 @@ class GraphTables:
             if key not in self._read:
                 what = "gets no variable of this name" if key not in self._found else "reads no rows of it"
                 raise self._error(f"loss(batch) {what}: table {key}")
+        seed = self._job.train.seed
         self.specs = tuple(
-            EmbeddingSpec(key, key, table.rows, self._widths[key], table.init, table.init_scale, self._job.train.seed)
+            EmbeddingSpec(key, key, table.rows, self._widths[key], table.init, table.init_scale, seed, table.hash)
             for key, table in self._job.tables.items()
         )
         return self.specs

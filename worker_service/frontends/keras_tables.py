@@ -93,6 +93,8 @@ class KerasTables:
         tables = []
         for key, table in self._job.tables.items():
             layer = self._layers.get(key)
+            if layer is None and isinstance(layers.get(key), keras.layers.Embedding):
+                raise self._error(f"layer {key} of a table was built before model() was called, expected by model()")
             if layer is None or all(layer is not each for each in layers.values()):
                 raise self._error(f"table {key} is not the path of an Embedding layer; {_known(layers, key)}")
             if layer.input_dim != table.rows:
@@ -103,7 +105,8 @@ class KerasTables:
                 raise self._error(f"layer {key} of a table has trainable=False, expected a trainable layer")
             width, scale = layer.output_dim, table.init_scale
             name = specs[id(layer._embeddings)].name
-            tables.append(EmbeddingSpec(key, name, table.rows, width, table.init, scale, self._job.train.seed))
+            seed = self._job.train.seed
+            tables.append(EmbeddingSpec(key, name, table.rows, width, table.init, scale, seed, table.hash))
         self.specs = tuple(tables)
         # While the model was made, layers may have been called whose results it does not use.
         self._used.clear()
@@ -141,7 +144,8 @@ class KerasTables:
 
     def _call(self, layer: Any, table: int, inputs: Any) -> Any:
         """In place of `keras.layers.Embedding.call`."""
-        if inputs.dtype not in ("int32", "int64"):
+        is_hashed = self._job.tables[self._keys[table]].hash
+        if not is_hashed and inputs.dtype not in ("int32", "int64", "string"):
             inputs = keras.ops.cast(inputs, "int32")
         self._used.add(table)
         if self._uses is not None:

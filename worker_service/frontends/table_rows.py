@@ -82,7 +82,7 @@ class TableUses:
         """The rows of ids: float32 `[*ids.shape, width]`.
 
         Raises:
-            ProgramError: The table is used in a loop or in another function.
+            ProgramError: The table is used in a loop or in another function, or at ids of another type.
         """
         spec = self._specs[table]
         assert self._at_step is not None, "there are tables"
@@ -90,7 +90,7 @@ class TableUses:
         # Loops of control flow v1, which a worker's graph has, are in the same graph.
         if graph is not self._graph or graph._get_control_flow_context() is not None:
             raise ProgramError(f"table {spec.key} is used in a loop, a branch or a function, expected outside of them")
-        flat = _in_range(spec, tf.reshape(tf.cast(ids, tf.int64), [-1]))
+        flat = tf.reshape(_row_numbers(spec, ids), [-1])
         unique, places = tf.unique(flat)
         rows = self.source.read(table, unique, self._at_step)
         self._watch(rows)
@@ -185,6 +185,17 @@ def failure(message: str) -> str | None:
         return None
     key, rows, low, high = found.groups()
     return f"table {key} is read at ids from {low} to {high}, expected 0 to {int(rows) - 1}"
+
+
+def _row_numbers(spec: EmbeddingSpec, ids: tf.Tensor) -> tf.Tensor:
+    """The rows of ids, int64, of the same shape. The hash is FarmHash64 of the text, as in `keras.layers.Hashing`."""
+    is_text = ids.dtype == tf.string
+    if not ids.dtype.is_integer and not (is_text and spec.is_hashed):
+        expected = "integers or strings" if spec.is_hashed else "integers; hash: true also takes strings"
+        raise ProgramError(f"table {spec.key} is read at ids of type {ids.dtype.name}, expected {expected}")
+    if spec.is_hashed:
+        return tf.strings.to_hash_bucket_fast(ids if is_text else tf.as_string(ids), spec.rows)
+    return _in_range(spec, tf.cast(ids, tf.int64))
 
 
 def _in_range(spec: EmbeddingSpec, ids: tf.Tensor) -> tf.Tensor:

@@ -20,7 +20,7 @@ from psfleet.errors import BadJobError, NoCheckpointError
 from psfleet.layout import EmbeddingContent, EmbeddingSpec, Layout, TensorSpec, initial_rows
 
 USER = EmbeddingSpec("user", "user/embeddings", rows=20, width=3, init="uniform", scale=0.5, seed=1)
-ITEM = EmbeddingSpec("item", "item/embeddings", rows=5, width=1, init="zeros", scale=1.0, seed=1)
+ITEM = EmbeddingSpec("item", "item/embeddings", rows=5, width=1, init="zeros", scale=1.0, seed=1, is_hashed=True)
 IDS = np.array([13, 2, 19, 4, 7, 3])
 CHUNK_BYTES = 16
 
@@ -111,8 +111,9 @@ def test_with_the_same_number_of_ps_each_reads_the_rows_of_its_own_part_alone(
 @pytest.mark.parametrize(
     ("tables", "expected"),
     [
-        ((USER,), "table 'item/embeddings' is item, 5 x 1, zeros 1 of seed 1 in checkpoint"),
+        ((USER,), "table 'item/embeddings' is item, 5 x 1, hashed, zeros 1 of seed 1 in checkpoint"),
         ((replace(USER, rows=21), ITEM), "and user, 21 x 3, uniform 0.5 of seed 1 in the job"),
+        ((replace(USER, is_hashed=True), ITEM), "and user, 20 x 3, hashed, uniform 0.5 of seed 1 in the job"),
         ((replace(USER, seed=2), ITEM), "and user, 20 x 3, uniform 0.5 of seed 2 in the job"),
     ],
 )
@@ -126,7 +127,7 @@ def test_a_table_that_the_job_does_not_name_any_more_is_refused_as_a_table(tmp_p
     layout = layout_of(2, USER)
     dense = TensorSpec(ITEM.name, (ITEM.rows, ITEM.width))
     parameters = Layout.plan([*layout.parameters.specs, dense], [], [], num_ps=2, bucket_bytes=1 << 20).parameters
-    with pytest.raises(BadJobError, match=r"table 'item/embeddings' is item, 5 x 1, .* and missing in the job"):
+    with pytest.raises(BadJobError, match=r"table 'item/embeddings' is item, 5 x 1, hashed, .* and missing in the job"):
         check_tensors(saved(tmp_path, 2), replace(layout, parameters=parameters))
 
 

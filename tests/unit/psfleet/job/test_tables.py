@@ -44,6 +44,7 @@ def test_checkpoints_are_evaluated_because_no_worker_has_all_rows() -> None:
     ("sections", "expected"),
     [
         ({"table": {"rows": 0}}, "tables.tower/user.rows is 0"),
+        ({"table": {"rows": 2**63}}, f"tables.tower/user.rows is {2**63}"),
         ({"table": {}}, "tables.tower/user.rows"),
         ({"table": {"rows": 1, "optimizer": "lamb"}}, "tables.tower/user.optimizer is 'lamb'"),
         ({"table": {"rows": 1, "init_scale": 0}}, "tables.tower/user.init_scale is 0"),
@@ -82,5 +83,5 @@ def test_what_does_not_go_with_tables_is_refused(sections: dict[str, Any], expec
 def test_a_table_that_is_removed_is_a_change_in_the_values_of_yaml() -> None:
     rest = job()
     both = {**rest.model_dump(mode="json"), "tables": {"tower/user": {"rows": 10}, "item": {"rows": 5}}}
-    removed = "{rows: 5, optimizer: null, learning_rate: null, init: uniform, init_scale: 0.05}"
+    removed = "{rows: 5, hash: false, optimizer: null, learning_rate: null, init: uniform, init_scale: 0.05}"
     assert changes(both, rest) == [f"tables.item {removed} -> nothing"]

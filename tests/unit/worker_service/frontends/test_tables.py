@@ -174,6 +174,13 @@ def test_a_layer_that_cannot_be_a_table_is_refused(program: KerasProgram, job: J
     assert "\n" not in str(refused.value)
 
 
+def test_a_layer_that_was_built_before_is_refused() -> None:
+    built = table_program.model(ROWS)
+    program = KerasProgram(model=lambda: built, loss="mse", train=table_program.build().train)
+    with pytest.raises(ProgramError, match=r"layer user of a table was built before model\(\) was called"):
+        front_end(program, job_with("user"), 1, 0)
+
+
 def graph_program(read: Callable[[Any, tf.Tensor], tf.Tensor], **options: Any) -> GraphProgram:
     """A loss of what `read` returns of the table and ids."""
 
