@@ -97,13 +97,13 @@ def test_a_web_identity_that_the_cluster_injects_leads_to_the_store(space: Space
     del out["secret_env"]
     job = space.job_file(
         "identified", fleet={"ps": 1, "workers": 1}, train={"steps": 5, "batch_size": 1}, kubernetes=out,
-        checkpoint={"store": STORE},
+        checkpoint={"store": f"{STORE}-of-identity"},
     )  # fmt: skip
     with admission(space, {"Pod": WEB_IDENTITY}, of_jobs=True):
         space.psfleet("up", job, secs=START_SECS)
     report = Report.read(space.folder / "runs" / "identified")
     assert report.checkpoint is not None
-    assert report.checkpoint.path.startswith(f"{STORE}/checkpoints/{5:08d}-g")
+    assert report.checkpoint.path.startswith(f"{STORE}-of-identity/checkpoints/{5:08d}-g")
     assert s3.requests.count(("POST", "/?")) >= 2, "the ps and the chief have exchanged their tokens for credentials"
 
 
