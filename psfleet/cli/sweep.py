@@ -46,7 +46,9 @@ class _Lines(Listener):
 
     def finished(self, trial: Any, progress: Progress) -> None:
         """See `Listener`."""
-        if trial.value is None:
+        if trial.state.name == "PRUNED":
+            result = f"pruned at step {trial.last_step}, {self._metric} {trial.value:.6g}"
+        elif trial.value is None:
             result = f"failed: {trial.user_attrs.get(trial_records.ERROR)}"
         else:
             result = f"{self._metric} {trial.value:.6g}, best {progress.best[0].value:.6g}"

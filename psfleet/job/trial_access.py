@@ -18,12 +18,14 @@ class TrialAccess(Section):
         host: Of the storage's gRPC proxy.
         port: Of that proxy.
         metric: The objective, a metric of the program's evaluation.
+        prune_steps: Steps between evaluations after which a trial may be pruned; None: none is pruned.
     """
 
     study: str
     host: str
     port: PositiveInt
     metric: str
+    prune_steps: PositiveInt | None = None
 
     @classmethod
     def from_json(cls, text: str, source: str) -> Self:

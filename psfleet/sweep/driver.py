@@ -34,7 +34,7 @@ class Progress:
 
     Attributes:
         total: Number of its trials.
-        finished: Optuna's objects of those that are complete or failed.
+        finished: Optuna's objects of those that are complete, pruned or failed.
         best: The complete ones, the best one first.
     """
 
@@ -47,7 +47,7 @@ class Listener:
     """Receives the progress of a study; this one ignores it."""
 
     def finished(self, trial: Any, progress: Progress) -> None:
-        """A trial is complete or has failed."""
+        """A trial is complete, pruned or has failed."""
 
     def lost(self, text: str) -> None:
         """A worker died and is started again."""
@@ -76,10 +76,15 @@ def sweep(loaded: LoadedStudy, folder: Path, fresh: bool = False, listener: List
         stored = StoredStudy(loaded, folder)
         stored.lose_running("the driver of the study ended")
         address = free_addresses(1)[0]
+        study = loaded.study
         access = TrialAccess(
-            study=loaded.study.name, host=address.host, port=address.port, metric=loaded.study.objective.metric
+            study=study.name,
+            host=address.host,
+            port=address.port,
+            metric=study.objective.metric,
+            prune_steps=study.prune.every_steps,
         )
-        number = min(loaded.study.fleet.workers, num_trials(loaded.study))
+        number = min(study.fleet.workers, num_trials(study))
         workers = Workers(stored, access, number, folder, loaded.folder)
         return _Drive(loaded, folder, stored, workers, listener or Listener()).run(address.port)
 

@@ -84,7 +84,7 @@ class StoredStudy:
         return [trial for trial in trials if not trial.user_attrs.get(trial_records.LOST)]
 
     def finished(self) -> list[Any]:
-        """Those of `trials` that are complete or failed."""
+        """Those of `trials` that are complete, pruned or failed."""
         return [trial for trial in self.trials() if trial.state.is_finished()]
 
     def ask(self, total: int) -> Any:

@@ -78,6 +78,25 @@ class Search(Section):
     seed: NonNegativeInt = Field(0, description="Random seed of the search.")
 
 
+class Prune(Section):
+    """Whether trials end early that are worse than others at the same step."""
+
+    kind: Literal["none", "asha"] = Field(
+        "none",
+        description="`asha`: asynchronous successive halving (Li et al. 2018): of the trials that have reached "
+        "`every_steps`, 4 times, 16 times as many steps and so on, the best quarter continues.",
+    )
+    every_steps: PositiveInt | None = Field(
+        None, description="Steps between evaluations of a trial, in addition to `evaluate.every_steps`; for `asha`."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Prune:
+        if (self.kind == "asha") != (self.every_steps is not None):
+            raise ValueError("expected every_steps with asha, and only with it")
+        return self
+
+
 class StudyFleet(Section):
     """The workers of a study."""
 
@@ -94,6 +113,7 @@ class Study(Section):
     space: dict[str, Dimension] = Field(min_length=1, description="Values by dotted fields of the job.")
     objective: Objective = Field(description="What is searched for.")
     search: Search = Field(description="How values are chosen.")
+    prune: Prune = Field(default_factory=Prune, description="Which trials end early.")
     keep: PositiveInt = Field(5, description="Number of best trials whose weights are kept.")
     fleet: StudyFleet = Field(default_factory=StudyFleet, description="The workers.")
 

@@ -72,13 +72,37 @@ def test_a_killed_worker_and_a_killed_driver_cost_no_trial(tmp_path: Path) -> No
     assert (again.returncode, study.rows()) == (0, rows)
 
 
+def test_trials_that_fall_behind_are_pruned_and_do_not_run_again(tmp_path: Path) -> None:
+    rates = [0.05, 1e-4, 1e-5, 1e-6]
+    study = SweptStudy.make(
+        tmp_path,
+        {LEARNING_RATE: {"choice": rates}, "train.steps": {"choice": [12]}},
+        prune={"kind": "asha", "every_steps": 2},
+    )
+    done = study.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = study.rows()
+    # Trials follow one another on one worker: one is pruned if an earlier one was better at the first rung.
+    best, expected = 0.0, []
+    for row in rows:
+        expected.append("complete" if float(row[LEARNING_RATE]) > best else "pruned")
+        best = max(best, float(row[LEARNING_RATE]))
+    assert [row["state"] for row in rows] == expected
+    assert "pruned" in expected
+    assert "pruned at step 2, loss" in done.stdout
+    kept = {int(path.stem) for path in (study.out / "weights").iterdir()}
+    assert kept == {number for number, state in enumerate(expected) if state == "complete"}
+    assert study.run().returncode == 0
+    assert study.rows() == rows
+
+
 @pytest.mark.extended
 def test_eight_trials_that_wait_take_as_long_as_one(tmp_path: Path) -> None:
     secs = []
     for name, number in (("one", 1), ("eight", 8)):
         (tmp_path / name).mkdir()
         study = SweptStudy.make(
-            tmp_path / name, {LEARNING_RATE: {"float": [0.01, 0.1]}}, {"step_secs": 10.0},
+            tmp_path / name, {LEARNING_RATE: {"float": [0.01, 0.1]}}, {"step_secs": 6.0},
             search={"kind": "random", "trials": number}, fleet={"workers": number},
         )  # fmt: skip
         began = time.monotonic()

@@ -60,12 +60,15 @@ def serve(settings: Settings, stop: Stop) -> int:
 
 def _opened(access: TrialAccess) -> optuna.Study:
     storage = optuna.storages.GrpcStorageProxy(host=access.host, port=access.port)
+    pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
+    if access.prune_steps is not None:
+        pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=access.prune_steps)
     # The driver asks: the sampler of this study is not used.
     return optuna.load_study(
         study_name=access.study,
         storage=storage,
         sampler=optuna.samplers.RandomSampler(),
-        pruner=optuna.pruners.NopPruner(),
+        pruner=pruner,
     )
 
 
@@ -78,13 +81,18 @@ def _train(
     def on_evaluation(step: int, metrics: dict[str, float]) -> None:
         if math.isfinite(metrics[access.metric]):
             trial.report(metrics[access.metric], step)
+            if step < job.train.steps and trial.should_prune():
+                raise optuna.TrialPruned
 
+    def on_first() -> None:
+        trial.set_user_attr(trial_records.STARTED, True)
+
+    job = job_from_json(trial.user_attrs[trial_records.JOB], f"trial {trial.number}")
     try:
-        job = job_from_json(trial.user_attrs[trial_records.JOB], f"trial {trial.number}")
-        program = programs.load(job)
-        trained = train(
-            program, job, access.metric, stop, lambda: trial.set_user_attr(trial_records.STARTED, True), on_evaluation
-        )
+        trained = train(programs.load(job), job, access, stop, on_first, on_evaluation)
+    except optuna.TrialPruned:
+        study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        return
     except (PermanentError, DeadlineError) as error:
         _fail(trial, study, error)
         return

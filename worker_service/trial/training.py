@@ -10,6 +10,7 @@ import numpy as np
 from psfleet.errors import BadJobError
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram
+from psfleet.job.trial_access import TrialAccess
 from psfleet.service.process import Stop
 from worker_service.batches import Batches, BatchNumbers
 from worker_service.evaluation import Evaluator
@@ -21,7 +22,7 @@ from worker_service.training_data import TrainingData
 from worker_service.trial.local_training import LocalTraining
 
 Observer = Callable[[int, dict[str, float]], None]
-"""Called with a step and the metrics at that step."""
+"""Called with a step and the metrics at that step; an exception of it ends the trial."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,17 @@ class Trained:
 
 
 def train(
-    program: KerasProgram | GraphProgram, job: Job, metric: str, stop: Stop, on_first: Callable[[], None], on: Observer
+    program: KerasProgram | GraphProgram,
+    job: Job,
+    access: TrialAccess,
+    stop: Stop,
+    on_first: Callable[[], None],
+    on: Observer,
 ) -> Trained:
-    """Trains a job whose fleet is one worker; evaluates as often as the job says, and at the end.
+    """Trains a job whose fleet is one worker; evaluates as often as the job and the study say, and at the end.
 
     Args:
-        metric: That each evaluation must have.
+        access: Has the metric that each evaluation must have.
         on_first: Called after the first step.
         on: Called after each evaluation.
 
@@ -60,7 +66,7 @@ def train(
     batches = Batches(
         TrainingData.of_worker(program, job, 0), BatchNumbers(True, 1), job.deadlines, 0, TrainingProgress()
     )
-    every, steps = job.evaluate.every_steps, job.train.steps
+    every, steps = [each for each in (job.evaluate.every_steps, access.prune_steps) if each], job.train.steps
     metrics: dict[str, float] = {}
     try:
         with LocalTraining(front, job, layout, values, update) as training:
@@ -71,10 +77,10 @@ def train(
                 if number == 0:
                     on_first()
                 step = number + 1
-                if step == steps or (every is not None and step % every == 0):
+                if step == steps or any(step % each == 0 for each in every):
                     values = checked_values(job.program, training.values())
                     metrics = evaluator.evaluate(values)
-                    require_metric(job, metric, metrics)
+                    require_metric(job, access.metric, metrics)
                     on(step, metrics)
     finally:
         batches.close()

@@ -58,6 +58,7 @@ def test_the_job_of_a_trial_has_one_worker_and_its_values(tmp_path: Path) -> Non
         ({"search": {"kind": "random"}}, {}, "search.trials: missing"),
         ({"search": {"kind": "bayes", "trials": 1}}, {}, "search.kind is 'bayes'"),
         ({}, {"evaluate": {"every_steps": 5, "stop": STOP}}, "evaluate.stop is set"),
+        ({"prune": {"kind": "asha"}}, {}, "prune: expected every_steps with asha"),
         ({}, {"device": {"replicas": 2, "virtual_cpus": 2}}, "device.replicas is set"),
     ],
 )  # fmt: skip
