@@ -111,7 +111,7 @@ class _Drive:
                     self._until_done()
                 finally:
                     self._workers.close()
-        results.write(self._loaded, self._folder, self._stored.finished())
+        self._write()
         found = self._progress()
         if not found.best:
             last = found.finished[-1].user_attrs.get(trial_records.ERROR, "")
@@ -146,7 +146,7 @@ class _Drive:
         new = [trial for trial in finished if trial.number not in self._seen]
         self._workers.release({trial.number for trial in new})
         if new:
-            results.write(self._loaded, self._folder, finished)
+            self._write()
         for trial in new:
             self._seen.add(trial.number)
             self._listener.finished(trial, self._progress())
@@ -161,6 +161,9 @@ class _Drive:
             error = PsfleetError(str(message))
             error.exit_code = code
             raise error
+
+    def _write(self) -> None:
+        results.write(self._loaded, self._folder, self._stored.finished(), self._stored.lost())
 
     def _progress(self) -> Progress:
         finished = self._stored.finished()

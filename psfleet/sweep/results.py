@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,12 @@ def best_first(study: Study, trials: list[Any]) -> list[Any]:
     return sorted(complete, key=lambda trial: (sign * trial.value, trial.number))
 
 
-def write(loaded: LoadedStudy, folder: Path, trials: list[Any]) -> None:
+def write(loaded: LoadedStudy, folder: Path, trials: list[Any], lost: Iterable[int] = ()) -> None:
     """Writes all files, and removes the weights of trials that are not among the best.
 
     Args:
         trials: The finished ones.
+        lost: Numbers of trials that are repeated under others: their workers may have died after they wrote weights.
     """
     study = loaded.study
     best = best_first(study, trials)
@@ -37,8 +39,8 @@ def write(loaded: LoadedStudy, folder: Path, trials: list[Any]) -> None:
     if best:
         _write_best(loaded, folder, best[0].params)
     kept = {trial_records.weights_file(folder, trial.number) for trial in best[: study.keep]}
-    for trial in trials:
-        path = trial_records.weights_file(folder, trial.number)
+    for number in (*(trial.number for trial in trials), *lost):
+        path = trial_records.weights_file(folder, number)
         if path not in kept:
             path.unlink(missing_ok=True)
 

@@ -87,6 +87,11 @@ class StoredStudy:
         """Those of `trials` that are complete, pruned or failed."""
         return [trial for trial in self.trials() if trial.state.is_finished()]
 
+    def lost(self) -> list[int]:
+        """Numbers of the trials that are repeated under others."""
+        trials = self._study.get_trials(deepcopy=False)
+        return [trial.number for trial in trials if trial.user_attrs.get(trial_records.LOST)]
+
     def ask(self, total: int) -> Any:
         """The next trial, or None: so many were asked for already.
 
