@@ -72,6 +72,24 @@ def test_a_killed_worker_and_a_killed_driver_cost_no_trial(tmp_path: Path) -> No
     assert (again.returncode, study.rows()) == (0, rows)
 
 
+def test_an_interrupted_study_leaves_no_process_and_continues(tmp_path: Path) -> None:
+    study = SweptStudy.make(tmp_path, {LEARNING_RATE: {"choice": [0.01, 0.02]}}, fleet={"workers": 2})
+    (tmp_path / "reads").touch()
+    (tmp_path / "hold").touch()
+    driver = study.start()
+    wait_until(lambda: len(study.reads()) == 2, END_SECS, "a trial on each worker")
+    second = study.run()
+    assert (second.returncode, "another psfleet sweep uses" in second.stderr) == (64, True)
+    driver.send_signal(signal.SIGINT)
+    assert driver.wait() == 130, study.screen
+    assert "the same command continues the study" in study.screen
+    assert not [pid for pid in study.reads() if Path("/proc", pid).exists()]
+    (tmp_path / "hold").unlink()
+    done = study.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [row["state"] for row in study.rows()] == ["complete", "complete"]
+
+
 def test_trials_that_fall_behind_are_pruned_and_do_not_run_again(tmp_path: Path) -> None:
     rates = [0.05, 1e-4, 1e-5, 1e-6]
     study = SweptStudy.make(
