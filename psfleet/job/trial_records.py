@@ -14,8 +14,6 @@ EXIT_CODE = "exit_code"
 """Of a failed trial: the exit code of the error."""
 METRICS = "metrics"
 """Of a complete trial: the metrics of its evaluation by name."""
-LOST = "lost"
-"""Of a failed trial: whether it is repeated under another number, because its worker or the driver died."""
 
 
 def assignment(index: int) -> str:

@@ -153,17 +153,20 @@ class _Drive:
             self._require_program(trial)
 
     def _require_program(self, trial: Any) -> None:
-        """Ends the study if the first trials fail for a reason that all others would have."""
+        """Ends the study if a trial fails as all others would; the next start repeats such trials."""
         code, message = (trial.user_attrs.get(name) for name in (trial_records.EXIT_CODE, trial_records.ERROR))
         trials = self._stored.trials()
         has_started = any(trial_records.STARTED in each.user_attrs for each in trials)
         if code == errors.BAD_JOB or (code == errors.PROGRAM_FAILED and not has_started):
+            for each in self._stored.finished():
+                if each.user_attrs.get(trial_records.EXIT_CODE) == code:
+                    self._stored.repeat(each)
             error = PsfleetError(str(message))
             error.exit_code = code
             raise error
 
     def _write(self) -> None:
-        results.write(self._loaded, self._folder, self._stored.finished(), self._stored.lost())
+        results.write(self._loaded, self._folder, self._stored.finished(), self._stored.repeated())
 
     def _progress(self) -> Progress:
         finished = self._stored.finished()

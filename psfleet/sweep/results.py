@@ -26,12 +26,12 @@ def best_first(study: Study, trials: list[Any]) -> list[Any]:
     return sorted(complete, key=lambda trial: (sign * trial.value, trial.number))
 
 
-def write(loaded: LoadedStudy, folder: Path, trials: list[Any], lost: Iterable[int] = ()) -> None:
+def write(loaded: LoadedStudy, folder: Path, trials: list[Any], repeated: Iterable[int] = ()) -> None:
     """Writes all files, and removes the weights of trials that are not among the best.
 
     Args:
         trials: The finished ones.
-        lost: Numbers of trials that are repeated under others: their workers may have died after they wrote weights.
+        repeated: Numbers of trials that are repeated under others; one may have written its weights before.
     """
     study = loaded.study
     best = best_first(study, trials)
@@ -39,7 +39,7 @@ def write(loaded: LoadedStudy, folder: Path, trials: list[Any], lost: Iterable[i
     if best:
         _write_best(loaded, folder, best[0].params)
     kept = {trial_records.weights_file(folder, trial.number) for trial in best[: study.keep]}
-    for number in (*(trial.number for trial in trials), *lost):
+    for number in (*(trial.number for trial in trials), *repeated):
         path = trial_records.weights_file(folder, number)
         if path not in kept:
             path.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import warnings
 from collections.abc import Iterator
@@ -80,17 +81,17 @@ class StoredStudy:
 
     def trials(self) -> list[Any]:
         """All trials that count: those that are repeated under another number do not."""
-        trials = self._study.get_trials(deepcopy=False)
-        return [trial for trial in trials if not trial.user_attrs.get(trial_records.LOST)]
+        repeated = set(self.repeated())
+        return [trial for trial in self._study.get_trials(deepcopy=False) if trial.number not in repeated]
 
     def finished(self) -> list[Any]:
         """Those of `trials` that are complete, pruned or failed."""
         return [trial for trial in self.trials() if trial.state.is_finished()]
 
-    def lost(self) -> list[int]:
+    def repeated(self) -> list[int]:
         """Numbers of the trials that are repeated under others."""
         trials = self._study.get_trials(deepcopy=False)
-        return [trial.number for trial in trials if trial.user_attrs.get(trial_records.LOST)]
+        return [number for trial in trials for number in self._retry.retry_history(trial)]
 
     def ask(self, total: int) -> Any:
         """The next trial, or None: so many were asked for already.
@@ -125,13 +126,16 @@ class StoredStudy:
         lost = trials[number]
         if lost.state != self._optuna.trial.TrialState.RUNNING:
             return
-        is_repeated = any(number in self._retry.retry_history(each) for each in trials)
-        if not is_repeated and len(self._retry.retry_history(lost)) < MAX_REPETITIONS:
-            self._retry(self._study, lost)
-            is_repeated = True
-        if is_repeated:
-            self._storage.set_trial_user_attr(lost._trial_id, trial_records.LOST, True)
+        if number not in self.repeated():
+            # Optuna changes the lists of the trial that it gets.
+            self._retry(self._study, copy.deepcopy(lost))
         self._fail(lost._trial_id, cause)
+
+    def repeat(self, trial: Any) -> None:
+        """Has a trial repeated that has failed because of the program, without a limit."""
+        again = copy.deepcopy(trial)
+        again.user_attrs = {}
+        self._optuna.storages.RetryHeartbeatStaleTrialCallback()(self._study, again)
 
     def _fail(self, trial_id: int, cause: str) -> None:
         """Fails a trial; not by `Study.tell`, after which the sampler of a grid may call `Study.stop`, which raises."""

@@ -90,6 +90,19 @@ def test_an_interrupted_study_leaves_no_process_and_continues(tmp_path: Path) ->
     assert [row["state"] for row in study.rows()] == ["complete", "complete"]
 
 
+def test_a_study_whose_program_is_mended_repeats_the_trials_that_failed_by_it(tmp_path: Path) -> None:
+    study = SweptStudy.make(tmp_path, {LEARNING_RATE: {"choice": [0.01, 0.02]}}, fleet={"workers": 2})
+    program = tmp_path / "swept_program.py"
+    text = program.read_text()
+    program.write_text("raise ValueError('not yet')\n")
+    done = study.run()
+    assert (done.returncode, "not yet" in done.stderr) == (70, True), done.stdout + done.stderr
+    program.write_text(text)
+    done = study.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [(row["state"], row["error"]) for row in study.rows()] == [("complete", "")] * 2
+
+
 def test_trials_that_fall_behind_are_pruned_and_do_not_run_again(tmp_path: Path) -> None:
     rates = [0.05, 1e-4, 1e-5, 1e-6]
     study = SweptStudy.make(

@@ -62,7 +62,7 @@ def test_files_are_those_of_the_best_trials(tmp_path: Path) -> None:
         trial(3, 0.9, "PRUNED"),
         trial(5, 0.7, metrics={"accuracy": 0.7, "loss": 1.5}),
     ]
-    results.write(loaded(tmp_path, "maximize"), tmp_path, trials, lost=[4])
+    results.write(loaded(tmp_path, "maximize"), tmp_path, trials, repeated=[4])
     assert {path.stem for path in (tmp_path / "weights").iterdir()} == {"00001", "00005", "00006"}, "6 still trains"
     with (tmp_path / results.TRIALS).open() as file:
         rows = list(csv.DictReader(file))
