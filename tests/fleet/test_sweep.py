@@ -72,6 +72,7 @@ def test_a_killed_worker_and_a_killed_driver_cost_no_trial(tmp_path: Path) -> No
     assert (again.returncode, study.rows()) == (0, rows)
 
 
+@pytest.mark.extended
 def test_an_interrupted_study_leaves_no_process_and_continues(tmp_path: Path) -> None:
     study = SweptStudy.make(tmp_path, {LEARNING_RATE: {"choice": [0.01, 0.02]}}, fleet={"workers": 2})
     (tmp_path / "reads").touch()
@@ -90,6 +91,7 @@ def test_an_interrupted_study_leaves_no_process_and_continues(tmp_path: Path) ->
     assert [row["state"] for row in study.rows()] == ["complete", "complete"]
 
 
+@pytest.mark.extended
 def test_a_study_whose_program_is_mended_repeats_the_trials_that_failed_by_it(tmp_path: Path) -> None:
     study = SweptStudy.make(tmp_path, {LEARNING_RATE: {"choice": [0.01, 0.02]}}, fleet={"workers": 2})
     program = tmp_path / "swept_program.py"
