@@ -19,6 +19,7 @@ from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import Job
 from psfleet.report.schema import Evaluation, Point, Report
 from psfleet.report.training_metrics import TrainingMetrics
+from psfleet.sweep.study_file import Study
 
 BEGIN, END = "<!-- schema -->", "<!-- /schema -->"
 NAMED = ".<key>"
@@ -26,6 +27,7 @@ NAMED = ".<key>"
 DOCUMENTS: Mapping[str, tuple[type[BaseModel], ...]] = {
     "job-file.md": (Job,),
     "fleets.md": (FleetFile,),
+    "sweeps.md": (Study,),
     "report.md": (Report, Point, Evaluation, TrainingMetrics),
 }
 """The models of each document in `docs/`, in the order of its pairs of markers."""

@@ -142,6 +142,12 @@ class Batches:
         """Reports that this worker is about to wait for a first batch, unless it has read one."""
         self._progress.reading_first_batch = self._current is None
 
+    def close(self) -> None:
+        """Ends reading; the data set is released."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
     def _read_to(self, number: int) -> None:
         if self._reader is None or not self._is_reached_by_reading_on(number):
             if self._reader is not None:

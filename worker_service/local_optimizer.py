@@ -1,4 +1,4 @@
-"""The optimizer of a worker in averaging mode: it changes the worker's own weights, from those of the last average."""
+"""The optimizer of a worker on its own weights: in averaging mode from those of the last average, or in a trial."""
 
 from __future__ import annotations
 
@@ -16,14 +16,40 @@ from psfleet.tf.traced_update import TracedUpdate
 from worker_service.frontends.flat import elements
 
 
-class LocalOptimizer:
-    """The job's optimizer on a worker's vector of parameters, in the worker's graph.
+class VectorOptimizer:
+    """The job's only optimizer on a vector of parameters in this process's graph.
 
     Args of the constructor:
         parameters: float32 `[layout.size]`, the variable that it changes.
-        average: float32 `[layout.size]`, a variable: the parameters that the worker has pulled last.
         step: int64 scalar, the global step before an update.
         update: Of the program's own optimizer; None: the optimizer is psfleet's.
+    """
+
+    def __init__(
+        self, job: Job, layout: FlatLayout, parameters: tf.Variable, step: tf.Tensor, update: TracedUpdate | None
+    ) -> None:
+        self._layout = layout
+        self._parameters = parameters
+        pairs = zip(layout.offsets, layout.specs, strict=True)
+        tensors = [TensorRange(offset, offset + spec.size) for offset, spec in pairs]
+        rate = optimizers.learning_rate(job.rule, step)
+        self._optimizer = optimizers.build(job.rule, rate, tensors, update)
+
+    def apply(self, gradients: Sequence[tf.Tensor]) -> tf.Operation:
+        """One update of the parameters.
+
+        Args:
+            gradients: float32 `[size]` for each parameter of the layout.
+        """
+        gradient = tf.concat(elements(self._layout, gradients, Bucket(0, self._layout.size)), 0)
+        return self._optimizer.apply_gradients([(gradient, self._parameters)])
+
+
+class LocalOptimizer(VectorOptimizer):
+    """The optimizer of averaging mode, which exchanges its state with the ps; `apply` comes before the other methods.
+
+    Args of the constructor, in addition:
+        average: float32 `[layout.size]`, a variable: the parameters that the worker has pulled last.
         slots: That are exchanged with the ps.
     """
 
@@ -37,23 +63,9 @@ class LocalOptimizer:
         update: TracedUpdate | None,
         slots: OptimizerSlots,
     ) -> None:
-        self._layout = layout
-        self._parameters = parameters
+        super().__init__(job, layout, parameters, step, update)
         self._average = average
         self._exchanged = slots
-        pairs = zip(layout.offsets, layout.specs, strict=True)
-        tensors = [TensorRange(offset, offset + spec.size) for offset, spec in pairs]
-        rate = optimizers.learning_rate(job.rule, step)
-        self._optimizer = optimizers.build(job.rule, rate, tensors, update)
-
-    def apply(self, gradients: Sequence[tf.Tensor]) -> tf.Operation:
-        """One update of the worker's own weights; must be called before the other methods.
-
-        Args:
-            gradients: float32 `[size]` for each parameter of the layout.
-        """
-        gradient = tf.concat(elements(self._layout, gradients, Bucket(0, self._layout.size)), 0)
-        return self._optimizer.apply_gradients([(gradient, self._parameters)])
 
     def fall(self) -> list[tf.Tensor]:
         """By how much the parameters fell since the last average: float32 `[size]` for each."""

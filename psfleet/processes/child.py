@@ -17,7 +17,11 @@ from psfleet.service.logs import is_event, last_failure, parse_line, tail
 
 SAVED_EVENTS = frozenset({"progress", "checkpoint", "verified", "evaluation"})
 """Events of the chief's log after which a run that is stopped has something to save or to finish."""
-MODULES = {"ps": "ps_service", "worker": "worker_service"}
+TRIAL_WORKER = "trial worker"
+"""Role of the workers of a study."""
+MODULES = {"ps": "ps_service", "worker": "worker_service", TRIAL_WORKER: "worker_service.trial"}
+PRELOADED = ("ps_service", "worker_service")
+"""Packages that a fork server imports before it forks."""
 
 
 @dataclass
@@ -25,7 +29,7 @@ class Task:
     """A task of the fleet, ps 0 or worker 1, and its present or last process.
 
     Attributes:
-        role: ps or worker.
+        role: ps, worker or trial worker.
         index: Within the role.
         environment: Variables of the process, in addition to the launcher's own environment.
         log: The file to which the process prints; a restarted one appends to it.
@@ -54,7 +58,7 @@ class Task:
         # A fork server creates the log later than the reader that follows it may open it.
         self.log.touch()
         command = Command(MODULES[self.role], self.name, settings.for_child(variables), self.log)
-        self.process = fork_client.start(command, tuple(MODULES.values()))
+        self.process = fork_client.start(command, PRELOADED)
 
     def exit_code(self) -> int | None:
         """Exit code of the process, 128 + n if signal n killed it; None while it runs."""

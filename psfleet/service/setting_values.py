@@ -7,6 +7,7 @@ from pathlib import Path
 
 from psfleet.addresses import Address
 from psfleet.errors import BadJobError
+from psfleet.job.trial_access import TrialAccess
 
 
 def document(name: str, text: str, content: str) -> tuple[str, str]:
@@ -75,3 +76,8 @@ def choice(name: str, text: str, value: str) -> bool:
     if text not in ("", value):
         raise BadJobError(f"{name} is {text!r}, expected {value} or nothing")
     return bool(text)
+
+
+def trial_access(name: str, text: str) -> TrialAccess | None:
+    """Access to a study, or None if the variable is empty; raises BadJobError."""
+    return TrialAccess.from_json(*document(name, text, "access to a study")) if text else None

@@ -13,12 +13,14 @@ from psfleet.errors import BadJobError, UsageError
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.job import Job, job_from_json
 from psfleet.job.sections import Device
+from psfleet.job.trial_access import TrialAccess
 from psfleet.service import setting_values as values
 from psfleet.service.library_variables import FOR_TENSORFLOW, MEMORY
 
 JOB = "PSFLEET_JOB"
 FLEET = "PSFLEET_FLEET"
 """The standing fleet of a process or client: JSON, or the path of a file."""
+TRIALS = "PSFLEET_TRIALS"
 PROGRAM_FOLDER = "PSFLEET_PROGRAM_FOLDER"
 RUN = "PSFLEET_RUN"
 INDEX = "PSFLEET_INDEX"
@@ -80,6 +82,7 @@ class Settings:
         logs_text: Whether the log is text for readers instead of JSON lines.
         fleet: The standing fleet that this process belongs to; None: it belongs to a run's fleet.
         is_held: Whether the chief holds a new attempt of the run at the step that it starts from: see `psfleet.start`.
+        trials: The study whose trials this worker takes; None: it takes none.
     """
 
     job: Job | None
@@ -100,6 +103,7 @@ class Settings:
     logs_text: bool = False
     fleet: FleetAccess | None = None
     is_held: bool = False
+    trials: TrialAccess | None = None
 
     @property
     def device(self) -> Device | None:
@@ -115,10 +119,8 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         BadJobError: A setting is missing or invalid; names the variable.
     """
     env = os.environ if environ is None else environ
-    config = tf_config(env)
-    if config is None:
-        config = TfConfig(())
-    elif not config.ps and not env.get(PS):
+    config = tf_config(env) or TfConfig(())
+    if env.get(TF_CONFIG) and not config.ps and not env.get(PS):
         raise BadJobError(f"{TF_CONFIG} has no cluster.ps, expected it or {PS}")
     own_address = config.address.data if config.address else f"{os.uname().nodename}:{DATA_PORT}"
     return Settings(
@@ -140,6 +142,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         logs_text=logs_text(env),
         fleet=fleet_access(env),
         is_held=values.choice(HOLD, env.get(HOLD, ""), HELD_AT_START),
+        trials=values.trial_access(TRIALS, env.get(TRIALS, "")),
     )
 
 
@@ -242,6 +245,5 @@ def _index(env: Mapping[str, str], tf_config_index: int | None) -> int:
     if env.get(INDEX):
         return values.integer(INDEX, env[INDEX])
     if env.get(COMPLETION_INDEX):
-        first = values.integer(FIRST_INDEX, env.get(FIRST_INDEX) or "0")
-        return values.integer(COMPLETION_INDEX, env[COMPLETION_INDEX]) + first
+        return sum(values.integer(name, env.get(name) or "0") for name in (COMPLETION_INDEX, FIRST_INDEX))
     return -1 if tf_config_index is None else tf_config_index

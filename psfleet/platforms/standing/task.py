@@ -12,7 +12,7 @@ from psfleet import errors
 from psfleet.errors import PERMANENT_CODES, SIGNAL_BASE
 from psfleet.platforms.standing.state import FAILED, RESTARTING, RUNNING, TaskState
 from psfleet.processes import fork_client
-from psfleet.processes.child import MODULES
+from psfleet.processes.child import MODULES, PRELOADED
 from psfleet.processes.command import Command, Process
 from psfleet.processes.identity import identity, send_signal
 from psfleet.service import settings
@@ -95,7 +95,7 @@ class StandingTask:
         self._log.touch()
         environment = settings.for_child({**self._environment, settings.PARENT: "0", settings.CAUSE: state.cause})
         command = Command(MODULES[state.role], state.name, environment, self._log)
-        self._process = fork_client.start(command, tuple(MODULES.values()))
+        self._process = fork_client.start(command, PRELOADED)
         state.restarts += bool(state.cause)
         state.state = RUNNING
         state.started = time.time()

@@ -1,0 +1,26 @@
+"""Names of what the driver of a study and its workers share: attributes in Optuna's storage, and files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+JOB = "job"
+"""Of a trial: its resolved job, as JSON."""
+STARTED = "started"
+"""Of a trial: whether it has made a step."""
+ERROR = "error"
+"""Of a failed trial: its cause, in one line."""
+EXIT_CODE = "exit_code"
+"""Of a failed trial: the exit code of the error."""
+METRICS = "metrics"
+"""Of a complete trial: the metrics of its evaluation by name."""
+
+
+def assignment(index: int) -> str:
+    """Of a study: the id of the trial that a worker has to train."""
+    return f"worker {index}"
+
+
+def weights_file(folder: Path, number: int) -> Path:
+    """The weights of a trial in the folder of its study."""
+    return folder / "weights" / f"{number:05d}.safetensors"

@@ -1,0 +1,195 @@
+"""Drives a study from its start or restart to its end: trials for idle workers, results, lost trials."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from psfleet import errors
+from psfleet.errors import ProgramError, PsfleetError, UsageError
+from psfleet.job import trial_records
+from psfleet.job.trial_access import TrialAccess
+from psfleet.processes.ports import free_addresses
+from psfleet.run_folder import try_lock
+from psfleet.service.settings import require_tensorflow
+from psfleet.sweep import results
+from psfleet.sweep.storage import StoredStudy, num_trials, optuna_module
+from psfleet.sweep.study_file import LoadedStudy
+from psfleet.sweep.workers import Workers
+
+LOCK = ".lock"
+POLL_SECS = 0.05
+"""Interval in which the driver looks for finished trials and dead workers."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a study has reached.
+
+    Attributes:
+        total: Number of its trials.
+        finished: Optuna's objects of those that are complete, pruned or failed.
+        best: The complete ones, the best one first.
+    """
+
+    total: int
+    finished: list[Any]
+    best: list[Any]
+
+
+class Listener:
+    """Receives the progress of a study; this one ignores it."""
+
+    def finished(self, trial: Any, progress: Progress) -> None:
+        """A trial is complete, pruned or has failed."""
+
+    def lost(self, text: str) -> None:
+        """A worker died and is started again."""
+
+
+def sweep(loaded: LoadedStudy, folder: Path, fresh: bool = False, listener: Listener | None = None) -> Progress:
+    """Runs the trials of a study that are not finished yet, and writes its files; no process outlives the call.
+
+    Args:
+        folder: Of the results.
+        fresh: Whether the results of an earlier study in `folder` are deleted first.
+
+    Raises:
+        UsageError: A package is missing, or another driver uses the folder.
+        BadJobError: The folder has another study, or the program does not report the objective.
+        ProgramError: The program fails before any trial has made a step, or no trial is complete.
+        LostPeerError: A worker dies again and again.
+    """
+    require_tensorflow()
+    optuna_module()
+    with _locked(folder):
+        if fresh:
+            _clear(folder)
+        (folder / "logs").mkdir(exist_ok=True)
+        (folder / "weights").mkdir(exist_ok=True)
+        stored = StoredStudy(loaded, folder)
+        stored.lose_running("the driver of the study ended")
+        address = free_addresses(1)[0]
+        study = loaded.study
+        access = TrialAccess(
+            study=study.name,
+            host=address.host,
+            port=address.port,
+            metric=study.objective.metric,
+            prune_steps=study.prune.every_steps,
+        )
+        number = min(study.fleet.workers, num_trials(study))
+        workers = Workers(stored, access, number, folder, loaded.folder)
+        return _Drive(loaded, folder, stored, workers, listener or Listener()).run(address.port)
+
+
+class _Drive:
+    """One call of `sweep`."""
+
+    def __init__(
+        self, loaded: LoadedStudy, folder: Path, stored: StoredStudy, workers: Workers, listener: Listener
+    ) -> None:
+        self._loaded = loaded
+        self._folder = folder
+        self._stored = stored
+        self._workers = workers
+        self._listener = listener
+        self._total = num_trials(loaded.study)
+        self._seen = {trial.number for trial in stored.finished()}
+
+    def run(self, port: int) -> Progress:
+        if not self._is_done():
+            with self._stored.serving(port):
+                try:
+                    self._workers.start()
+                    self._until_done()
+                finally:
+                    self._workers.close()
+        self._write()
+        found = self._progress()
+        if not found.best:
+            last = found.finished[-1].user_attrs.get(trial_records.ERROR, "")
+            raise ProgramError(f"study {self._loaded.study.name}: no trial is complete, the last one failed: {last}")
+        return found
+
+    def _is_done(self) -> bool:
+        trials = self._stored.trials()
+        return len(trials) >= self._total and all(trial.state.is_finished() for trial in trials)
+
+    def _until_done(self) -> None:
+        pause = threading.Event()
+        while True:
+            self._collect()
+            for worker in self._workers.idle():
+                trial = self._stored.ask(self._total)
+                if trial is None:
+                    break
+                self._workers.assign(worker, trial)
+            if self._is_done():
+                self._collect()
+                return
+            pause.wait(POLL_SECS)
+            # A result that a worker told before it died counts.
+            self._collect()
+            for text in self._workers.revive():
+                self._listener.lost(text)
+
+    def _collect(self) -> None:
+        """Records trials that have finished since the last call."""
+        finished = self._stored.finished()
+        new = [trial for trial in finished if trial.number not in self._seen]
+        self._workers.release({trial.number for trial in new})
+        if new:
+            self._write()
+        for trial in new:
+            self._seen.add(trial.number)
+            self._listener.finished(trial, self._progress())
+            self._require_program(trial)
+
+    def _require_program(self, trial: Any) -> None:
+        """Ends the study if a trial fails as all others would; the next start repeats such trials."""
+        code, message = (trial.user_attrs.get(name) for name in (trial_records.EXIT_CODE, trial_records.ERROR))
+        trials = self._stored.trials()
+        has_started = any(trial_records.STARTED in each.user_attrs for each in trials)
+        if code == errors.BAD_JOB or (code == errors.PROGRAM_FAILED and not has_started):
+            for each in self._stored.finished():
+                if each.user_attrs.get(trial_records.EXIT_CODE) == code:
+                    self._stored.repeat(each)
+            error = PsfleetError(str(message))
+            error.exit_code = code
+            raise error
+
+    def _write(self) -> None:
+        results.write(self._loaded, self._folder, self._stored.finished(), self._stored.repeated())
+
+    def _progress(self) -> Progress:
+        finished = self._stored.finished()
+        return Progress(self._total, finished, results.best_first(self._loaded.study, finished))
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Context manager for the lock that one driver at a time holds on a folder."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / LOCK).open("w")
+    except OSError as error:
+        raise UsageError(f"{folder}: {error.strerror or error}, expected a folder that can be written") from error
+    with lock:
+        if not try_lock(lock, fcntl.LOCK_EX):
+            raise UsageError(f"another psfleet sweep uses {folder}, expected it to have ended")
+        yield
+
+
+def _clear(folder: Path) -> None:
+    """Deletes the results of an earlier study."""
+    for name in ("study.db", "study.db-journal", results.TRIALS, results.BEST, f"{results.BEST_PROGRAM}.py"):
+        (folder / name).unlink(missing_ok=True)
+    for name in ("logs", "weights"):
+        shutil.rmtree(folder / name, ignore_errors=True)

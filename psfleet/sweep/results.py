@@ -1,0 +1,76 @@
+"""The files of a study: `trials.csv`, `best.yaml` with its program, and the weights of the best trials."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from psfleet.atomic_file import replace_file
+from psfleet.job import trial_records
+from psfleet.sweep.study_file import LoadedStudy, Study
+
+TRIALS, BEST = "trials.csv", "best.yaml"
+BEST_PROGRAM = "best_program"
+"""Module in the folder of a study that finds the program of its job."""
+
+
+def best_first(study: Study, trials: list[Any]) -> list[Any]:
+    """The complete trials, the best one first; of equal ones the earlier one."""
+    sign = 1 if study.objective.direction == "minimize" else -1
+    complete = [trial for trial in trials if trial.state.name == "COMPLETE"]
+    return sorted(complete, key=lambda trial: (sign * trial.value, trial.number))
+
+
+def write(loaded: LoadedStudy, folder: Path, trials: list[Any], repeated: Iterable[int] = ()) -> None:
+    """Writes all files, and removes the weights of trials that are not among the best.
+
+    Args:
+        trials: The finished ones.
+        repeated: Numbers of trials that are repeated under others; one may have written its weights before.
+    """
+    study = loaded.study
+    best = best_first(study, trials)
+    replace_file(folder / TRIALS, _table(study, trials))
+    if best:
+        _write_best(loaded, folder, best[0].params)
+    kept = {trial_records.weights_file(folder, trial.number) for trial in best[: study.keep]}
+    for number in (*(trial.number for trial in trials), *repeated):
+        path = trial_records.weights_file(folder, number)
+        if path not in kept:
+            path.unlink(missing_ok=True)
+
+
+def _table(study: Study, trials: list[Any]) -> str:
+    """One line for each trial: number, state, value, seconds, values of the space, other metrics, error."""
+    metrics = sorted({name for trial in trials for name in trial.user_attrs.get(trial_records.METRICS, {})})
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(
+        ["trial", "state", study.objective.metric, "secs", *study.space, *(f"metric.{m}" for m in metrics), "error"]
+    )
+    for trial in trials:
+        found = trial.user_attrs.get(trial_records.METRICS, {})
+        secs = (trial.datetime_complete - trial.datetime_start).total_seconds()
+        values = [trial.params.get(name) for name in study.space]
+        state = trial.state.name.lower()
+        error = trial.user_attrs.get(trial_records.ERROR)
+        rows.writerow([trial.number, state, trial.value, f"{secs:.2f}", *values, *map(found.get, metrics), error])
+    return text.getvalue()
+
+
+def _write_best(loaded: LoadedStudy, folder: Path, values: dict[str, Any]) -> None:
+    """A job file of the best trial, whose program is found wherever the job file of the study is."""
+    content = loaded.content_of(values)
+    module, _, name = str(content["program"]).partition(":")
+    content["program"] = f"{BEST_PROGRAM}:{name}"
+    program = (
+        f'"""Finds the program of the study: `{module}` in the folder of its job file."""\n\n'
+        f"import sys\n\nsys.path.insert(1, {str(loaded.folder.resolve())!r})\n\nfrom {module} import {name}  # noqa\n"
+    )
+    replace_file(folder / f"{BEST_PROGRAM}.py", program)
+    replace_file(folder / BEST, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))

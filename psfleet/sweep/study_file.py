@@ -1,0 +1,214 @@
+"""A study file: which job is trained with which settings, and what is searched."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from psfleet.errors import BadJobError, UsageError
+from psfleet.job.fields import NonNegativeInt, PositiveInt, Real, Section
+from psfleet.job.job import Job, parse_job
+from psfleet.job.job_fields import MAX_NAME, NAME_PATTERN
+from psfleet.job.optimizer import Plateau
+from psfleet.job.problems import problem
+from psfleet.job.reading import path_loader, read_mapping
+
+SECTIONS = ("options", "optimizer", "train", "input")
+"""Sections of the job whose fields a study may vary."""
+IGNORED = ("fleet", "update", "checkpoint", "callbacks")
+"""Sections of the job that a trial has not: it is one worker without ps."""
+Choice = str | int | float | bool | None
+
+
+class Dimension(Section):
+    """The values of one field: exactly one of `float`, `int` and `choice`."""
+
+    float_: list[Real] | None = Field(
+        None, alias="float", min_length=2, max_length=2, description="Lowest and highest number."
+    )
+    int_: list[int] | None = Field(
+        None, alias="int", min_length=2, max_length=2, description="Lowest and highest integer, both included."
+    )
+    choice: list[Choice] | None = Field(None, min_length=1, description="The values: numbers, texts, booleans or null.")
+    log: bool = Field(False, description="Whether numbers are searched on a logarithmic scale.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Dimension:
+        given = [value for value in (self.float_, self.int_, self.choice) if value is not None]
+        if len(given) != 1:
+            raise ValueError("expected exactly one of float, int and choice")
+        limits = self.float_ or self.int_
+        if limits is None:
+            if self.log:
+                raise ValueError("log is true, expected float or int with it")
+            return self
+        low, high = limits
+        if low > high or (self.log and low <= 0):
+            raise ValueError(f"limits are {limits}, expected ascending numbers{' above 0 with log' * self.log}")
+        return self
+
+    @property
+    def samples(self) -> list[Choice]:
+        """Values of which each must be valid for the job: the limits, or all choices."""
+        return [*(self.float_ or self.int_ or self.choice or ())]
+
+
+class Objective(Section):
+    """What is searched for."""
+
+    metric: str = Field(description="Name of a metric of the program's evaluation.")
+    direction: Literal["minimize", "maximize"] = Field(description="Whether lower or higher values are better.")
+
+
+class Search(Section):
+    """How values are chosen, by a sampler of Optuna."""
+
+    kind: Literal["grid", "random", "tpe"] = Field(
+        description="`grid`: all combinations; `random`: independent values; `tpe`: a tree-structured Parzen "
+        "estimator, which learns from finished trials."
+    )
+    trials: PositiveInt | None = Field(
+        None, description="Number of trials; required, except for `grid`, where null means all combinations."
+    )
+    seed: NonNegativeInt = Field(0, description="Random seed of the search.")
+
+
+class Prune(Section):
+    """Whether trials end early that are worse than others at the same step."""
+
+    kind: Literal["none", "asha"] = Field(
+        "none",
+        description="`asha`: asynchronous successive halving (Li et al. 2018): of the trials that have reached "
+        "`every_steps`, 4 times, 16 times as many steps and so on, the best quarter continues.",
+    )
+    every_steps: PositiveInt | None = Field(
+        None, description="Steps between evaluations of a trial, in addition to `evaluate.every_steps`; for `asha`."
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Prune:
+        if (self.kind == "asha") != (self.every_steps is not None):
+            raise ValueError("expected every_steps with asha, and only with it")
+        return self
+
+
+class StudyFleet(Section):
+    """The workers of a study."""
+
+    workers: PositiveInt = Field(1, description="Number of trials that run at the same time, one on each worker.")
+
+
+class Study(Section):
+    """Trials of a job with different settings."""
+
+    name: str = Field(
+        pattern=NAME_PATTERN, max_length=MAX_NAME, description="Name of the study: its results are in `studies/NAME`."
+    )
+    job: str = Field(description="The job file, relative to the study file.")
+    space: dict[str, Dimension] = Field(min_length=1, description="Values by dotted fields of the job.")
+    objective: Objective = Field(description="What is searched for.")
+    search: Search = Field(description="How values are chosen.")
+    prune: Prune = Field(default_factory=Prune, description="Which trials end early.")
+    keep: PositiveInt = Field(5, description="Number of best trials whose weights are kept.")
+    fleet: StudyFleet = Field(default_factory=StudyFleet, description="The workers.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Study:
+        for name, dimension in self.space.items():
+            section, _, field = name.partition(".")
+            if section not in SECTIONS or not field:
+                raise ValueError(f"space.{name}: expected a field of {', '.join(SECTIONS)}")
+            if self.search.kind == "grid" and dimension.float_ is not None:
+                raise ValueError(f"space.{name}: a grid has no float, expected choice or int")
+        if self.search.kind != "grid" and self.search.trials is None:
+            raise ValueError("search.trials: missing, expected a number of trials")
+        return self
+
+
+@dataclass(frozen=True)
+class LoadedStudy:
+    """A study whose job was read and checked.
+
+    Attributes:
+        study: The study file.
+        job: The content of the job file, of which a trial changes fields.
+        folder: The job file's, which is searched first for the program.
+    """
+
+    study: Study
+    job: Mapping[str, Any]
+    folder: Path
+
+    def job_of(self, values: Mapping[str, Any]) -> Job:
+        """The job of a trial.
+
+        Args:
+            values: By dotted fields.
+
+        Raises:
+            BadJobError: It is not valid.
+        """
+        return parse_job(self.content_of(values), self.study.job)
+
+    def content_of(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The content of the job file of a trial, with one worker and one ps; `values` as for `job_of`."""
+        content = {key: copy.deepcopy(value) for key, value in self.job.items() if key not in IGNORED}
+        for name, value in values.items():
+            *sections, last = name.split(".")
+            inner = content
+            for section in sections:
+                inner = inner.setdefault(section, {})
+                if not isinstance(inner, dict):
+                    raise BadJobError(f"space.{name}: {section} of the job is {inner!r}, expected a section")
+            inner[last] = value
+        return content
+
+
+def load_study(path: Path) -> LoadedStudy:
+    """Reads and validates a study file and its job.
+
+    Raises:
+        UsageError: A file cannot be read.
+        BadJobError: One is not valid, a value of the space is not valid for the job, or a trial cannot train the job.
+    """
+    content = read_mapping(path, "study file")
+    try:
+        study = Study.model_validate(content)
+    except ValidationError as error:
+        raise BadJobError(f"{path}: {'; '.join(problem(item, Study) for item in error.errors())}") from error
+    job = (path.parent / study.job).resolve()
+    if not job.is_file():
+        raise UsageError(f"{path}: job is {study.job!r}, and there is no file {job}")
+    loaded = LoadedStudy(study, read_mapping(job, "job file", path_loader(job.parent)), job.parent)
+    _check_space(loaded, path)
+    return loaded
+
+
+def _check_space(loaded: LoadedStudy, path: Path) -> None:
+    """Checks each limit and choice in a job whose other fields have their first value."""
+    first = {name: dimension.samples[0] for name, dimension in loaded.study.space.items()}
+    for name, dimension in loaded.study.space.items():
+        for value in dimension.samples:
+            try:
+                _require_trainable(loaded.job_of({**first, name: value}))
+            except BadJobError as error:
+                raise BadJobError(f"{path}: with space.{name} = {value!r}: {error}") from error
+
+
+def _require_trainable(job: Job) -> None:
+    """Refuses what needs ps or a chief; raises BadJobError."""
+    refused = {
+        "tables": bool(job.tables),
+        "optimizers": job.optimizers is not None,
+        "evaluate.stop": job.evaluate.stop is not None,
+        "optimizer.schedule.kind plateau": isinstance(job.schedule, Plateau),
+        "device.replicas": job.device.replicas != 1,
+    }
+    for name, is_there in refused.items():
+        if is_there:
+            raise BadJobError(f"{name} is set, expected a job without it: a trial is one worker without ps")

@@ -1,0 +1,113 @@
+"""The worker processes of a study: started, given trials, and started again after they died."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from psfleet import errors
+from psfleet.errors import LostPeerError, PsfleetError
+from psfleet.job.trial_access import TrialAccess
+from psfleet.processes.child import TRIAL_WORKER, Task
+from psfleet.service import settings
+from psfleet.service.cpu import num_cores, threads_each
+from psfleet.sweep.storage import StoredStudy
+
+MAX_DEATHS = 4
+"""How often in a row a worker may die without a finished trial: one that is lost is repeated twice."""
+
+
+@dataclass
+class TrialWorker:
+    """One worker: its process, and the number of its trial.
+
+    Attributes:
+        task: The process.
+        trial: Its trial; None: it is idle.
+        deaths: In a row, without a finished trial.
+    """
+
+    task: Task
+    trial: int | None = None
+    deaths: int = 0
+
+
+class Workers:
+    """The workers of a study; used by one thread, and closed at the end.
+
+    Args of the constructor:
+        folder: Of the study's results.
+        program_folder: Searched first for the program.
+    """
+
+    def __init__(
+        self, stored: StoredStudy, access: TrialAccess, number: int, folder: Path, program_folder: Path
+    ) -> None:
+        self._stored = stored
+        self._workers = []
+        for index in range(number):
+            environment = {
+                settings.TRIALS: access.model_dump_json(),
+                settings.PROGRAM_FOLDER: str(program_folder.resolve()),
+                settings.OUT: str(folder.absolute()),
+                settings.INDEX: str(index),
+                settings.THREADS: str(threads_each(num_cores(), number)),
+            }
+            log = folder / "logs" / f"worker-{index}.log"
+            self._workers.append(TrialWorker(Task(TRIAL_WORKER, index, environment, log)))
+
+    def start(self) -> None:
+        """Starts all processes."""
+        for worker in self._workers:
+            self._stored.assign(worker.task.index, None)
+            worker.task.start()
+
+    def idle(self) -> list[TrialWorker]:
+        """The workers without a trial."""
+        return [worker for worker in self._workers if worker.trial is None]
+
+    def assign(self, worker: TrialWorker, trial: Any) -> None:
+        """Gives an idle worker a trial."""
+        worker.trial = trial.number
+        self._stored.assign(worker.task.index, trial)
+
+    def release(self, finished: set[int]) -> None:
+        """Makes the workers idle whose trials have finished."""
+        for worker in self._workers:
+            if worker.trial in finished:
+                worker.trial, worker.deaths = None, 0
+
+    def revive(self) -> list[str]:
+        """Starts processes again that have ended, and has their trials repeated; returns what happened.
+
+        Raises:
+            LostPeerError: A worker dies again and again.
+            PsfleetError: A worker failed in a way that would recur.
+        """
+        return [self._revive(worker) for worker in self._workers if worker.task.exit_code() is not None]
+
+    def _revive(self, worker: TrialWorker) -> str:
+        task, code = worker.task, worker.task.exit_code()
+        cause = task.cause_of_end()
+        who = f"worker {task.index}"
+        if code in errors.PERMANENT_CODES:
+            error = PsfleetError(f"{who} failed: {cause}")
+            error.exit_code = code
+            raise error
+        worker.deaths += 1
+        if worker.deaths > MAX_DEATHS:
+            raise LostPeerError(f"{who} died {worker.deaths} times without a finished trial, last: {cause}")
+        text = f"{who} died ({cause}) and is started again"
+        self._stored.assign(task.index, None)
+        if worker.trial is not None:
+            self._stored.lose(worker.trial, f"{who} died: {cause}")
+            text += f"; trial {worker.trial} is lost"
+            worker.trial = None
+        task.start(cause or "it ended")
+        return text
+
+    def close(self) -> None:
+        """Ends all processes at once: what they train is repeated by the next driver."""
+        for worker in self._workers:
+            worker.task.kill()

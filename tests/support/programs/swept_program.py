@@ -1,0 +1,56 @@
+"""A regression of one variable for studies: it counts the readings of its data, and its steps can be held or wait."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+import psfleet
+
+v1 = tf.compat.v1
+
+EXAMPLES = 16
+LOOK_SECS = 0.02
+FOREVER = threading.Event()
+"""Never set: waiting for it paces the steps."""
+
+
+def build(folder: str, step_secs: float = 0.0, factor: float = 1.0) -> psfleet.GraphProgram:
+    """Fits a number.
+
+    Args:
+        folder: Gets a file `reads` with a line for each reading of the training data: the process id. While it has a
+            file `hold`, no step ends.
+        step_secs: Compute time of a step.
+        factor: Of the loss; its logarithm is NaN below 0.
+    """
+
+    def numbers() -> Iterator[np.ndarray]:
+        with Path(folder, "reads").open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        yield from np.linspace(0, 1, EXAMPLES, dtype=np.float32)
+
+    def data(shard_index: int, num_shards: int) -> tf.data.Dataset:
+        del shard_index, num_shards
+        return tf.data.Dataset.from_generator(numbers, output_signature=tf.TensorSpec([], tf.float32))
+
+    def evaluate() -> tf.data.Dataset:
+        return tf.data.Dataset.from_tensor_slices(np.linspace(0, 1, EXAMPLES, dtype=np.float32))
+
+    def compute(x: np.ndarray) -> np.ndarray:
+        FOREVER.wait(step_secs)
+        while Path(folder, "hold").exists():
+            FOREVER.wait(LOOK_SECS)
+        return x
+
+    def loss(x: tf.Tensor) -> tf.Tensor:
+        w = v1.get_variable("w", [], initializer=v1.ones_initializer())
+        computed = tf.ensure_shape(tf.numpy_function(compute, [x], tf.float32), x.shape)
+        return tf.reduce_mean(tf.square(w * computed - 3.0)) * (1.0 + tf.math.log(factor))
+
+    return psfleet.GraphProgram(loss=loss, train=data, evaluate=evaluate)

@@ -1,0 +1,116 @@
+"""Takes the trials that the driver of a study assigns to this worker, and tells Optuna's storage their results."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import math
+import warnings
+from pathlib import Path
+
+import grpc
+import optuna
+import safetensors.numpy
+
+from psfleet.atomic_file import replace_file
+from psfleet.errors import BadJobError, DeadlineError, LostPeerError, PermanentError, PsfleetError
+from psfleet.job import trial_records
+from psfleet.job.job import job_from_json
+from psfleet.job.trial_access import TrialAccess
+from psfleet.service.process import Stop
+from psfleet.service.settings import Settings
+from worker_service.trial.kept_program import KeptPrograms
+from worker_service.trial.training import train
+
+logger = logging.getLogger("psfleet.worker")
+
+POLL_SECS = 0.05
+"""Interval in which an idle worker looks for its next trial."""
+
+
+def serve(settings: Settings, stop: Stop) -> int:
+    """Trains trials until a signal comes; returns the exit code.
+
+    Raises:
+        BadJobError: This process has no access to a study.
+        LostPeerError: The study's storage is gone.
+        StoppedError: A signal stopped this worker in a trial.
+    """
+    access = settings.trials
+    if access is None:
+        raise BadJobError("PSFLEET_TRIALS is missing, expected access to a study as JSON")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+    try:
+        study = _opened(access)
+        programs, done = KeptPrograms(settings.program_folder), None
+        while not stop.event.is_set():
+            assigned = study.user_attrs.get(trial_records.assignment(settings.index))
+            if assigned is None or assigned == done:
+                stop.event.wait(POLL_SECS)
+                continue
+            # An object of a running trial, with the parameters that the driver has asked for.
+            _train(optuna.trial.Trial(study, assigned), study, access, programs, settings.out, stop)
+            done = assigned
+            gc.collect()
+    except grpc.RpcError as error:
+        raise LostPeerError(f"the storage of study {access.study} is gone: {error.details()}") from error
+    return 0
+
+
+def _opened(access: TrialAccess) -> optuna.Study:
+    storage = optuna.storages.GrpcStorageProxy(host=access.host, port=access.port)
+    pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
+    if access.prune_steps is not None:
+        pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=access.prune_steps)
+    # The driver asks: the sampler of this study is not used.
+    return optuna.load_study(
+        study_name=access.study,
+        storage=storage,
+        sampler=optuna.samplers.RandomSampler(),
+        pruner=pruner,
+    )
+
+
+def _train(
+    trial: optuna.trial.Trial, study: optuna.Study, access: TrialAccess, programs: KeptPrograms, out: Path, stop: Stop
+) -> None:
+    """Trains one trial and tells its result; a failure of the program is that of the trial."""
+    logger.info("trial %d", trial.number, extra={"event": "trial", "trial": trial.number})
+
+    def on_evaluation(step: int, metrics: dict[str, float]) -> None:
+        if math.isfinite(metrics[access.metric]):
+            trial.report(metrics[access.metric], step)
+            if step < job.train.steps and trial.should_prune():
+                raise optuna.TrialPruned
+
+    def on_first() -> None:
+        trial.set_user_attr(trial_records.STARTED, True)
+
+    job = job_from_json(trial.user_attrs[trial_records.JOB], f"trial {trial.number}")
+    try:
+        trained = train(programs.load(job), job, access, stop, on_first, on_evaluation)
+    except optuna.TrialPruned:
+        study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        return
+    except (PermanentError, DeadlineError) as error:
+        _fail(trial, study, error)
+        return
+    value = trained.metrics[access.metric]
+    if not math.isfinite(value):
+        _fail(trial, study, PermanentError(f"{access.metric} is {value}, expected a finite number"))
+        return
+    path = trial_records.weights_file(out, trial.number)
+    # Before the result is told: a finished trial has its files.
+    replace_file(path, safetensors.numpy.save(trained.values))
+    trial.set_user_attr(trial_records.METRICS, trained.metrics)
+    study.tell(trial, value)
+
+
+def _fail(trial: optuna.trial.Trial, study: optuna.Study, error: PsfleetError) -> None:
+    logger.warning(
+        "trial %d failed: %s", trial.number, error, extra={"event": "trial_failed", "details": error.details}
+    )
+    trial.set_user_attr(trial_records.ERROR, str(error))
+    trial.set_user_attr(trial_records.EXIT_CODE, error.exit_code)
+    study.tell(trial, state=optuna.trial.TrialState.FAIL)
