@@ -17,7 +17,7 @@ from psfleet.service.logs import is_event, last_failure, parse_line, tail
 
 SAVED_EVENTS = frozenset({"progress", "checkpoint", "verified", "evaluation"})
 """Events in the chief's log after which a stop has something to save or to finish."""
-MODULES = {"ps": "ps_service", "worker": "worker_service"}
+MODULES = {"ps": "ps_service", "worker": "worker_service", "loader": "worker_service.loader"}
 
 
 @dataclass
@@ -25,7 +25,7 @@ class Task:
     """A task of the fleet, ps 0 or worker 1, and its present or last process.
 
     Attributes:
-        role: ps or worker.
+        role: ps, worker or loader.
         index: Within the role.
         environment: Variables of the process, in addition to the launcher's own environment.
         log: The file to which the process prints; a restarted one appends to it.

@@ -27,6 +27,7 @@ COMPLETION_INDEX = "JOB_COMPLETION_INDEX"
 FIRST_INDEX = "PSFLEET_FIRST_INDEX"
 """Added to COMPLETION_INDEX: a Job counts from 0, and the index 0 of workers is the chief's, in a Job of its own."""
 PS = "PSFLEET_PS"
+LOADERS = "PSFLEET_LOADERS"
 ADDRESS = "PSFLEET_ADDRESS"
 OUT = "PSFLEET_OUT"
 PARENT = "PSFLEET_PARENT_PID"
@@ -35,7 +36,6 @@ METRICS_PORT = "PSFLEET_METRICS_PORT"
 TLS = "PSFLEET_TLS"
 RECORDS = "PSFLEET_RECORDS"
 FAILURE = "PSFLEET_FAILURE"
-"""See `failure_file`."""
 ON_SIGTERM = "PSFLEET_ON_SIGTERM"
 HOLD = "PSFLEET_HOLD"
 START = "PSFLEET_START"
@@ -45,7 +45,6 @@ LOG = "PSFLEET_LOG"
 TEXT = "text"
 """Value of LOG: log lines for readers instead of JSON."""
 TF_CONFIG = "TF_CONFIG"
-"""Set by launchers of TensorFlow jobs."""
 STATE = "PSFLEET_STATE"
 FORK_SERVER = "PSFLEET_FORK_SERVER"
 NO_FORK_SERVER = "none"
@@ -67,6 +66,7 @@ class Settings:
         index: Index of the ps or worker; -1: the worker leases one from ps 0.
         ps: Addresses of all parameter servers, by index.
         address: Address at which peers reach this process.
+        loaders: Addresses of all loaders, by index.
         out: The run folder.
         parent_pid: Process id of the launcher; this process is killed when the launcher dies. 0: none.
         cause: Cause of the restart of this process; empty at its first start.
@@ -100,6 +100,7 @@ class Settings:
     logs_text: bool = False
     fleet: FleetAccess | None = None
     is_held: bool = False
+    loaders: tuple[Address, ...] = ()
 
     @property
     def device(self) -> Device | None:
@@ -140,6 +141,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         logs_text=logs_text(env),
         fleet=fleet_access(env),
         is_held=values.choice(HOLD, env.get(HOLD, ""), HELD_AT_START),
+        loaders=tuple(values.address(LOADERS, text) for text in env.get(LOADERS, "").split(",") if text),
     )
 
 
