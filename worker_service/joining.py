@@ -96,7 +96,10 @@ def finish_as_chief(fleet: FleetClient, settings: Settings, job: Job, outcome: p
             process = secrets.token_hex(8)
             raise LostPeerError(str(error)) from error
 
-    return finish_each(fleet.ps, end)
+    num_informed = finish_each(fleet.ps, end)
+    if num_informed:
+        fleet.release_loaders(outcome)
+    return num_informed
 
 
 def _request(settings: Settings, job: Job, process: str, program: Mapping[str, str] | None = None) -> pb.JoinRequest:

@@ -1,4 +1,7 @@
-"""Finds random operations in a data set: every iterator starts them again from seeds that are fixed in its graph."""
+"""Finds operations in a data set: random ones, and those that call Python.
+
+Every iterator starts random operations again from seeds that are fixed in its graph.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ from typing import Any
 
 import tensorflow as tf
 
+PYTHON_CALLS = ("PyFunc", "PyFuncStateless", "EagerPyFunc")
+"""Operations that call Python."""
+
 
 def is_random(dataset: tf.data.Dataset) -> bool:
     """Whether a data set shuffles anew in each iteration, or has random operations with a state.
@@ -14,6 +20,11 @@ def is_random(dataset: tf.data.Dataset) -> bool:
     Stateless random operations have none, and what a Python generator draws cannot be seen.
     """
     return _draws(dataset) or any(is_random(source) for source in dataset._inputs())
+
+
+def calls_python(dataset: tf.data.Dataset) -> bool:
+    """Whether a data set calls functions of this process: `from_generator`, `py_function` and `numpy_function` do."""
+    return any(node.op in PYTHON_CALLS for node in _nodes(dataset)) or any(map(calls_python, dataset._inputs()))
 
 
 def _draws(dataset: Any) -> bool:

@@ -92,7 +92,7 @@ def serve(settings: Settings, stop: Stop) -> int:
     identity = read_identity(settings.tls, "worker")
     controls = Controls.of(settings)
     with (
-        FleetClient(settings.ps, settings.run, identity) as fleet,
+        FleetClient(settings.ps, settings.run, identity, settings.loaders) as fleet,
         serving(
             settings.address, None, identity, stop.event, stop.probes.note_answer,
             run_control=controls.run, worker_control=controls.worker,
@@ -163,7 +163,8 @@ def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int
     )
     numbers = BatchNumbers(job.update.has_quorum, job.fleet.replicas)
     lends_only = is_part(job, index)
-    data = TrainingData.of_worker(program, job, index % job.fleet.replicas if lends_only else index)
+    shard = index % job.fleet.replicas if lends_only else index
+    data = TrainingData.of_worker(program, job, shard, settings.loaders)
     batches = Batches(data, numbers, job.deadlines, index, process.progress)
     # All objects so far live as long as the process: the collector need not scan them (5 % of a worker's time).
     gc.freeze()

@@ -10,11 +10,13 @@ from contextlib import AbstractContextManager, nullcontext
 
 import tensorflow as tf
 
+from psfleet.addresses import Address
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram
 from worker_service.batch_reader import Batch, Reading
 from worker_service.data_shard import DataShard, all_epochs
 from worker_service.input_pipeline import read
+from worker_service.loaded_data import LoadedData, LoaderLostError
 
 logger = logging.getLogger("psfleet.worker")
 
@@ -36,10 +38,17 @@ class TrainingData:
     Args of the constructor:
         num_shards: Workers and spares of the job.
         rotates: Whether workers change to the next shard after each epoch.
+        loaders: Addresses of the loaders that read; empty: this process does.
     """
 
     def __init__(
-        self, program: KerasProgram | GraphProgram, job: Job, index: int, num_shards: int, rotates: bool
+        self,
+        program: KerasProgram | GraphProgram,
+        job: Job,
+        index: int,
+        num_shards: int,
+        rotates: bool,
+        loaders: Sequence[Address] = (),
     ) -> None:
         self._program = program
         self._job = job
@@ -49,12 +58,15 @@ class TrainingData:
         self._epochs_of_round = num_shards if rotates else 1
         self._shards: dict[int, DataShard] = {}
         self._is_random_reported = False
+        self._loaded = LoadedData(loaders, index, job) if loaders else None
         # A reader that follows a closed one waits for what that one reads into memory.
         preloads = job.input.source == "preload"
         self._opening: AbstractContextManager[object] = threading.Lock() if preloads else nullcontext()
 
     @classmethod
-    def of_worker(cls, program: KerasProgram | GraphProgram, job: Job, index: int) -> TrainingData:
+    def of_worker(
+        cls, program: KerasProgram | GraphProgram, job: Job, index: int, loaders: Sequence[Address] = ()
+    ) -> TrainingData:
         """The data of a worker of a job."""
         replicas, rotates = job.fleet.replicas, job.quorum < job.fleet.replicas
         if index >= replicas and not rotates:
@@ -64,7 +76,7 @@ class TrainingData:
                 index,
                 extra={"event": "fixed_shards"},
             )
-        return cls(program, job, index, replicas, rotates)
+        return cls(program, job, index, replicas, rotates, loaders)
 
     def batches(self, start: int, reading: Reading | None = None) -> Iterator[Batch]:
         """Endless batches from batch number `start` on.
@@ -85,9 +97,25 @@ class TrainingData:
         Raises:
             ProgramError: `train` raised or returned something else, a shard is empty or smaller than a batch or its
                 length changes, the data set raised, or an epoch had no batch.
-            ReadingClosedError: The reader was closed during a call of `train`.
+            ReadingClosedError: The reader was closed during a call of `train`, or the search for a loader.
+            DataStallError: No loader answered in time.
         """
         reading = reading or Reading()
+        number = start
+        while not reading.is_closed:
+            try:
+                for batch in self._batches(number, reading):
+                    yield batch
+                    number += 1
+            except LoaderLostError as error:
+                reading.opens_shard = True
+                logger.warning(
+                    "%s: batch %d is read by the next loader that answers", error, number,
+                    extra={"event": "loader_lost", "batch": number},
+                )  # fmt: skip
+
+    def _batches(self, start: int, reading: Reading) -> Iterator[Batch]:
+        """As `batches`, until a loader is lost."""
         located = self._locate(start + self._ahead, lambda epoch: self._shard(epoch, reading))
         assert located is not None
         epoch, num_skipped = located
@@ -96,11 +124,13 @@ class TrainingData:
             shard = self._shard(epoch, reading)
             reading.opens_shard |= shard.is_random
             examples = self._examples(shard, epoch, reading)
+            if self._loaded is not None:
+                self._loaded.check(examples, shard.what)
             shards = self._shards_of_round(epoch)
             dataset = all_epochs(shards, epoch) if shards else shard.epoch(examples, epoch)
             what = shard.what if len(shards) <= 1 else "reading the training data"
-            num_read, ends = 0, _ends(shards)
-            for batch in read(dataset, self._job, what):
+            num_read, ends = self._num_skipped_by_loader(shard, epoch, num_skipped), _ends(shards)
+            for batch in self._read(dataset, what, num_read, reading):
                 if reading.is_closed:
                     return
                 num_read += 1
@@ -114,6 +144,17 @@ class TrainingData:
             shard.has_read(epoch, num_read)
             num_skipped = max(0, num_skipped - num_read)
             epoch += 1
+
+    def _read(self, dataset: tf.data.Dataset, what: str, start: int, reading: Reading) -> Iterator[Batch]:
+        """The batches of a data set from a number on, which is 0 if this process reads."""
+        if self._loaded is None:
+            return read(dataset, self._job, what)
+        return self._loaded.read(dataset, what, start, reading)
+
+    def _num_skipped_by_loader(self, shard: DataShard, epoch: int, num_skipped: int) -> int:
+        """How many batches do not travel; all do in an epoch whose length is found by reading it."""
+        length = shard.num_batches(epoch)
+        return num_skipped if self._loaded is not None and length is not None and num_skipped < length else 0
 
     def num_skipped(self, start: int) -> int | None:
         """How many batches `batches(start)` would read before it yields; None: a shard before `start` was never read.

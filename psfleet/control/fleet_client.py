@@ -27,17 +27,24 @@ AGAIN_SECS = 1.0
 
 
 class FleetClient:
-    """The control planes of all ps of a run, in their order."""
+    """The control planes of all ps of a run, in their order, and those of its loaders."""
 
-    def __init__(self, addresses: Sequence[Address], run: str, identity: Identity | None = None) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        run: str,
+        identity: Identity | None = None,
+        loaders: Sequence[Address] = (),
+    ) -> None:
         self.ps = [PsClient(address, run, identity) for address in addresses]
+        self._loaders = [PsClient(address, run, identity) for address in loaders]
         self.identity = identity
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for client in self.ps:
+        for client in (*self.ps, *self._loaders):
             client.close()
 
     def identify(self, member: pb.Member) -> None:
@@ -56,8 +63,19 @@ class FleetClient:
         return states
 
     def finish(self, outcome: pb.Outcome) -> int:
-        """Ends the run on every ps; see `finish_each`."""
-        return finish_each(self.ps, lambda client: client.finish(outcome))
+        """Ends the run on every ps, see `finish_each`, and then the loaders."""
+        num_informed = finish_each(self.ps, lambda client: client.finish(outcome))
+        if num_informed:
+            self.release_loaders(outcome)
+        return num_informed
+
+    def release_loaders(self, outcome: pb.Outcome) -> None:
+        """Ends the loaders; one that cannot be reached is left to its launcher."""
+        for client in self._loaders:
+            try:
+                client.finish(outcome)
+            except PsfleetError as error:
+                logger.debug("a loader does not receive the outcome: %s", error)
 
 
 def finish_each(ps: Sequence[PsClient], end: Callable[[PsClient], object]) -> int:

@@ -35,6 +35,7 @@ def serving(
     clients: ClientServicer | None = None,
     run_control: run_control_pb2_grpc.RunControlServicer | None = None,
     worker_control: run_control_pb2_grpc.WorkerControlServicer | None = None,
+    is_watched: bool = False,
 ) -> Iterator[None]:
     """Serves on the control port of `address` until the context is left; with an identity, with mutual TLS.
 
@@ -43,11 +44,12 @@ def serving(
     Args:
         answered: Called after each health check to which this process answers that it is SERVING.
         clients: Of a process of a standing fleet.
+        is_watched: Whether peers watch the health of this process for as long as the run lasts.
 
     Raises:
         LostPeerError: The port is in use.
     """
-    attendance = () if clients is None else channel_options.ATTENDANCE
+    attendance = channel_options.ATTENDANCE if is_watched or clients is not None else ()
     options = (*CHANNEL_OPTIONS, *attendance, ("grpc.so_reuseport", 0))
     num_threads = THREADS + (MAX_SESSIONS if clients is not None else 0)
     guards = () if identity is None else (RoleGuard(),)

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from psfleet.job.fields import PositiveInt, Section
+from psfleet.job.sections import Fleet
 
 
 class Input(Section):
@@ -15,11 +16,15 @@ class Input(Section):
 
     model_config = ConfigDict(serialize_by_alias=True)
 
-    source: Literal["worker", "preload"] = Field(
+    source: Literal["worker", "preload", "loaders"] = Field(
         "worker",
         alias="from",
         description="worker: a worker reads its data set in every epoch; preload: it reads its shard once, before its "
-        "first batch, and keeps it in its memory; see [above](#data-in-memory).",
+        "first batch, and keeps it in its memory; see [above](#data-in-memory). loaders: processes of their own read; "
+        "see [above](#loaders).",
+    )
+    loaders: PositiveInt = Field(
+        1, description="With `from: loaders`: number of loaders, at most that of workers and spares."
     )
 
     pad: bool = Field(
@@ -35,8 +40,15 @@ class Input(Section):
         "on, and the others those between two numbers. null: a batch has examples of any length.",
     )
 
+    @property
+    def num_loaders(self) -> int:
+        """Number of loaders that the launcher starts."""
+        return self.loaders if self.source == "loaders" else 0
+
     @model_validator(mode="after")
     def _consistent(self) -> Input:
+        if self.loaders > 1 and self.source != "loaders":
+            raise ValueError(f"loaders is {self.loaders}, expected 1 without from: loaders")
         boundaries = self.bucket_boundaries
         if boundaries is None:
             return self
@@ -45,3 +57,22 @@ class Input(Section):
         if any(first >= second for first, second in pairwise(boundaries)):
             raise ValueError(f"bucket_boundaries is {boundaries}, expected numbers that increase")
         return self
+
+
+def require_loaders(section: Input, fleet: Fleet, tls: bool, is_in_graph: bool) -> None:
+    """Raises ValueError if a job has loaders that its fleet cannot have."""
+    if not section.num_loaders:
+        return
+    if section.loaders > fleet.processes:
+        raise ValueError(
+            f"input.loaders is {section.loaders}, expected at most fleet.workers + fleet.spares = {fleet.processes}: "
+            "each worker reads from one loader"
+        )
+    for field, value, is_refused in (
+        ("tls", "true", tls),
+        ("update.replication", "in_graph", is_in_graph),
+        ("fleet.parts", fleet.parts, fleet.parts > 1),
+        ("fleet.ps_addresses", "set, as on a standing fleet", fleet.ps_addresses is not None),
+    ):
+        if is_refused:
+            raise ValueError(f"input.from is loaders, expected worker or preload: {field} is {value}")

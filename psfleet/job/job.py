@@ -13,6 +13,7 @@ from pydantic import ValidationError, ValidationInfo, field_validator, model_val
 
 from psfleet.errors import BadJobError, UsageError
 from psfleet.job.gpus import require_towers, require_workers
+from psfleet.job.input import require_loaders
 from psfleet.job.job_fields import NAME_PATTERN, JobFields
 from psfleet.job.kubernetes import require_own_folders
 from psfleet.job.losses import require_optimizers
@@ -42,6 +43,7 @@ class Job(JobFields):
         require_update(self.update, self.fleet.replicas)
         if self.update.is_in_graph:
             require_in_graph(self.update, self.quorum, self.fleet.replicas, self.fleet.max_workers)
+        require_loaders(self.input, self.fleet, self.tls, self.update.is_in_graph)
         self._require_devices()
         require_tables(
             self.tables, self.update, self.rules, self.train.accumulate, self.device.replicas, self.fleet.parts

@@ -15,7 +15,7 @@ from psfleet.job.job import Job
 
 COMPOSE, KUBERNETES = "compose", "kubernetes"
 KILLED = SIGNAL_BASE + signal.SIGKILL
-TRAINING = ("ps", "chief", "worker")
+TRAINING = ("ps", "loader", "chief", "worker")
 """Roles without which there is no fleet."""
 
 
@@ -44,7 +44,7 @@ class Member:
 
     Attributes:
         fleet: The job's name.
-        role: ps, chief or worker; tensorboard and the like for what is not part of the training.
+        role: ps, loader, chief or worker; tensorboard and the like for what is not part of the training.
         index: Of a ps, or of a worker with the chief as 0; None: not known from the platform.
         name: As the platform's own tools know it.
         state: In the platform's words: running, exited (70), OOMKilled, ImagePullBackOff, …
@@ -209,8 +209,8 @@ def out_of_memory(limit: str) -> str:
 def gone_for_good(members: Sequence[Member], job: Job) -> Member | None:
     """The member whose failure ends the run; None while the run can continue.
 
-    A permanent exit code ends the run, since it would recur, and so does the loss of a ps. A worker or spare whose
-    restarts are used up, or that was refused (78), ends it only if too few are left for a step.
+    A permanent exit code ends the run, since it would recur, and so does the loss of a ps or loader. A worker or spare
+    whose restarts are used up, or that was refused (78), ends it only if too few are left for a step.
     """
     gone = [m for m in members if m.role in TRAINING and m.is_over and m.has_failed and not may_restart(m, job)]
     workers = [m for m in members if m.role in ("chief", "worker")]

@@ -62,9 +62,10 @@ def task_of(job: Job, wanted: Wanted, config: TfConfig | None) -> HostTask:
 
     Raises:
         UsageError: They contradict each other, or something is missing or invalid.
-        BadJobError: The number of ps is not `fleet.ps`.
+        BadJobError: The number of ps is not `fleet.ps`, or the job has loaders.
         LostPeerError: The own address of a worker cannot be found, because no ps can be resolved.
     """
+    container.require_own_input(job)
     known = config if config is not None and config.ps else TfConfig(())
     ps = _ps(job, wanted, known)
     role = _agreed("--role", wanted.role, known.role or None)

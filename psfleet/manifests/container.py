@@ -59,6 +59,19 @@ def require_one_part(job: Job) -> None:
         )
 
 
+def require_own_input(job: Job) -> None:
+    """Refuses a job with loaders.
+
+    Raises:
+        BadJobError: It has them.
+    """
+    if job.input.num_loaders:
+        raise BadJobError(
+            "input.from is loaders, expected worker or preload in containers and in `psfleet task`: only `psfleet "
+            "train` starts loaders"
+        )
+
+
 def hold(paused: bool) -> dict[str, str]:
     """The chief's variable for a run that is held at the step that it starts from."""
     return {settings.HOLD: settings.HELD_AT_START} if paused else {}

@@ -29,6 +29,7 @@ COMPLETION_INDEX = "JOB_COMPLETION_INDEX"
 FIRST_INDEX = "PSFLEET_FIRST_INDEX"
 """Added to COMPLETION_INDEX: a Job counts from 0, and the index 0 of workers is the chief's, in a Job of its own."""
 PS = "PSFLEET_PS"
+LOADERS = "PSFLEET_LOADERS"
 ADDRESS = "PSFLEET_ADDRESS"
 OUT = "PSFLEET_OUT"
 PARENT = "PSFLEET_PARENT_PID"
@@ -37,7 +38,6 @@ METRICS_PORT = "PSFLEET_METRICS_PORT"
 TLS = "PSFLEET_TLS"
 RECORDS = "PSFLEET_RECORDS"
 FAILURE = "PSFLEET_FAILURE"
-"""See `failure_file`."""
 ON_SIGTERM = "PSFLEET_ON_SIGTERM"
 HOLD = "PSFLEET_HOLD"
 START = "PSFLEET_START"
@@ -47,7 +47,6 @@ LOG = "PSFLEET_LOG"
 TEXT = "text"
 """Value of LOG: log lines for readers instead of JSON."""
 TF_CONFIG = "TF_CONFIG"
-"""Set by launchers of TensorFlow jobs."""
 STATE = "PSFLEET_STATE"
 FORK_SERVER = "PSFLEET_FORK_SERVER"
 NO_FORK_SERVER = "none"
@@ -69,6 +68,7 @@ class Settings:
         index: Index of the ps or worker; -1: the worker leases one from ps 0.
         ps: Addresses of all parameter servers, by index.
         address: Address at which peers reach this process.
+        loaders: Addresses of all loaders, by index.
         out: The run folder.
         parent_pid: Process id of the launcher; this process is killed when the launcher dies. 0: none.
         cause: Cause of the restart of this process; empty at its first start.
@@ -104,6 +104,7 @@ class Settings:
     fleet: FleetAccess | None = None
     is_held: bool = False
     trials: TrialAccess | None = None
+    loaders: tuple[Address, ...] = ()
 
     @property
     def device(self) -> Device | None:
@@ -143,6 +144,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         fleet=fleet_access(env),
         is_held=values.choice(HOLD, env.get(HOLD, ""), HELD_AT_START),
         trials=values.trial_access(TRIALS, env.get(TRIALS, "")),
+        loaders=tuple(values.address(LOADERS, text) for text in env.get(LOADERS, "").split(",") if text),
     )
 
 
@@ -222,8 +224,7 @@ def replace_environment(environment: Mapping[str, str]) -> None:
 def fork_server() -> str:
     """Which fork server the local launcher uses; empty: its own; `none`: each process starts in a new interpreter.
 
-    A path: the fork server that listens at this Unix socket. It runs code for everyone who can open the socket, whose
-    mode must therefore be 0600; the tests share such a server.
+    A path: the fork server that listens at this Unix socket, which has mode 0600: it runs code for all who can open it.
     """
     return os.environ.get(FORK_SERVER, "")
 

@@ -78,6 +78,7 @@ class Compose:
         job = request.job
         require_closed(job)
         container.require_one_part(job)
+        container.require_own_input(job)
         engine.require_plugin()
         engine.require_images(self._client, [job.container.ps_image, job.container.worker_image])
         if request.fleet:

@@ -144,14 +144,20 @@ class Local:
 
     def _plan(self, program_folder: Path) -> list[Task]:
         job, num_ps = self._job, num_own_ps(self._job)
-        free = free_addresses(num_ps + job.fleet.processes)
-        ps = ps_addresses(job, free[:num_ps])
+        roles = [
+            *(("ps", index) for index in range(num_ps)),
+            *(("loader", index) for index in range(job.input.num_loaders)),
+            *(("worker", index) for index in range(job.fleet.processes)),
+        ]
+        places = dict(zip(roles, free_addresses(len(roles)), strict=True))
+        ps = ps_addresses(job, [at for (role, _), at in places.items() if role == "ps"])
         common = {
             settings.JOB: str(self._folder.job),
             settings.PROGRAM_FOLDER: str(program_folder),
             settings.RUN: self.run,
             settings.OUT: str(self._folder.path),
             settings.PS: ",".join(address.data for address in ps),
+            settings.LOADERS: ",".join(at.data for (role, _), at in places.items() if role == "loader"),
             # A port in the launcher's own environment cannot be that of all its processes.
             settings.METRICS_PORT: "0",
             # The launcher's own environment may be that of a pod, but its processes are not pods.
@@ -166,8 +172,7 @@ class Local:
             settings.LAUNCHED: str(int(time.time() * 1000)),
         }
         tasks = []
-        for place, address in enumerate(free):
-            role, index = ("ps", place) if place < num_ps else ("worker", place - num_ps)
+        for (role, index), address in places.items():
             own = {settings.INDEX: str(index), settings.ADDRESS: address.data}
             tasks.append(Task(role, index, {**common, **own}, self._folder.log(role, index)))
         return tasks

@@ -55,12 +55,15 @@ def _rows(path: Path, name: str) -> list[TaskStatus]:
     table: Mapping[str, Any] = next(filter(is_table, reversed(entries)), {})
     ps = [_row(path, name, "ps", each) for each in table.get("ps", ())]
     workers = [_row(path, name, each["role"], each) for each in table.get("workers", ())]
+    loaders: list[TaskStatus] = []
     known = {row.name for row in [*ps, *workers]}
     for role, index in _started(path):
         if _process(path, role, index) not in known:
-            rows = ps if role == "ps" else workers
-            rows.append(_starting(path, name, role, index))
-    return [*ps, *workers]
+            rows = {"ps": ps, "loader": loaders}.get(role, workers)
+            # The chief's table has no loaders.
+            state = RUNNING if role == "loader" else STARTING
+            rows.append(_unlisted(path, name, role, index, state))
+    return [*ps, *loaders, *workers]
 
 
 def _started(path: Path) -> list[tuple[str, int]]:
@@ -70,14 +73,15 @@ def _started(path: Path) -> list[tuple[str, int]]:
     except (OSError, UnicodeDecodeError, BadJobError):
         return [("chief", 0)]
     workers = [(job.fleet.role(index), index) for index in range(job.fleet.processes)]
-    return [*[("ps", index) for index in range(num_own_ps(job))], *workers]
+    ps, loaders = range(num_own_ps(job)), range(job.input.num_loaders)
+    return [*[("ps", index) for index in ps], *[("loader", index) for index in loaders], *workers]
 
 
-def _starting(path: Path, name: str, role: str, index: int) -> TaskStatus:
-    """A process that starts, with the newest message of its log."""
+def _unlisted(path: Path, name: str, role: str, index: int, state: str) -> TaskStatus:
+    """A process that the chief's table does not have, with the newest message of its log."""
     entries = log_entries(path, _log_role(role), index)
     last = str(entries[-1].get("message", "")) if entries else ""
-    return TaskStatus(name, role, index, _process(path, role, index), STARTING, last_event=last)
+    return TaskStatus(name, role, index, _process(path, role, index), state, last_event=last)
 
 
 def _row(path: Path, name: str, role: str, row: Mapping[str, Any]) -> TaskStatus:
@@ -100,5 +104,5 @@ def _process(path: Path, role: str, index: int) -> str:
 
 
 def _log_role(role: str) -> str:
-    """The role in the name of a process's log: ps or worker."""
-    return "ps" if role == "ps" else "worker"
+    """The role in the name of a process's log: ps, loader or worker."""
+    return role if role in ("ps", "loader") else "worker"

@@ -1,0 +1,43 @@
+"""A regression whose data are made of TensorFlow's operations alone, as loaders need them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+import psfleet
+
+FEATURES = 4
+EXAMPLES = 60
+
+
+def build(gates: str = "", step_secs: float = 0.0) -> psfleet.GraphProgram:
+    """A linear model of the sum of sines.
+
+    Args:
+        gates: Not used.
+        step_secs: Seconds for an example.
+    """
+
+    def paced(x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        until = tf.timestamp() + step_secs
+        (waited,) = tf.while_loop(lambda now: now < until, lambda now: tf.timestamp(), [tf.timestamp()])
+        return x, y + tf.cast(waited * 0, tf.float32)
+
+    def train(shard_index: int, num_shards: int) -> tf.data.Dataset:
+        examples = tf.data.Dataset.range(EXAMPLES).shard(num_shards, shard_index).map(_example)
+        return examples.map(paced) if step_secs else examples
+
+    return psfleet.GraphProgram(loss=_loss, train=train)
+
+
+def _example(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    x = tf.random.stateless_normal([FEATURES], tf.stack([number, 1]))
+    return x, tf.reduce_sum(tf.sin(x), keepdims=True)
+
+
+def _loss(batch: Any) -> tf.Tensor:
+    x, y = batch
+    zeros = tf.compat.v1.zeros_initializer()
+    return tf.reduce_mean(tf.square(tf.matmul(x, tf.compat.v1.get_variable("w", [FEATURES, 1], initializer=zeros)) - y))

@@ -1,0 +1,139 @@
+"""`input: {from: loaders}`: a loader gives the batches that the worker would read itself."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.program_samples import sample_job
+
+from psfleet.addresses import Address
+from psfleet.control import control_pb2 as pb
+from psfleet.control.fleet_client import FleetClient
+from psfleet.control.server import serving
+from psfleet.errors import DataStallError, ProgramError
+from psfleet.job.job import Job
+from psfleet.job.program import GraphProgram
+from psfleet.processes.ports import free_addresses
+from worker_service.loader.service import LoaderServicer, data_service
+from worker_service.training_data import TrainingData
+
+RUN = "loaded-1"
+EPOCHS = 3
+PER_WORKER = 24
+
+
+@contextmanager
+def running(address: Address) -> Iterator[LoaderServicer]:
+    """A loader in this process."""
+    servers, servicer = data_service(address), LoaderServicer(RUN)
+    with serving(address, servicer, is_watched=True):
+        yield servicer
+    del servers
+
+
+@pytest.fixture(scope="module")
+def loaders() -> Iterator[list[Address]]:
+    addresses = free_addresses(2)
+    with running(addresses[0]), running(addresses[1]):
+        yield addresses
+
+
+def numbers(shard: int, shards: int) -> tf.data.Dataset:
+    return tf.data.Dataset.range(PER_WORKER * shards).shard(shards, shard)
+
+
+def reshuffled(shard: int, shards: int) -> tf.data.Dataset:
+    return numbers(shard, shards).shuffle(8)
+
+
+def of_unknown_length(shard: int, shards: int) -> tf.data.Dataset:
+    return numbers(shard, shards).filter(lambda number: number % 5 > 0)
+
+
+def data(
+    train: Callable[[int, int], tf.data.Dataset], loaders: list[Address], worker: int = 0, workers: int = 1, **more: Any
+) -> TrainingData:
+    program = GraphProgram(loss=lambda batch: batch, train=train)
+    rotates = more.pop("rotates", False)
+    return TrainingData(program, job(**more), worker, workers, rotates, loaders)
+
+
+def job(**more: Any) -> Job:
+    found = sample_job(shuffle=5)
+    return found.model_copy(update={"deadlines": found.deadlines.model_copy(update=more)})
+
+
+def first(count: int, data: TrainingData, start: int = 0) -> list[list[int]]:
+    return [batch.tolist() for (batch,) in itertools.islice(data.batches(start), count)]
+
+
+@pytest.mark.parametrize("train", [numbers, reshuffled, of_unknown_length])
+@pytest.mark.parametrize("rotates", [False, True])
+def test_batches_and_their_order_are_those_of_a_worker_that_reads(
+    loaders: list[Address], train: Any, rotates: bool
+) -> None:
+    count = EPOCHS * PER_WORKER // 4
+    own = first(count, data(train, [], 1, 2, rotates=rotates))
+    loaded = data(train, loaders, 1, 2, rotates=rotates)
+    assert first(count, loaded) == own
+    assert first(3, loaded, start=9) == own[9:12], "a new reader of the process"
+    assert first(3, data(train, loaders, 1, 2, rotates=rotates), start=9) == own[9:12], "a restarted process"
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_each_example_comes_once_in_each_epoch(loaders: list[Address], workers: int) -> None:
+    readers = [data(numbers, loaders, worker, workers) for worker in range(workers)]
+    counts = Counter(np.ravel([first(EPOCHS * PER_WORKER // 4, reader) for reader in readers]).tolist())
+    assert counts == dict.fromkeys(range(PER_WORKER * workers), EPOCHS)
+
+
+def from_generator(shard: int, shards: int) -> tf.data.Dataset:
+    signature = tf.TensorSpec([], tf.int64)
+    return tf.data.Dataset.from_generator(lambda: iter(range(9)), output_signature=signature)
+
+
+def by_python(shard: int, shards: int) -> tf.data.Dataset:
+    return (
+        numbers(shard, shards).map(lambda number: tf.py_function(lambda given: given, [number], tf.int64)).prefetch(1)
+    )
+
+
+@pytest.mark.parametrize("train", [from_generator, by_python])
+def test_data_that_call_python_are_refused_before_a_loader_reads_them(loaders: list[Address], train: Any) -> None:
+    with pytest.raises(ProgramError, match=r"calls Python .*expected TensorFlow's operations, or input.from: worker$"):
+        first(1, data(train, loaders))
+
+
+def test_an_error_of_the_data_set_is_the_program_s(loaders: list[Address]) -> None:
+    def missing(shard: int, shards: int) -> tf.data.Dataset:
+        return tf.data.TextLineDataset("/missing/examples.txt").map(tf.strings.length)
+
+    with pytest.raises(ProgramError, match=r"shard 0 raised NotFoundError: .*/missing/examples.txt"):
+        first(1, data(missing, loaders))
+
+
+def test_a_worker_whose_loader_is_absent_takes_another_one(loaders: list[Address]) -> None:
+    absent = free_addresses(1)
+    assert first(3, data(numbers, [*absent, *loaders], start_secs=1)) == first(3, data(numbers, []))
+
+
+def test_loaders_that_never_start_are_named_after_the_deadline() -> None:
+    (absent,) = free_addresses(1)
+    with pytest.raises(DataStallError, match=rf"0.5 s waiting for loader 0 at {absent.control} or another one"):
+        first(1, data(numbers, [absent], start_secs=0.5))
+
+
+def test_the_end_of_the_run_ends_its_loaders_alone() -> None:
+    addresses = free_addresses(1)
+    with running(addresses[0]) as loader:
+        for run, ends in (("another", False), (RUN, True)):
+            with FleetClient([], run, loaders=addresses) as fleet:
+                fleet.release_loaders(pb.Outcome(exit_code=70))
+            assert (loader.finished.is_set(), loader.exit_code) == (ends, 70 if ends else 0)
