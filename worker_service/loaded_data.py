@@ -40,6 +40,10 @@ OF_CONNECTION = (
 )
 
 
+_lost: list[object] = []
+"""The iterators of lost loaders: the deletion of one waits for its loader, which may be frozen."""
+
+
 class LoaderLostError(LostPeerError):
     """The loader of a stream of batches has died, or does not answer."""
 
@@ -104,7 +108,12 @@ class LoadedData:
             next_element = cancellation.get_cancelable_function(
                 tf.function(following, autograph=False).get_concrete_function()
             )
-        watch.on_end(cancellation.start_cancel)
+
+        def end() -> None:
+            _lost.append(iterator)
+            cancellation.start_cancel()
+
+        watch.on_end(end)
         expected = 0
         while True:
             with self._errors(watch, what):

@@ -26,7 +26,7 @@ class LoaderWatch:
         self._lock = threading.Lock()
         self._on_end: Callable[[], None] = lambda: None
         self._answered, self._ended = threading.Event(), threading.Event()
-        self._is_serving = False
+        self._is_serving = self._is_closed = False
         self._channel = channel(address.control, "worker", None, channel_options.ATTENDANCE)
         self._call: Any = health_pb2_grpc.HealthStub(self._channel).Watch(health_pb2.HealthCheckRequest())
         threading.Thread(target=self._follow, name=f"watch-loader-{index}", daemon=True).start()
@@ -35,6 +35,7 @@ class LoaderWatch:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        self._is_closed = True
         self._call.cancel()
         self._channel.close()
 
@@ -69,4 +70,5 @@ class LoaderWatch:
             self._is_serving = False
             self._ended.set()
             self._answered.set()
-        self._on_end()
+        if not self._is_closed:
+            self._on_end()
