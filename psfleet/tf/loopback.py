@@ -19,9 +19,10 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-import tensorflow as tf
 
 MAPS = Path("/proc/self/maps")
+LIBRARIES = "/libtensorflow"
+"""Part of the paths of TensorFlow's libraries, and of no others that bind psfleet's port."""
 SHT_RELA, SHT_DYNSYM = 4, 11
 SLOT_TYPES = {62: (6, 7), 183: (1025, 1026)}
 """By machine (x86-64, AArch64), the relocations that fill a slot with a function's address: GLOB_DAT, JUMP_SLOT."""
@@ -120,10 +121,12 @@ class _Mapping:
 
 
 def _slots(function: bytes) -> Iterator[_Slot]:
-    """The slots of a function in TensorFlow's loaded libraries."""
-    libraries = str(Path(tf.__file__).parent / "libtensorflow")
+    """The slots of a function in TensorFlow's loaded libraries.
+
+    The kernel knows these files by paths without symbolic links, which can differ from those of the Python package.
+    """
     # A process has more than a thousand mappings, of which these libraries have a few.
-    lines = [line for line in MAPS.read_text().splitlines() if libraries in line] if MAPS.exists() else []
+    lines = [line for line in MAPS.read_text().splitlines() if LIBRARIES in line] if MAPS.exists() else []
     mappings = [_Mapping.parse(line) for line in lines]
     bases: dict[str, int] = {}
     for mapping in mappings:
@@ -131,7 +134,7 @@ def _slots(function: bytes) -> Iterator[_Slot]:
         if mapping.offset == 0:
             bases.setdefault(mapping.path, mapping.start)
     for path, base in bases.items():
-        if not path.startswith(libraries):
+        if LIBRARIES not in path:
             continue
         for offset in _slot_offsets(Path(path), function):
             address = base + offset

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import socket
 import struct
+from pathlib import Path
 
 import pytest
+import tensorflow as tf
 
+from psfleet.tf import loopback
 from psfleet.tf.loopback import loopback_address
 
 PORT = 3005
@@ -44,3 +47,13 @@ def test_an_address_of_another_family_is_left_alone() -> None:
 def test_the_host_is_any_address_of_loopback() -> None:
     assert loopback_address(ipv4("0.0.0.0", PORT), PORT, "127.9.8.7") == ipv4("127.9.8.7", PORT)
     assert loopback_address(ipv6("::", PORT), PORT, "127.9.8.7") == ipv6("::ffff:127.9.8.7", PORT)
+
+
+def test_the_libraries_are_found_where_tensorflow_is_imported_through_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel knows the files that are mapped by their own paths: a virtual environment may be a symbolic link."""
+    link = tmp_path / "packages"
+    link.symlink_to(Path(tf.__file__).resolve().parents[1])
+    monkeypatch.setattr(tf, "__file__", str(link / "tensorflow" / "__init__.py"))
+    assert list(loopback._slots(b"bind"))
