@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import safetensors.numpy
@@ -91,7 +91,7 @@ def export(source: Folder, out: Path, best: bool = False, is_live: bool = False)
         raise UsageError(str(error)) if error.is_denied else error from error
     if out.name.endswith(SAFETENSORS):
         return export_safetensors(checkpoint, out)
-    return export_keras(checkpoint, out, _model(checkpoint))
+    return export_keras(checkpoint, out, built_model_of(checkpoint))
 
 
 def find(source: Folder, is_live: bool = False) -> Checkpoint:
@@ -105,18 +105,18 @@ def find(source: Folder, is_live: bool = False) -> Checkpoint:
         checkpoint = read_manifest(source)
         verify(checkpoint)
         return checkpoint
-    found = newest(_root(source), lambda folder: is_live or may_be_in_progress(folder))
+    found = newest(root_of_run(source), lambda folder: is_live or may_be_in_progress(folder))
     if found is None:
-        raise _no_checkpoint(source)
+        raise no_checkpoint(source)
     return found
 
 
 def find_best(source: Folder) -> Checkpoint:
     """Resolves and verifies the best checkpoint of a run, by `checkpoint.best` of the job that trained it last."""
-    root = _root(source)
+    root = root_of_run(source)
     checkpoints = list(committed_checkpoints(root))
     if not checkpoints:
-        raise _no_checkpoint(source)
+        raise no_checkpoint(source)
     content = checkpoints[0].job
     watched = None if content is None else parse_job(content, f"job of {root}").checkpoint.best
     if watched is None:
@@ -128,13 +128,14 @@ def find_best(source: Folder) -> Checkpoint:
     return found.checkpoint
 
 
-def _root(source: Folder) -> Folder:
+def root_of_run(source: Folder) -> Folder:
     """The folder of checkpoints of a run folder or of a store, or the folder itself."""
     root = recorded_root(source)
     return root if (isinstance(source, Path) and not isinstance(root, Path)) or root.is_dir() else source
 
 
-def _no_checkpoint(source: Folder) -> UsageError:
+def no_checkpoint(source: Folder) -> UsageError:
+    """The error for a place without checkpoints."""
     return UsageError(f"{source}: no checkpoint there, expected a run folder, its checkpoints folder or a checkpoint")
 
 
@@ -166,13 +167,26 @@ def export_keras(checkpoint: Checkpoint, out: Path, model: KerasModel) -> int:
         BadJobError: The model's variables differ from the checkpoint's; names one of them and both shapes.
         UsageError: `out` cannot be written.
     """
+    number = assign(checkpoint, model)
+    _write(out, model.save_weights if out.name.endswith(KERAS_WEIGHTS) else model.save)
+    return number
+
+
+def assign(checkpoint: Checkpoint, model: KerasModel) -> int:
+    """Assigns the named tensors to a built model.
+
+    Returns:
+        The number of tensors.
+
+    Raises:
+        BadJobError: The model's variables differ from the checkpoint's; names one of them and both shapes.
+    """
     variables = [*model.trainable_variables, *model.non_trainable_variables]
     named = dict(zip(keras_names(variables), variables, strict=True))
     tensors = _dense(checkpoint)
     _check_shapes(checkpoint, tensors, named)
     for name, variable in named.items():
         variable.assign(tensors[name])
-    _write(out, model.save_weights if out.name.endswith(KERAS_WEIGHTS) else model.save)
     return len(tensors)
 
 
@@ -196,20 +210,27 @@ def _check_shapes(
             )
 
 
-def _model(checkpoint: Checkpoint) -> KerasModel:
-    """Builds the model of the program that wrote the checkpoint."""
+def built_model_of(checkpoint: Checkpoint, otherwise: str = f"--out *{SAFETENSORS}") -> Any:
+    """Builds the model of the program that wrote the checkpoint: a `keras.Model`.
+
+    Args:
+        otherwise: What is expected of the caller, for the error if there is no Keras model.
+
+    Raises:
+        UsageError: The checkpoint records no program, or one without a Keras model.
+        ProgramError: The program cannot be loaded, or does not build its model.
+    """
     content, folder = checkpoint.job, checkpoint.extra.get("program_folder")
     if content is None or not isinstance(folder, str):
-        raise UsageError(f"checkpoint {checkpoint.folder} names no program, expected --out *{SAFETENSORS}")
+        raise UsageError(f"checkpoint {checkpoint.folder} names no program, expected {otherwise}")
     job = parse_job(content, source=f"job of checkpoint {checkpoint.folder}")
     program = load_program(job, Path(folder))
     if not isinstance(program, KerasProgram):
-        raise UsageError(f"program {job.program} has no Keras model, expected --out *{SAFETENSORS}")
+        raise UsageError(f"program {job.program} has no Keras model, expected {otherwise}")
     # Imported here because it loads TensorFlow, which the export to safetensors does not need.
     from psfleet.tf.program_data import built_model
 
-    model: KerasModel = built_model(program, job)
-    return model
+    return built_model(program, job)
 
 
 def _write(out: Path, save: Callable[[Path], object]) -> None:
