@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from psfleet.addresses import CONTROL_OFFSET, DATA_PORT, METRICS_OFFSET, TUNNEL_OFFSET, Address
-from psfleet.errors import BadJobError
 from psfleet.job.job import Job
 from psfleet.service import settings
 
@@ -43,19 +42,6 @@ def environment(job: Job, run: str, ps: list[Address]) -> dict[str, str]:
         settings.METRICS_PORT: str(METRICS_PORT),
     }
     return {**common, settings.TLS: TLS} if job.tls else common
-
-
-def require_one_part(job: Job) -> None:
-    """Refuses a job whose replicas have several parts.
-
-    Raises:
-        BadJobError: It has.
-    """
-    if job.fleet.parts > 1:
-        raise BadJobError(
-            f"fleet.parts is {job.fleet.parts}, expected 1 in containers: workers have no routes to the parts of their "
-            "replica there; `psfleet train` and `psfleet task` have them"
-        )
 
 
 def hold(paused: bool) -> dict[str, str]:

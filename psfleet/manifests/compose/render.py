@@ -70,10 +70,9 @@ def render(job: Job, job_file: Path, folder: Path | None = None, paused: bool = 
     """A compose file's content; see `file_text`.
 
     Raises:
-        BadJobError: The checkpoints are in a store, and `tls` is false; or replicas have several parts.
+        BadJobError: The checkpoints are in a store, and `tls` is false.
     """
     store_access.require_closed(job)
-    container.require_one_part(job)
     paths = _Paths(job_file, folder)
     ps, _ = container_addresses(job)
     services = {f"ps-{index}": _ps(job, ps, paths, index) for index in range(num_own_ps(job))}
