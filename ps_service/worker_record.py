@@ -51,7 +51,7 @@ class WorkerRecord:
         step: Global step of its local parameters.
         pushed: Gradients that the present process has pushed.
         beat: Number of its newest heartbeat.
-        is_reading: Whether it waits for its first batch.
+        is_reading: Whether it starts, or waits for its first batch.
         has_left: Whether it reported that it leaves.
         has_session: Whether it has a TensorFlow session with the fleet.
         has_outcome: Whether it has received the run's outcome.
@@ -66,7 +66,7 @@ class WorkerRecord:
     step: int = 0
     pushed: int = 0
     beat: int = 0
-    is_reading: bool = False
+    is_reading: bool = True
     has_left: bool = False
     has_session: bool = False
     has_outcome: bool = False
@@ -98,6 +98,7 @@ class WorkerRecord:
             incarnation=self.owner.incarnation,
             process=self.owner.process,
             program=self.program,
+            reading_first_batch=self.is_reading,
         )
 
 

@@ -36,7 +36,7 @@ class BetweenGraph:
         self._context = context
         self._front_end = front_end
         parts = context.job.fleet.tasks_of(context.index)[1:]
-        self._lent = LentWorkers(context, parts, heartbeat, fleet, reads_data=False)
+        self._lent = LentWorkers(context, parts, heartbeat, fleet)
 
     def build(self, generation: int) -> StepGraph | ReplicaStep:
         """The graph of a generation."""

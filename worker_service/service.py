@@ -171,7 +171,7 @@ def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int
     if index == 0:
         return _lead(process, context, front, batches)
     # The chief waits for a worker that lends its device to be ready, but for no other worker's first batch.
-    process.progress.reading_first_batch = function is not None
+    process.progress.reading_first_batch = lends_only or function is not None
     own = (context, front, batches, process.heartbeat, process.progress)
     worker = LendingWorker(*own, function) if lends_only or function is not None else Worker(*own)
     process.controls.bind(worker, context, front, batches, process.progress)

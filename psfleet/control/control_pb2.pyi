@@ -65,7 +65,7 @@ class SavedPart(_message.Message):
     def __init__(self, step: _Optional[int] = ..., file: _Optional[str] = ..., num_bytes: _Optional[int] = ..., sha256: _Optional[str] = ..., error: _Optional[str] = ..., held: _Optional[bool] = ...) -> None: ...
 
 class WorkerState(_message.Message):
-    __slots__ = ("index", "step", "is_alive", "pushed", "joins", "cause", "address", "incarnation", "process", "program")
+    __slots__ = ("index", "step", "is_alive", "pushed", "joins", "cause", "address", "incarnation", "process", "program", "reading_first_batch")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     IS_ALIVE_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +76,7 @@ class WorkerState(_message.Message):
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     PROCESS_FIELD_NUMBER: _ClassVar[int]
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    READING_FIRST_BATCH_FIELD_NUMBER: _ClassVar[int]
     index: int
     step: int
     is_alive: bool
@@ -86,7 +87,8 @@ class WorkerState(_message.Message):
     incarnation: int
     process: str
     program: str
-    def __init__(self, index: _Optional[int] = ..., step: _Optional[int] = ..., is_alive: _Optional[bool] = ..., pushed: _Optional[int] = ..., joins: _Optional[int] = ..., cause: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., process: _Optional[str] = ..., program: _Optional[str] = ...) -> None: ...
+    reading_first_batch: bool
+    def __init__(self, index: _Optional[int] = ..., step: _Optional[int] = ..., is_alive: _Optional[bool] = ..., pushed: _Optional[int] = ..., joins: _Optional[int] = ..., cause: _Optional[str] = ..., address: _Optional[str] = ..., incarnation: _Optional[int] = ..., process: _Optional[str] = ..., program: _Optional[str] = ..., reading_first_batch: _Optional[bool] = ...) -> None: ...
 
 class ShardState(_message.Message):
     __slots__ = ("run", "phase", "generation", "step", "final_step", "layout_digest", "pushed", "used", "staleness", "parts", "workers", "outcome", "optimizer", "slots", "waiting_secs", "cause", "model_bytes", "first_step", "epoch", "quorum", "stop_signal", "reading_first_batch", "hold_at", "tables")

@@ -39,7 +39,7 @@ class Job(JobFields):
     @model_validator(mode="after")
     def _consistent(self) -> Job:
         require_optimizers(self.optimizer, self.optimizers, self.train.alternate, self.update.mode)
-        require_parts(self.fleet, self.update.quorum, self.tls, self.device.replicas)
+        require_parts(self.fleet, self.update.quorum, self.device.replicas)
         require_update(self.update, self.fleet.replicas)
         if self.update.is_in_graph:
             require_in_graph(self.update, self.quorum, self.fleet.replicas, self.fleet.max_workers)

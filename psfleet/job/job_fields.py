@@ -111,10 +111,14 @@ class JobFields(Section):
 
     @property
     def least_workers(self) -> int:
-        """The smallest number of workers and spares that can make a step."""
+        """The smallest number of workers and spares that can make a step, whichever they are.
+
+        Each of the others can belong to another replica, which makes no step without it.
+        """
         if self.update.is_in_graph:
             return self.fleet.processes
-        return (self.quorum if self.update.has_quorum else 1) * self.fleet.parts
+        least_replicas = self.quorum if self.update.has_quorum else 1
+        return self.fleet.processes - (self.fleet.replicas - least_replicas)
 
     @property
     def most_workers(self) -> int:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from psfleet.job.sections import Fleet
 
 
-def require_parts(fleet: Fleet, quorum: int | None, tls: bool, towers: int | str) -> None:
+def require_parts(fleet: Fleet, quorum: int | None, towers: int | str) -> None:
     """Refuses what replicas of several parts cannot do.
 
     Args:
         quorum: `update.quorum`.
-        tls: Whether the job requires it.
         towers: `device.replicas`.
 
     Raises:
@@ -41,5 +40,3 @@ def require_parts(fleet: Fleet, quorum: int | None, tls: bool, towers: int | str
             f"device.replicas is {towers}, expected 1 with fleet.parts = {parts}: a program assigns its operations to "
             "the parts, each of which has one device"
         )
-    if tls:
-        raise ValueError(f"fleet.parts is {parts}, expected 1 with tls: there are no tunnels between workers")

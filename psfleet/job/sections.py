@@ -20,8 +20,8 @@ class Fleet(Section):
     parts: PositiveInt = Field(
         1,
         description="Number of workers of each replica, a divisor of `workers`: a program assigns its layers to them "
-        "by `psfleet.part`; see [above](#model-parallelism). Not with spares, tables, "
-        "`device.replicas` or tls, nor in containers.",
+        "by `psfleet.part`; see [above](#model-parallelism). Not with spares, tables "
+        "or `device.replicas`.",
     )
     spares: NonNegativeInt = Field(
         0, description="Backup workers in addition to `workers`: a step need not wait for the slowest."

@@ -53,9 +53,11 @@ def scale(platform: Platform, name: str, workers: int) -> None:
     if chief is None or chief.is_over:
         raise UsageError(f"fleet {name} does not run, expected one that trains")
     job = platform.job(name)
-    least, most = job.least_workers, job.most_workers
+    has_parts = job.fleet.parts > 1
+    # Which process a platform ends is not known: it can be a part of any replica.
+    least, most = job.fleet.processes if has_parts else job.least_workers, job.most_workers
     if not least <= workers <= most:
-        limit = "the replicas in its graph" if job.update.is_in_graph else "fleet.max_workers"
+        limit = "the workers of its graphs" if has_parts or job.update.is_in_graph else "fleet.max_workers"
         raise UsageError(f"--workers {workers}: expected {least} to {most}, the least that make a step and {limit}")
     platform.scale(job, workers)
 

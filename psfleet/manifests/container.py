@@ -46,19 +46,6 @@ def environment(job: Job, run: str, ps: list[Address]) -> dict[str, str]:
     return {**common, settings.TLS: TLS} if job.tls else common
 
 
-def require_one_part(job: Job) -> None:
-    """Refuses a job whose replicas have several parts.
-
-    Raises:
-        BadJobError: It has.
-    """
-    if job.fleet.parts > 1:
-        raise BadJobError(
-            f"fleet.parts is {job.fleet.parts}, expected 1 in containers: workers have no routes to the parts of their "
-            "replica there; `psfleet train` and `psfleet task` have them"
-        )
-
-
 def require_own_input(job: Job) -> None:
     """Refuses a job with loaders.
 

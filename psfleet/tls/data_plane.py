@@ -57,8 +57,8 @@ class DataPlane(Protocol):
     def meet(self, run: str, worker: int, address: str) -> WorkerRoute:
         """Makes a worker reachable for TensorFlow of this process.
 
-        A ps calls it with each heartbeat of the worker; with in-graph replication the chief does for all other workers,
-        and each of them for the chief.
+        A ps calls it with each heartbeat of the worker. A client does for the workers that lend it their devices, and
+        they do for it, and for the other workers of their replica.
 
         Args:
             run: Of the worker.
@@ -149,8 +149,9 @@ def _callers(settings: Settings, role: str) -> tuple[str, ...]:
     """The roles whose TensorFlow connects to a process."""
     if role == "ps":
         return ("worker",)
-    is_in_graph = settings.job is not None and settings.job.update.is_in_graph
-    return ("ps", "worker") if is_in_graph else ("ps",)
+    job = settings.job
+    has_lent_workers = job is not None and (job.update.is_in_graph or job.fleet.parts > 1)
+    return ("ps", "worker") if has_lent_workers else ("ps",)
 
 
 def check_loopback(port: int) -> None:

@@ -43,6 +43,13 @@ def is_part(job: Job, index: int) -> bool:
     return job.fleet.parts > 1 and index >= job.fleet.replicas
 
 
+def peers(job: Job, index: int) -> list[int]:
+    """The workers whose tensors a worker that lends its device gets: of its replica, and with in-graph the chief."""
+    clients = {0} if job.update.is_in_graph else set()
+    own = set(job.fleet.tasks_of(index % job.fleet.replicas))
+    return sorted((clients | own) - {index})
+
+
 class LendingWorker(Worker):
     """A worker other than the chief with in-graph replication, or a part other than the first of a replica.
 
@@ -61,27 +68,26 @@ class LendingWorker(Worker):
     ) -> None:
         super().__init__(context, front_end, batches, heartbeat, progress)
         self._function = function
-        self._chief = ""
+        self._peers = peers(context.job, context.index)
+        self._met: dict[int, str] = {}
         if function is not None:
             function.bind(batches, progress, self._step_of)
 
     def run(self) -> pb.Outcome:
-        """See `Worker`. The chief opens no session until TensorFlow of a worker whose data it reads reaches it."""
-        if self._function is not None:
-            self._fleet.until("the chief to join", self._meet_chief)
-            self._progress.reading_first_batch = False
+        """See `Worker`. No client opens a session with this worker until it can reach those whose tensors it gets."""
+        names = ", ".join(map(str, self._peers))
+        self._fleet.until(f"workers {names} to join", self._meet_peers)
+        self._progress.reading_first_batch = False
         return super().run()
 
-    def _meet_chief(self, states: States) -> bool:
-        """Makes the chief reachable, also one that has come back at another address; False if there is none yet."""
+    def _meet_peers(self, states: States) -> bool:
+        """Makes the peers reachable, also one that has come back at another address; False if one is not there yet."""
         workers = () if states[0] is None else states[0].workers
-        chief = next((worker for worker in workers if worker.index == 0), None)
-        if chief is None:
-            return False
-        if chief.address != self._chief:
-            self._context.tasks.meet(self._context.run, chief.index, chief.address)
-            self._chief = chief.address
-        return True
+        for worker in workers:
+            if worker.index in self._peers and worker.address != self._met.get(worker.index, ""):
+                self._context.tasks.meet(self._context.run, worker.index, worker.address)
+                self._met[worker.index] = worker.address
+        return len(self._met) == len(self._peers)
 
     def train(self, generation: int) -> bool:
         """Waits while the chief trains a generation; False when it is over, or the run. See `Worker`."""
@@ -89,7 +95,7 @@ class LendingWorker(Worker):
         def is_over(states: States) -> bool:
             if self._function is not None:
                 self._function.check()
-                self._meet_chief(states)
+            self._meet_peers(states)
             if is_held(states) and (step := self._step_of_fleet()) > self._progress.step:
                 # An errand in a held run begins with the batch of the next step.
                 self._progress.step_awaited(step)

@@ -21,20 +21,16 @@ class LentWorkers:
     Args of the constructor:
         context: Of this process.
         indices: Of the workers.
-        reads_data: Whether one of them reads data for this process.
     """
 
-    def __init__(
-        self, context: RunContext, indices: Sequence[int], heartbeat: Heartbeat, fleet: FleetWait, reads_data: bool
-    ) -> None:
+    def __init__(self, context: RunContext, indices: Sequence[int], heartbeat: Heartbeat, fleet: FleetWait) -> None:
         self._context = context
         self._indices = indices
-        self._reads_data = reads_data
         self._heartbeat = heartbeat
         self._fleet = fleet
 
     def ready(self, generation: int) -> dict[int, str]:
-        """`host:port` of TensorFlow of each worker, once all can be reached and none reads a first batch for it.
+        """`host:port` of TensorFlow of each worker, once all can be reached and none starts, or reads a first batch.
 
         Raises:
             DeadlineError: See `FleetWait.until`.
@@ -72,8 +68,9 @@ class LentWorkers:
         absent = [str(index) for index in self._indices if index not in alive]
         if absent:
             return f"there is no worker {', '.join(absent)}"
-        if self._reads_data and first.reading_first_batch:
-            return "one starts, or reads its first batch"
+        starting = [str(index) for index in self._indices if alive[index].reading_first_batch]
+        if starting:
+            return f"worker {', '.join(starting)} starts, or reads a first batch"
         plane, run = self._context.tasks, self._context.run
         routes = {index: plane.meet(run, index, alive[index].address) for index in self._indices}
         found.update({index: route.local.data for index, route in routes.items()})

@@ -39,7 +39,7 @@ class InGraph(BetweenGraph):
         super().__init__(context, front_end, heartbeat, fleet)
         self._heartbeat = heartbeat
         self._fleet = fleet
-        self._lent = LentWorkers(context, range(1, context.job.fleet.processes), heartbeat, fleet, reads_data=True)
+        self._lent = LentWorkers(context, range(1, context.job.fleet.processes), heartbeat, fleet)
         self._others: Sequence[ReplicaStep] = ()
         replicas, has_quorum = context.job.fleet.replicas, context.job.update.has_quorum
         self._numbers = [BatchNumbers(has_quorum, replicas) for _ in range(1, replicas)]

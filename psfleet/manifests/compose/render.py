@@ -70,10 +70,9 @@ def render(job: Job, job_file: Path, folder: Path | None = None, paused: bool = 
     """A compose file's content; see `file_text`.
 
     Raises:
-        BadJobError: The checkpoints are in a store, and `tls` is false; or the job has several parts or loaders.
+        BadJobError: The checkpoints are in a store, and `tls` is false; or the job has loaders.
     """
     store_access.require_closed(job)
-    container.require_one_part(job)
     container.require_own_input(job)
     paths = _Paths(job_file, folder)
     ps, _ = container_addresses(job)

@@ -92,6 +92,11 @@ def own_policy(name: str, component: str) -> str:
     return f"{name}.{component}"
 
 
+def replica_policy(name: str, replica: int, component: str) -> str:
+    """Name of a run's NetworkPolicy for the pods of a component that are parts of a replica: with a dot, too."""
+    return f"{name}.{component}-of-replica-{replica}"
+
+
 def tls_secret(name: str, component: str) -> str:
     """Name of the Secret with the certificate of a role."""
     return f"{name}-{component}-tls"

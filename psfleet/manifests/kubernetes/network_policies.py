@@ -9,13 +9,16 @@ from psfleet.addresses import Address
 from psfleet.job.job import Job
 from psfleet.manifests.kubernetes.names import (
     CHIEF,
+    COMPLETION_INDEX,
     COMPONENT,
+    FIRST_INDEX,
     PS,
     STANDING,
     WORKER,
     labels,
     on_fleet_policy,
     own_policy,
+    replica_policy,
     selector,
 )
 from psfleet.manifests.kubernetes.pod_template import Object, ports
@@ -30,7 +33,7 @@ def run_policies(job: Job, place: OnFleet | None = None) -> list[Object]:
 
     Chief and workers reach the data and control ports of the ps, and the ps reach their data port: TensorFlow connects
     in both directions. The chief reaches the workers' control port, to ask for gradients. With in-graph replication,
-    the chief and each worker reach each other's data port, too.
+    the chief and each worker reach each other's data port, too. With several parts those of one replica do.
 
     Args:
         place: On a standing fleet; None: the run has no ps of one.
@@ -54,6 +57,8 @@ def run_policies(job: Job, place: OnFleet | None = None) -> list[Object]:
         egress.append({"to": chief, "ports": _tcp([data])})
         opened = [{"from": others, "ports": _tcp([data])}]
         further.append(_policy(job, own_policy(job.name, CHIEF), _chosen(own, [CHIEF]), opened, []))
+    if job.fleet.parts > 1:
+        further += [policy for replica in range(job.fleet.replicas) for policy in _of_parts(job, replica)]
     egress.append({"ports": [_port(port, protocol) for port in DNS_PORTS for protocol in ("UDP", "TCP")]})
     if place is None and job.fleet.ps_addresses is not None:
         egress.append({"ports": _tcp(_ports_elsewhere(job))})
@@ -67,6 +72,34 @@ def _of_the_ps(job: Job, place: OnFleet | None, ps: Object) -> Object:
     workers = _peers(selector(job.name), [CHIEF, WORKER])
     ingress = [{"from": workers, "ports": _tcp([data, control])}]
     return _policy(job, name, ps, ingress, [{"to": workers, "ports": _tcp([data])}])
+
+
+def _of_parts(job: Job, replica: int) -> list[Object]:
+    """What the workers of a replica are allowed: the data port of each other."""
+    tasks = list(job.fleet.tasks_of(replica))
+    selected = {WORKER: _workers(job, [task for task in tasks if task])}
+    if 0 in tasks:
+        selected[CHIEF] = _chosen(selector(job.name), [CHIEF])
+    data, _ = ports(job).values()
+    peers, port = [{"podSelector": pods} for pods in selected.values()], _tcp([data])
+    return [
+        _policy(
+            job,
+            replica_policy(job.name, replica, component),
+            pods,
+            [{"from": peers, "ports": port}],
+            [{"to": peers, "ports": port}],
+        )
+        for component, pods in selected.items()
+    ]
+
+
+def _workers(job: Job, indices: Sequence[int]) -> Object:
+    """Selects workers other than the chief by their indices."""
+    pods = _chosen(selector(job.name), [WORKER])
+    values = [str(index - FIRST_INDEX[WORKER]) for index in indices]
+    pods["matchExpressions"].append({"key": COMPLETION_INDEX, "operator": "In", "values": values})
+    return pods
 
 
 def _policy(job: Job, name: str, pods: Object, ingress: list[Any], egress: list[Any]) -> Object:

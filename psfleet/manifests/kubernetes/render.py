@@ -62,10 +62,9 @@ def render(job: Job, job_file: Path, paused: bool = False, place: OnFleet | None
         place: On a standing fleet of the namespace; None: the run has no ps of one.
 
     Raises:
-        BadJobError: No Service can have the job's name, replicas have several parts, or there are loaders.
+        BadJobError: No Service can have the job's name, or there are loaders.
     """
     require_service_name(job.name)
-    container.require_one_part(job)
     container.require_own_input(job)
     files = Files.of(job_file.resolve().parent) if job.container.program == "mount" else None
     roles = [PS, WORKER] if num_own_ps(job) else [WORKER]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import pytest
@@ -20,7 +21,17 @@ def test_workers_are_processes_and_the_quorum_counts_replicas() -> None:
     assert (made.fleet.processes, made.fleet.replicas, made.quorum) == (6, 2, 2)
     assert (made.least_workers, made.most_workers) == (6, 6)
     assert [list(made.fleet.tasks_of(replica)) for replica in range(2)] == [[0, 2, 4], [1, 3, 5]]
-    assert job({"workers": 6, "parts": 3}, update={"mode": "async"}).least_workers == 3
+    assert job({"workers": 6, "parts": 3}, update={"mode": "async"}).least_workers == 5
+    assert job({"workers": 4, "parts": 2}, tls=True).tls
+
+
+def test_the_least_workers_leave_a_quorum_of_whole_replicas_whichever_they_are() -> None:
+    for fields in ({"mode": "async"}, {"quorum": 2}, {"quorum": 3}):
+        made = job({"workers": 6, "parts": 2}, update=fields)
+        needed = fields.get("quorum", 1)
+        replicas = [set(made.fleet.tasks_of(replica)) for replica in range(3)]
+        for left in combinations(range(6), made.least_workers):
+            assert sum(each <= set(left) for each in replicas) >= needed, left
 
 
 @pytest.mark.parametrize(
@@ -49,18 +60,13 @@ def test_workers_are_processes_and_the_quorum_counts_replicas() -> None:
             "fleet.parts is 2, expected 1 with tables: rows are read on the first part alone",
         ),
         (
-            {"workers": 2, "parts": 2},
-            {"tls": True},
-            "fleet.parts is 2, expected 1 with tls: there are no tunnels between workers",
-        ),
-        (
             {"workers": 4, "parts": 2},
             {"update": {"quorum": 3}},
             "update.quorum is 3, expected at most fleet.workers / fleet.parts = 2, the number of replicas",
         ),
         ({"workers": 4, "parts": 0}, {}, "fleet.parts is 0: Input should be greater than or equal to 1"),
     ],
-    ids=["not divisible", "too few", "spares", "scaled", "towers", "tables", "tls", "quorum", "zero"],
+    ids=["not divisible", "too few", "spares", "scaled", "towers", "tables", "quorum", "zero"],
 )
 def test_what_parts_cannot_do_is_refused(fleet: dict[str, Any], fields: dict[str, Any], expected: str) -> None:
     with pytest.raises(BadJobError) as raised:

@@ -10,6 +10,7 @@ from support.scripted_platform import ScriptedPlatform, ended, job, member
 
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.errors import BadJobError, UsageError
+from psfleet.job.job import Job
 from psfleet.launch.platform import Member, Request
 from psfleet.launch.up import down, remove, scale, start
 
@@ -92,12 +93,19 @@ def test_a_fleet_is_scaled_within_its_quorum_and_its_slots() -> None:
         scale(ScriptedPlatform([ended("chief")]), "small", 3)
 
 
-def test_a_fleet_with_one_graph_is_not_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "made",
+    [
+        job(update={"replication": "in_graph"}, fleet={"workers": 4}),
+        job(update={"mode": "async"}, fleet={"workers": 4, "parts": 2}),
+    ],
+    ids=["in_graph", "parts"],
+)
+def test_a_fleet_whose_graphs_name_their_workers_is_not_scaled(made: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     platform = ScriptedPlatform([member("chief")])
-    in_graph = job(update={"replication": "in_graph"}, fleet={"workers": 3})
-    monkeypatch.setattr(platform, "job", lambda name: in_graph)
-    for workers in (2, 4):
-        with pytest.raises(UsageError, match=f"--workers {workers}: expected 3 to 3, .* the replicas in its graph"):
+    monkeypatch.setattr(platform, "job", lambda name: made)
+    for workers in (3, 5):
+        with pytest.raises(UsageError, match=f"--workers {workers}: expected 4 to 4, .* the workers of its graphs"):
             scale(platform, "small", workers)
 
 

@@ -9,6 +9,7 @@ import pytest
 from support.program_samples import sample_job
 
 from psfleet.addresses import Address, run_address
+from psfleet.job.sections import Fleet
 from psfleet.job.update import Update
 from psfleet.service import settings
 from psfleet.tls.data_plane import Tunnelled, WorkerRoute
@@ -64,9 +65,15 @@ def test_a_ps_needs_no_tunnel_to_the_worker_of_its_host() -> None:
     assert opened.dialled() == [(away.data, "b:2307")]
 
 
-@pytest.mark.parametrize(("replication", "expected"), [("between_graph", ("ps",)), ("in_graph", ("ps", "worker"))])
-def test_workers_take_connections_of_each_other_only_for_one_graph(replication: str, expected: tuple[str, ...]) -> None:
-    job = sample_job().model_copy(update={"update": Update(replication=replication)}).model_dump_json()
+@pytest.mark.parametrize(
+    ("replication", "parts", "expected"),
+    [("between_graph", 1, ("ps",)), ("in_graph", 1, ("ps", "worker")), ("between_graph", 2, ("ps", "worker"))],
+)
+def test_workers_take_connections_of_each_other_only_if_they_lend_devices(
+    replication: str, parts: int, expected: tuple[str, ...]
+) -> None:
+    changes = {"update": Update(replication=replication), "fleet": Fleet(workers=2, parts=parts)}
+    job = sample_job().model_copy(update=changes).model_dump_json()
     for index in (0, 1):
         opened = OpenedTunnels()
         tunnelled("worker", index, "c:2300", opened, job)

@@ -13,7 +13,7 @@ from psfleet.control import control_pb2 as pb
 from psfleet.errors import BadJobError, DataStallError, ProgramError
 from psfleet.job.job import Job, parse_job
 from worker_service.fleet_state import States
-from worker_service.in_graph.lending_worker import LendingWorker, is_part, lent_batches
+from worker_service.in_graph.lending_worker import LendingWorker, is_part, lent_batches, peers
 from worker_service.progress import TrainingProgress
 
 
@@ -136,6 +136,39 @@ def test_with_parts_the_workers_behind_the_replicas_are_parts_and_lend_no_batche
         assert batches == [False, replication == "in_graph", False, False]
         with pytest.raises(BadJobError, match="worker 4 was added to a fleet of 4 workers"):
             is_part(made, 4)
+
+
+def test_a_worker_gets_tensors_of_its_replica_and_in_one_graph_of_the_chief() -> None:
+    found = {}
+    for replication in ("between_graph", "in_graph"):
+        fleet = {"workers": 6, "parts": 3}
+        made = parse_job({**sample_job().model_dump(), "fleet": fleet, "update": {"replication": replication}})
+        found[replication] = [peers(made, index) for index in range(1, 6)]
+    assert found["between_graph"] == [[3, 5], [0, 4], [1, 5], [0, 2], [1, 3]]
+    assert found["in_graph"] == [[0, 3, 5], [0, 4], [0, 1, 5], [0, 2], [0, 1, 3]]
+
+
+def test_a_part_is_ready_once_it_reaches_its_whole_replica() -> None:
+    met: list[tuple[object, ...]] = []
+    made = parse_job({**sample_job().model_dump(), "fleet": {"workers": 6, "parts": 3}})
+    context: Any = SimpleNamespace(job=made, fleet=SimpleNamespace(ps=(None,)), index=3, run="digits")
+    context.tasks = SimpleNamespace(meet=lambda *route: met.append(route))
+    heartbeat: Any = SimpleNamespace(states=[], outcome=pb.Outcome())
+    nothing: Any = None
+    progress = TrainingProgress()
+    worker = LendingWorker(context, nothing, nothing, heartbeat, progress, None)
+    joined = [pb.WorkerState(index=index, address=f"host-{index}:2300") for index in range(6)]
+    looks: list[bool] = []
+
+    def until(what: str, done: Callable[[States], bool]) -> None:
+        assert progress.reading_first_batch
+        looks.extend(done(states) for states in ([shard(7, workers=joined[:5])], [shard(7, workers=joined)]))
+
+    fleet: Any = SimpleNamespace(until=until)
+    worker._fleet = fleet
+    worker.run()
+    assert (looks, progress.reading_first_batch) == ([False, True], False)
+    assert met == [("digits", 1, "host-1:2300"), ("digits", 5, "host-5:2300")]
 
 
 def test_a_part_is_at_the_step_of_the_fleet() -> None:

@@ -27,20 +27,20 @@ def address() -> Any:
         yield f"{LOOPBACK}:{server.getsockname()[1]}"
 
 
-def state(*workers: pb.WorkerState, reading: bool = False, generation: int = 1) -> pb.ShardState:
+def state(*workers: pb.WorkerState, generation: int = 1) -> pb.ShardState:
+    is_reading = any(worker.reading_first_batch for worker in workers)
     return pb.ShardState(
-        phase=pb.RUNNING, generation=generation, workers=list(workers), reading_first_batch=reading
+        phase=pb.RUNNING, generation=generation, workers=list(workers), reading_first_batch=is_reading
     )  # fmt: skip
 
 
-def worker(index: int, address: str, is_alive: bool = True) -> pb.WorkerState:
-    return pb.WorkerState(index=index, address=address, is_alive=is_alive)
+def worker(index: int, address: str, is_alive: bool = True, reading: bool = False) -> pb.WorkerState:
+    return pb.WorkerState(index=index, address=address, is_alive=is_alive, reading_first_batch=reading)
 
 
 def ready(
     replies: list[pb.ShardState | None],
     indices: Sequence[int] = (1, 2),
-    reads_data: bool = True,
     plane: DataPlane = DIRECT,
 ) -> tuple[dict[int, str], list[bool]]:
     """What the client finds, and what it made of each reply of ps 0."""
@@ -55,7 +55,7 @@ def ready(
 
     fleet: Any = SimpleNamespace(until=until)
     context: Any = SimpleNamespace(tasks=plane, run="digits")
-    return LentWorkers(context, indices, heartbeat, fleet, reads_data).ready(1), verdicts
+    return LentWorkers(context, indices, heartbeat, fleet).ready(1), verdicts
 
 
 def test_all_workers_must_be_alive_have_read_their_program_and_answer(
@@ -68,7 +68,7 @@ def test_all_workers_must_be_alive_have_read_their_program_and_answer(
             None,
             state(chief, one),
             state(chief, one, worker(2, address, is_alive=False)),
-            state(chief, one, two, reading=True),
+            state(chief, one, worker(2, address, reading=True)),
             state(chief, one, worker(2, CLOSED)),
             state(chief, one, two),
         ]
@@ -77,7 +77,7 @@ def test_all_workers_must_be_alive_have_read_their_program_and_answer(
     assert found == {1: address, 2: address}
     assert [text.partition(": ")[2] for text in caplog.messages] == [
         "there is no worker 2",
-        "one starts, or reads its first batch",
+        "worker 2 starts, or reads a first batch",
         f"TensorFlow's port of worker 2 at {CLOSED} cannot be reached (Connection refused)",
     ]
 
@@ -98,9 +98,9 @@ def test_a_generation_that_is_over_ends_the_wait(address: str) -> None:
         ready([state(worker(1, address), worker(2, address), generation=2)])
 
 
-def test_parts_read_no_data_so_that_two_replicas_do_not_wait_for_each_other(address: str) -> None:
-    one, two = worker(1, address), worker(2, address)
-    found, verdicts = ready([state(one, two, reading=True)], reads_data=False)
+def test_two_clients_do_not_wait_for_each_others_first_batch(address: str) -> None:
+    other_client, one, two = worker(3, address, reading=True), worker(1, address), worker(2, address)
+    found, verdicts = ready([state(one, two, other_client)])
     assert verdicts == [True]
     assert found == {1: address, 2: address}
 

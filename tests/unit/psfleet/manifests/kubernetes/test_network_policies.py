@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from psfleet.job.job import parse_job
-from psfleet.manifests.kubernetes.names import COMPONENT
+from psfleet.manifests.kubernetes.names import COMPLETION_INDEX, COMPONENT
 from psfleet.manifests.kubernetes.pod_template import Object
 from psfleet.manifests.kubernetes.render import render
 
@@ -43,12 +44,14 @@ def policies(folder: Path, **changes: Any) -> list[Object]:
     return [each["spec"] for each in objects if each["kind"] == "NetworkPolicy"]
 
 
-def chosen(selector: Object, component: str) -> bool:
-    """Whether a selector of the run's pods selects those of a component."""
+def chosen(selector: Object, pod: str) -> bool:
+    """Whether a selector of the run's pods selects those of a component, or `component-i` of completion index i."""
     assert selector["matchLabels"] == {"app.kubernetes.io/instance": "small", "app.kubernetes.io/part-of": "psfleet"}
-    (only,) = selector.get("matchExpressions") or [{"key": COMPONENT, "operator": "In", "values": COMPONENTS}]
-    assert (only["key"], only["operator"]) == (COMPONENT, "In")
-    return component in only["values"]
+    component, _, index = pod.partition("-")
+    values = {COMPONENT: component, COMPLETION_INDEX: index}
+    expressions = selector.get("matchExpressions", ())
+    assert all(each["operator"] == "In" for each in expressions)
+    return all(values[each["key"]] in each["values"] for each in expressions)
 
 
 def allowed(specs: list[Object], side: str, own: str, other: str) -> set[int]:
@@ -65,12 +68,12 @@ def allowed(specs: list[Object], side: str, own: str, other: str) -> set[int]:
     }
 
 
-def reached(specs: list[Object]) -> dict[tuple[str, str], set[int]]:
-    """The ports that pods of a component reach at those of another: both sides allow it."""
+def reached(specs: list[Object], pods: Sequence[str] = COMPONENTS) -> dict[tuple[str, str], set[int]]:
+    """The ports that pods reach at others: both sides allow it."""
     pairs = {
         (own, other): allowed(specs, "egress", own, other) & allowed(specs, "ingress", other, own)
-        for own in COMPONENTS
-        for other in COMPONENTS
+        for own in pods
+        for other in pods
     }
     return {pair: ports for pair, ports in pairs.items() if ports}
 
@@ -89,6 +92,15 @@ def test_workers_reach_the_ps_and_with_one_graph_the_chief(
 def test_with_tls_the_data_port_is_that_of_the_tunnel(tmp_path: Path) -> None:
     tunnels = {pair: {TUNNEL if port == DATA else port for port in ports} for pair, ports in IN_GRAPH.items()}
     assert reached(policies(tmp_path, tls=True, update={"replication": "in_graph"})) == tunnels
+
+
+def test_with_parts_only_the_workers_of_one_replica_reach_each_other(tmp_path: Path) -> None:
+    """Workers 0, 2 and 4 are a replica, and 1, 3 and 5."""
+    specs = policies(tmp_path, fleet={"workers": 6, "parts": 3}, tls=True)
+    pods = ["chief-0", *[f"worker-{index}" for index in range(5)]]
+    pairs = {(pods[own], pods[other]) for own in range(6) for other in range(6) if own % 2 == other % 2}
+    assert {pair for pair, ports in reached(specs, pods).items() if TUNNEL in ports} == pairs
+    assert all(ports <= {TUNNEL, CONTROL} for ports in reached(specs, pods).values())
 
 
 def test_nothing_but_dns_is_reached_outside_of_the_run(tmp_path: Path) -> None:

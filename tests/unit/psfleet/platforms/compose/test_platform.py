@@ -131,8 +131,6 @@ def test_a_job_that_containers_do_not_run_removes_nothing() -> None:
     unprotected = Request(job(checkpoint={"store": "s3://bucket/run"}), Path("job.yaml"), fresh=True)
     with pytest.raises(BadJobError, match=r"tls is false, expected true with checkpoint\.store"):
         engine.platform().apply(unprotected)
-    with pytest.raises(BadJobError, match=r"fleet\.parts is 2, expected 1 in containers"):
-        engine.platform().apply(Request(job(fleet={"workers": 2, "parts": 2}), Path("job.yaml"), fresh=True))
     assert engine.asked == {}
 
 
