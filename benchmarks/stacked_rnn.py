@@ -1,4 +1,6 @@
-"""Times and draws a step of `examples/stacked_rnn` on one and on two parts, without a ps; operations have one thread.
+"""Times and draws a step of `examples/stacked_rnn` on one and on two parts, without a ps; each task has one core.
+
+One task with two cores would compute both layers at the same time itself, in two threads.
 
 `python -m benchmarks.stacked_rnn --picture docs/parts.svg`
 """
@@ -6,6 +8,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import statistics
 import subprocess
@@ -140,9 +143,9 @@ def picture(spans: Sequence[Span], title: str) -> str:
 
 
 @contextmanager
-def part_process(address: Address) -> Iterator[None]:
-    """A process with a server at an address."""
-    command = [sys.executable, "-m", "benchmarks.stacked_rnn", "--serve", address.data]
+def part_process(address: Address, core: int) -> Iterator[None]:
+    """A process with a server at an address, on one core."""
+    command = [sys.executable, "-m", "benchmarks.stacked_rnn", "--serve", address.data, "--core", str(core)]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
         try:
             wait_until(
@@ -154,18 +157,33 @@ def part_process(address: Address) -> Iterator[None]:
             process.stdin.close()
 
 
+def cores() -> list[int]:
+    """Two of the cores that this process may use (Linux), one for each part."""
+    usable = sorted(os.sched_getaffinity(0))
+    if len(usable) < 2:
+        sys.exit(f"{len(usable)} core, expected 2: one for each part")
+    return usable[:2]
+
+
 def main() -> None:
     """Prints the medians of interleaved steps; writes the picture."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--serve", metavar="HOST:PORT", help="only be part 1")
+    parser.add_argument("--core", type=int, help="with --serve, the only core")
     parser.add_argument("--picture", type=Path, help="SVG file of a step in two parts")
+    parser.add_argument(
+        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="changes the example's job"
+    )
     parser.add_argument("--steps", type=int, default=30)
     options = parser.parse_args()
+    own_core, other_core = (options.core, options.core) if options.serve else cores()
+    # Threads that start after this run on the same core.
+    os.sched_setaffinity(0, {own_core})
     if options.serve:
         boot(Address.parse(options.serve), ONE_THREAD)
         sys.stdin.read()
         return
-    job = load_job(JOB)
+    job = load_job(JOB, options.overrides)
     program = load_program(job, JOB.parent)
     front = front_end(program, job, 1, 0)
     random = np.random.default_rng(1)
@@ -173,7 +191,7 @@ def main() -> None:
     batch = [random.random((size, 8, 8), np.float32), random.integers(0, 10, size).astype(np.int32)]
     own, other = free_addresses(2)
     boot(own, ONE_THREAD)
-    with part_process(other):
+    with part_process(other, other_core):
         contenders = [Contender(front, job, tasks, batch) for tasks in ([own], [own, other])]
         secs: list[list[float]] = [[], []]
         for _ in range(WARM_UP + options.steps):
