@@ -159,9 +159,9 @@ class Run:
             self.view.stop_signal = signal_number
 
     def is_over(self) -> bool:
-        """See `FleetView.is_over`."""
+        """See `FleetView.is_over`. False while a shard is built or closed: nothing else would close the new shard."""
         with self.lock:
-            return self.view.is_over(self._clock())
+            return not self.building.locked() and self.view.is_over(self._clock())
 
     def is_idle(self) -> bool:
         """Whether no worker is heard any more and none has ended the run; its launcher may have been killed."""

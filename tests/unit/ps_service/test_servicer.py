@@ -235,3 +235,18 @@ def test_a_run_that_is_reset_while_a_shared_ps_drops_it_is_closed_once(
     monkeypatch.setattr(run.logger, "warning", reset)
     servicer.drop_finished()
     assert shard.calls.count("close") == 1
+
+
+def test_a_run_that_ends_while_its_shard_is_built_is_dropped_once_the_shard_can_be_closed(plane: Any) -> None:
+    servicer = ControlServicer("grpc://localhost:1", "", "", plane)
+    servicer.Describe(pb.DescribeRequest(caller=pb.Caller(run="ended", version=psfleet.__version__)), CONTEXT)
+    [run] = servicer.runs()
+    run.finish(pb.Outcome(exit_code=70))
+    shard: Any = CountingShard()
+    shard.close = lambda: shard.calls.append("close")
+    with run.building:
+        servicer.drop_finished()
+        run.install(shard)
+    servicer.drop_finished()
+    assert shard.calls.count("close") == 1, "nothing ends the update loop of a shard that its run does not have"
+    assert servicer.runs() == []
