@@ -20,8 +20,10 @@ def describe(state: pb.ShardState, shard: Shard, now: float) -> None:
     plan = shard.plan
     state.generation, state.step, state.final_step = plan.generation, shard.step, shard.final_step
     state.first_step = shard.first_step
-    if shard.hold.at is not None:
-        state.hold_at = shard.hold.at
+    # Read once: another thread can end the hold.
+    hold_at = shard.hold.at
+    if hold_at is not None:
+        state.hold_at = hold_at
     state.optimizer = plan.optimizer
     state.slots[:] = shard.slot_names
     state.model_bytes = shard.model_bytes

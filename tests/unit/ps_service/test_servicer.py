@@ -13,6 +13,7 @@ import pytest
 import psfleet
 from ps_service.relearning import RELEARN_SECS
 from ps_service.servicer import ControlServicer
+from ps_service.shard_state import describe
 from psfleet.control import RETRY_SECS
 from psfleet.control import control_pb2 as pb
 from psfleet.job.sections import Fleet
@@ -250,3 +251,21 @@ def test_a_run_that_ends_while_its_shard_is_built_is_dropped_once_the_shard_can_
     servicer.drop_finished()
     assert shard.calls.count("close") == 1, "nothing ends the update loop of a shard that its run does not have"
     assert servicer.runs() == []
+
+
+def test_a_hold_that_ends_while_a_shard_is_described_ends_no_call() -> None:
+    class EndingHold:
+        """A hold that another thread ends after the first read."""
+
+        def __init__(self) -> None:
+            self._steps: list[int | None] = [6]
+
+        @property
+        def at(self) -> int | None:
+            return self._steps.pop() if self._steps else None
+
+    shard: Any = CountingShard()
+    shard.hold = EndingHold()
+    state = pb.ShardState()
+    describe(state, shard, time.monotonic())
+    assert state.hold_at == 6
