@@ -16,10 +16,14 @@ from psfleet.job.job import Job
 from psfleet.job.sections import Device
 from psfleet.service import settings
 from psfleet.service.cpu import num_threads
+from psfleet.tf.error_text import reason
 from psfleet.tf.loopback import on_loopback
 from psfleet.tls.listeners import process_listens_on_loopback_alone
 
 logger = logging.getLogger("psfleet")
+
+PORT_IN_USE = "Could not start gRPC server"
+"""TensorFlow's message if it cannot bind the port. Other messages are about devices, such as a GPU without memory."""
 
 
 def boot(address: Address, device: Device | None, num_cpus: int | None = None, has_parts: bool = False) -> str:
@@ -38,7 +42,7 @@ def boot(address: Address, device: Device | None, num_cpus: int | None = None, h
         The session target, `grpc://host:port`.
 
     Raises:
-        LostPeerError: The port is in use.
+        LostPeerError: The port is in use, or TensorFlow cannot use a device; gives the reason.
     """
     loopback = address.loopback_host
     cluster = tf.train.ClusterSpec({"boot": [address.data]})
@@ -50,9 +54,11 @@ def boot(address: Address, device: Device | None, num_cpus: int | None = None, h
         with on_loopback(address.port, loopback) if loopback else nullcontext():
             server = v1.train.Server(cluster, job_name="boot", task_index=0, config=config)
     except tf.errors.OpError as error:
-        raise LostPeerError(
-            f"TensorFlow port {address.port} of {address.host} is in use, expected a free one"
-        ) from error
+        if PORT_IN_USE in error.message:
+            text = f"TensorFlow port {address.port} of {address.host} is in use, expected a free one"
+        else:
+            text = f"TensorFlow's server at {address.data} cannot be started: {reason(error)}"
+        raise LostPeerError(text) from error
     if loopback and not process_listens_on_loopback_alone(address.port):
         logger.warning(
             "TensorFlow's port %d is open on all interfaces, expected loopback: hosts that reach it can run code",
