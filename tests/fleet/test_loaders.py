@@ -52,7 +52,9 @@ def test_a_killed_loader_costs_no_step_and_changes_no_weight(tmp_path: Path) -> 
         fleet.kill("loader", 0)
         fleet.wait_for(lambda: fleet.entries("loader_lost"), START_SECS, "worker 0 to lose its loader")
         report = fleet.done()
+        lost = [len(fleet.entries("loader_lost", index=index)) for index in (0, 1)]
         codes = [entry for index in (0, 1) for entry in fleet.entries("failed", "loader", index)]
     assert not codes, codes
+    assert lost == [1, 0], "loaders end after the workers"
     assert (report.gradients.pushed, report.gradients.used) == (80, 80)
     assert np.array_equal(weights(fleet.out), expected)
