@@ -199,9 +199,9 @@ class PsClient:
         request = pb.ScheduleHoldRequest(caller=self._caller, generation=generation, step=step, number=number)
         return self._call(self._stub.ScheduleHold, request)
 
-    def finish(self, outcome: pb.Outcome) -> pb.ShardState:
+    def finish(self, outcome: pb.Outcome, timeout_secs: float = CALL_SECS) -> pb.ShardState:
         """Ends the run with an outcome."""
-        return self._call(self._stub.Finish, pb.FinishRequest(caller=self._caller, outcome=outcome))
+        return self._call(self._stub.Finish, pb.FinishRequest(caller=self._caller, outcome=outcome), timeout_secs)
 
     def reset(self) -> bool:
         """Drops everything that the ps holds for the run; returns whether it had a shard."""

@@ -6,6 +6,7 @@ import logging
 import operator
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
 from psfleet.addresses import Address
@@ -24,6 +25,8 @@ FINISH_SECS = 3.0
 misses it waits for workers until its own deadline."""
 AGAIN_SECS = 1.0
 """For further attempts once such a ps knows that."""
+LOADERS_SECS = 1.0
+"""For the loaders to receive the outcome, all at once: one may be frozen."""
 
 
 class FleetClient:
@@ -71,11 +74,16 @@ class FleetClient:
 
     def release_loaders(self, outcome: pb.Outcome) -> None:
         """Ends the loaders; one that cannot be reached is left to its launcher."""
-        for client in self._loaders:
+
+        def release(client: PsClient) -> None:
             try:
-                client.finish(outcome)
+                client.finish(outcome, LOADERS_SECS)
             except PsfleetError as error:
                 logger.debug("a loader does not receive the outcome: %s", error)
+
+        if self._loaders:
+            with ThreadPoolExecutor(len(self._loaders), "release-loader") as executor:
+                list(executor.map(release, self._loaders))
 
 
 def finish_each(ps: Sequence[PsClient], end: Callable[[PsClient], object]) -> int:

