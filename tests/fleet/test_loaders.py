@@ -52,14 +52,18 @@ def trained(folder: Path, source: dict[str, Any]) -> np.ndarray:
 def test_a_killed_loader_costs_no_step_and_changes_no_weight(tmp_path: Path) -> None:
     expected = trained(tmp_path / "own", {"from": "worker"})
     loaded = job(input={"from": "loaders", "loaders": 2})
-    with training(tmp_path, step_secs=0.02, programs=(MODULE,), **loaded) as fleet:
+    with training(tmp_path, step_secs=0.03, programs=(MODULE,), **loaded) as fleet:
         fleet.wait_for_step(5)
         fleet.kill("loader", 0)
         fleet.wait_for(lambda: fleet.entries("loader_lost"), START_SECS, "worker 0 to lose its loader")
+        fleet.wait_for(lambda: fleet.entries("restarted"), START_SECS, "the chief to find the restarted loader")
         report = fleet.done()
         lost = [len(fleet.entries("loader_lost", index=index)) for index in (0, 1)]
         codes = [entry for index in (0, 1) for entry in fleet.entries("failed", "loader", index)]
     assert not codes, codes
+    assert report.restarts == 1
+    restarted = ["loader", 0, "restarted", "killed by SIGKILL"]
+    assert [[event.role, event.index, event.kind, event.cause] for event in report.events] == [restarted]
     assert lost == [1, 0], "loaders end after the workers"
     assert (report.gradients.pushed, report.gradients.used) == (80, 80)
     assert np.array_equal(weights(fleet.out), expected)
