@@ -18,7 +18,7 @@ from psfleet.job.job import Job
 from psfleet.job.user_code import user_code
 from psfleet.tf.batching import padding_explained
 from worker_service.batch_reader import Batch, Reading
-from worker_service.loader_watch import LoaderWatch
+from worker_service.loader_watch import ANSWER_SECS, LoaderWatch
 from worker_service.random_data import calls_python
 
 logger = logging.getLogger("psfleet.worker")
@@ -142,19 +142,22 @@ class LoadedData:
         """The watch of a loader that answers."""
         began, pause = time.monotonic(), threading.Event()
         start_secs = self._job.deadlines.start_secs
+
+        def left() -> float:
+            return began + start_secs - time.monotonic()
+
         while True:
-            waited = time.monotonic() - began
-            takes_any = self._is_lost or waited >= min(OWN_SECS, start_secs / 2)
+            takes_any = self._is_lost or start_secs - left() >= min(OWN_SECS, start_secs / 2)
             for index, address in self._order if takes_any else self._order[:1]:
                 reading.check()
                 with LoaderWatch(index, address) as watch:
-                    if watch.has_begun():
+                    if watch.has_begun(min(ANSWER_SECS, max(0.0, left()))):
                         logger.info(
                             "%s reads the data of this worker", watch.who, extra={"event": "loader", "loader": index}
                         )
                         yield watch
                         return
-            if waited >= start_secs:
+            if left() <= 0:
                 index, address = self._order[0]
                 raise DataStallError(f"loader {index} at {address.control} or another one to answer", start_secs)
             pause.wait(POLL_SECS)

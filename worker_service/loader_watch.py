@@ -39,9 +39,9 @@ class LoaderWatch:
         self._call.cancel()
         self._channel.close()
 
-    def has_begun(self) -> bool:
+    def has_begun(self, timeout_secs: float = ANSWER_SECS) -> bool:
         """Waits for the first answer; whether the loader serves."""
-        self._answered.wait(ANSWER_SECS)
+        self._answered.wait(timeout_secs)
         return self._is_serving
 
     def has_ended(self, timeout_secs: float) -> bool:

@@ -108,6 +108,8 @@ class TrainingData:
                     yield batch
                     number += 1
             except LoaderLostError as error:
+                if reading.is_closed:
+                    return
                 reading.opens_shard = True
                 logger.warning(
                     "%s: batch %d is read by the next loader that answers", error, number,

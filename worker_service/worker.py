@@ -91,6 +91,7 @@ class Worker:
         while True:
             outcome = self._heartbeat.outcome
             if outcome is not None:
+                self._batches.close()
                 return outcome
             generation = self.await_generation()
             if generation is not None and self.train(generation):

@@ -55,9 +55,9 @@ class PsClient:
         """Makes all further calls those of a member of the run: a ps refuses them once it is replaced."""
         self._caller = pb.Caller(run=self._caller.run, version=self._caller.version, member=member)
 
-    def describe(self) -> pb.ShardState:
+    def describe(self, timeout_secs: float = CALL_SECS) -> pb.ShardState:
         """The state of the ps for the run, with the counts of gradients."""
-        return self._call(self._stub.Describe, pb.DescribeRequest(caller=self._caller))
+        return self._call(self._stub.Describe, pb.DescribeRequest(caller=self._caller), timeout_secs)
 
     def configure(self, *, timeout_secs: float, **plan: Any) -> pb.ShardState:
         """Builds the ps's shard for a generation, and restores it from a checkpoint.
@@ -199,9 +199,9 @@ class PsClient:
         request = pb.ScheduleHoldRequest(caller=self._caller, generation=generation, step=step, number=number)
         return self._call(self._stub.ScheduleHold, request)
 
-    def finish(self, outcome: pb.Outcome) -> pb.ShardState:
+    def finish(self, outcome: pb.Outcome, timeout_secs: float = CALL_SECS) -> pb.ShardState:
         """Ends the run with an outcome."""
-        return self._call(self._stub.Finish, pb.FinishRequest(caller=self._caller, outcome=outcome))
+        return self._call(self._stub.Finish, pb.FinishRequest(caller=self._caller, outcome=outcome), timeout_secs)
 
     def reset(self) -> bool:
         """Drops everything that the ps holds for the run; returns whether it had a shard."""

@@ -6,6 +6,7 @@ import logging
 import operator
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
 from psfleet.addresses import Address
@@ -24,6 +25,8 @@ FINISH_SECS = 3.0
 misses it waits for workers until its own deadline."""
 AGAIN_SECS = 1.0
 """For further attempts once such a ps knows that."""
+LOADERS_SECS = 1.0
+"""For an answer of the loaders, all at once: one may be frozen."""
 
 
 class FleetClient:
@@ -69,13 +72,26 @@ class FleetClient:
             self.release_loaders(outcome)
         return num_informed
 
+    def describe_loaders(self) -> list[pb.ShardState | None]:
+        """Process and cause of the restart of each loader; None where it does not answer."""
+        return self._call_loaders(lambda client: client.describe(LOADERS_SECS))
+
     def release_loaders(self, outcome: pb.Outcome) -> None:
         """Ends the loaders; one that cannot be reached is left to its launcher."""
-        for client in self._loaders:
+        self._call_loaders(lambda client: client.finish(outcome, LOADERS_SECS))
+
+    def _call_loaders(self, call: Callable[[PsClient], pb.ShardState]) -> list[pb.ShardState | None]:
+        """Calls all loaders at once; None for each that fails."""
+
+        def reply(client: PsClient) -> pb.ShardState | None:
             try:
-                client.finish(outcome)
+                return call(client)
             except PsfleetError as error:
-                logger.debug("a loader does not receive the outcome: %s", error)
+                logger.debug("a loader does not answer: %s", error)
+                return None
+
+        with ThreadPoolExecutor(max(1, len(self._loaders)), "call-loader") as executor:
+            return list(executor.map(reply, self._loaders))
 
 
 def finish_each(ps: Sequence[PsClient], end: Callable[[PsClient], object]) -> int:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 THREADS = 16
 """Number of concurrent calls; each worker has at most one pending heartbeat."""
+WATCHED_SECS = 5.0
+"""How long a process that peers watch waits for them to end first: workers hear of a run's end by a heartbeat."""
 
 
 @contextmanager
@@ -44,7 +46,8 @@ def serving(
     Args:
         answered: Called after each health check to which this process answers that it is SERVING.
         clients: Of a process of a standing fleet.
-        is_watched: Whether peers watch the health of this process for as long as the run lasts.
+        is_watched: Whether peers watch the health of this process for as long as the run lasts. Unless `stopping` is
+            set, it serves them until they end, for `WATCHED_SECS` at most.
 
     Raises:
         LostPeerError: The port is in use.
@@ -78,6 +81,9 @@ def serving(
     try:
         yield
     finally:
+        if is_watched and not (stopping is not None and stopping.is_set()):
+            # New calls are refused; the streams of health stay open.
+            server.stop(grace=WATCHED_SECS).wait(WATCHED_SECS)
         checks.enter_graceful_shutdown()
         server.stop(grace=1.0).wait(2.0)
 

@@ -25,7 +25,7 @@ class Event(Record):
     """An event of a process of the fleet; also one line of `events.jsonl`."""
 
     time: float = Field(description="Unix time in seconds.")
-    role: str = Field(description="Role of the process: ps, chief, worker or spare.")
+    role: str = Field(description="Role of the process: ps, chief, worker, spare or loader.")
     index: Count = Field(description="Index of the process in its role.")
     kind: str = Field(description="`restarted`, `program_changed`, `evaluation_skipped`, `checkpoint_failed`, …")
     cause: str = Field(description="Cause of the event, in one line.")

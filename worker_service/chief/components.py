@@ -15,6 +15,7 @@ from worker_service.chief.checkpoints import CheckpointCommitter
 from worker_service.chief.disk import Disk
 from worker_service.chief.events import Events
 from worker_service.chief.holding import Holding
+from worker_service.chief.loader_restarts import LoaderRestarts
 from worker_service.chief.monitor import Monitor
 from worker_service.chief.recorder import Recorder
 from worker_service.chief.recovery import Recovery
@@ -72,6 +73,8 @@ def chief_components(
         "incarnation": context.incarnation,
     }
     events = Events(context.out, context.job, attempt.first_event, disk)
+    if settings.loaders:
+        LoaderRestarts(context.fleet, events).follow()
     evaluator = Evaluator(front, context.layout, context.job.device)
     storage = Storage(events, context.job.deadlines.stall_secs)
     callbacks = Callbacks(load_callbacks(context.job), events, run_info(settings, context.job), context.job.callbacks)

@@ -51,7 +51,7 @@ class Events:
         """Logs and stores one event.
 
         Args:
-            role: Of the process: chief, worker, spare or ps.
+            role: Of the process: chief, worker, spare, ps or loader.
             index: Of the process.
             kind: One of those in `psfleet.report.schema.Event`.
             cause: Why it happened.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import threading
 
 import grpc
@@ -37,7 +38,7 @@ def serve(settings: Settings, stop: Stop) -> int:
         raise BadJobError(f"address is {settings.address.data}, expected PSFLEET_RUN and an address of loopback")
     hide_gpus()
     servers = data_service(settings.address)
-    servicer = LoaderServicer(settings.run)
+    servicer = LoaderServicer(settings.run, settings.cause)
     with serving(settings.address, servicer, None, stop.event, stop.probes.note_answer, is_watched=True):
         logger.info("loader is ready at %s", settings.address.data, extra={"event": "starting"})
         while not servicer.finished.wait(LOOK_SECS):
@@ -78,17 +79,26 @@ def data_service(address: Address) -> tuple[object, ...]:
 
 
 class LoaderServicer(control_pb2_grpc.ShardControlServicer):
-    """The control plane of a loader: a worker ends it with the run.
+    """The control plane of a loader: the chief looks at its process, and a worker ends it with the run.
+
+    Args of the constructor:
+        run: The run's id.
+        cause: Why this process was restarted; empty at its first start.
 
     Attributes:
         finished: Set once the run is over.
         exit_code: That of the run.
     """
 
-    def __init__(self, run: str) -> None:
+    def __init__(self, run: str, cause: str = "") -> None:
         self.finished = threading.Event()
         self.exit_code = 0
         self._run = run
+        self._state = pb.ShardState(run=run, process=secrets.token_hex(8), cause=cause)
+
+    def Describe(self, request: pb.DescribeRequest, context: grpc.ServicerContext) -> pb.ShardState:
+        """See control.proto."""
+        return self._state
 
     def Finish(self, request: pb.FinishRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""

@@ -28,6 +28,8 @@ from psfleet.service.cpu import num_cores, threads_each
 
 LEAVE_SECS = 10.0
 """How long the other processes may take to end after the chief."""
+LOADERS_SECS = 1.0
+"""How long loaders may take to end after all others; a frozen one has not heard of the end."""
 START_STOP_SECS = 1.0
 """How long processes may take to end if the run is stopped before the first step: the chief may be in TensorFlow."""
 POLL_SECS = 0.1
@@ -171,11 +173,9 @@ class Local:
             settings.THREADS: str(threads_each(num_cores(), job.fleet.processes)),
             settings.LAUNCHED: str(int(time.time() * 1000)),
         }
-        tasks = []
-        for (role, index), address in places.items():
-            own = {settings.INDEX: str(index), settings.ADDRESS: address.data}
-            tasks.append(Task(role, index, {**common, **own}, self._folder.log(role, index)))
-        return tasks
+        own = [{settings.INDEX: str(index), settings.ADDRESS: at.data} for (_, index), at in places.items()]
+        folder = self._folder
+        return [Task(*role, {**common, **more}, folder.log(*role)) for role, more in zip(roles, own, strict=True)]
 
     def _start(self, task: Task, cause: str) -> None:
         task.start(cause=cause)
@@ -244,3 +244,6 @@ class Local:
             if chief.exit_code != DONE:
                 for task in self._tasks:
                     task.signal(signal.SIGTERM)
+        has_others = any(task.exit_code() is None for task in self._tasks if task.role != "loader")
+        if self._has_released_others and not has_others:
+            self._end_within(LOADERS_SECS)

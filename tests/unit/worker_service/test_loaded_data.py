@@ -5,23 +5,27 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from support.program_samples import sample_job
+from support.rows import first_rows
 
 from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
 from psfleet.control.fleet_client import FleetClient
-from psfleet.control.server import serving
+from psfleet.control.server import WATCHED_SECS, serving
 from psfleet.errors import DataStallError, ProgramError
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram
+from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
 from worker_service.loader.service import LoaderServicer, data_service
+from worker_service.loader_watch import LoaderWatch
 from worker_service.training_data import TrainingData
 
 RUN = "loaded-1"
@@ -75,7 +79,8 @@ def first(count: int, data: TrainingData, start: int = 0) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("train", "rotates"), [(numbers, False), (numbers, True), (reshuffled, False), (of_unknown_length, True)]
+    ("train", "rotates"),
+    first_rows([(numbers, False), (numbers, True), (reshuffled, False), (of_unknown_length, True)], 2),
 )
 def test_batches_and_their_order_are_those_of_a_worker_that_reads(
     loaders: list[Address], train: Any, rotates: bool
@@ -129,6 +134,23 @@ def test_loaders_that_never_start_are_named_after_the_deadline() -> None:
     (absent,) = free_addresses(1)
     with pytest.raises(DataStallError, match=rf"0.5 s waiting for loader 0 at {absent.control} or another one"):
         first(1, data(numbers, [absent], start_secs=0.5))
+
+
+def test_a_loader_ends_after_those_that_read_from_it() -> None:
+    (address,) = free_addresses(1)
+    with ThreadPoolExecutor() as executor, ExitStack() as loader:
+        loader.enter_context(running(address))
+        with LoaderWatch(0, address) as watch:
+            assert watch.has_begun()
+            end = executor.submit(loader.close)
+            wait_until(lambda: not answers(address), 5.0, "the loader to refuse new calls")
+            assert not watch.has_ended(0.3)
+        end.result(timeout=WATCHED_SECS / 2)
+
+
+def answers(address: Address) -> bool:
+    with LoaderWatch(0, address) as watch:
+        return watch.has_begun()
 
 
 def test_the_end_of_the_run_ends_its_loaders_alone() -> None:

@@ -35,6 +35,12 @@ def test_the_lines_of_all_logs_have_the_names_of_their_tasks(run: Path) -> None:
         local_logs(run, "ps-7", False, None)
 
 
+def test_a_loader_has_lines_of_its_own(run: Path) -> None:
+    RunFolder(run).log("loader", 1).write_text("ready\n")
+    assert list(local_logs(run, "loader-1", False, None)) == [("loader-1", "ready")]
+    assert ("loader-1", "ready") in local_logs(run, None, False, None)
+
+
 def test_a_run_that_trains_is_followed_to_its_end(tmp_path: Path) -> None:
     with claimed(tmp_path / "a", JOB, fresh=False) as folder:
         log = folder.log("worker", 0)

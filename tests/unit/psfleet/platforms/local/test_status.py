@@ -9,6 +9,7 @@ import pytest
 from support.program_samples import sample_job
 from support.scripted_platform import log
 
+from psfleet.job.input import Input
 from psfleet.job.sections import Fleet
 from psfleet.platforms.local.status import local_statuses
 from psfleet.run_folder import claimed
@@ -74,6 +75,18 @@ def test_processes_that_the_chief_does_not_know_yet_start(tmp_path: Path) -> Non
             ("worker", 1, "starting"),
             ("spare", 2, "starting"),
         ]
+
+
+def test_loaders_have_rows_with_their_newest_messages(tmp_path: Path) -> None:
+    job = LARGER.model_copy(update={"input": Input.model_validate({"from": "loaders", "loaders": 2})})
+    with claimed(tmp_path / "a", job, fresh=False) as folder:
+        folder.log("worker", 0).write_text("\n".join(log(TABLE)) + "\n")
+        folder.log("loader", 1).write_text("\n".join(log({"message": "loader is ready"})) + "\n")
+        rows = [row for row in local_statuses(tmp_path, None) if row.role == "loader"]
+    assert [(row.index, row.state, row.last_event) for row in rows] == [
+        (0, "running", ""),
+        (1, "running", "loader is ready"),
+    ]
 
 
 def test_a_run_on_running_ps_starts_none(tmp_path: Path) -> None:

@@ -1,0 +1,33 @@
+"""The chief's events of restarted loaders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.program_samples import sample_job
+
+from psfleet.control.fleet_client import FleetClient
+from psfleet.control.server import serving
+from psfleet.polling import wait_until
+from psfleet.processes.ports import free_addresses
+from worker_service.chief.events import Events
+from worker_service.chief.loader_restarts import LoaderRestarts
+from worker_service.loader.service import LoaderServicer
+
+RUN = "loaded-1"
+
+
+def test_each_restart_is_one_event_also_of_a_restarted_chief(tmp_path: Path) -> None:
+    addresses = free_addresses(2)
+    events = Events(tmp_path, sample_job())
+    with FleetClient([], RUN, loaders=addresses) as fleet, serving(addresses[1], LoaderServicer(RUN)):
+        restarts = LoaderRestarts(fleet, events)
+        for cause in ("", "killed", "out of memory"):
+            with serving(addresses[0], LoaderServicer(RUN, cause)):
+                wait_until(lambda: None not in fleet.describe_loaders(), 5.0, "the loaders to answer")
+                for _ in range(2):
+                    restarts.update()
+                LoaderRestarts(fleet, events).update()
+            restarts.update()
+    found = [(event.role, event.index, event.kind, event.cause) for event in events.all()]
+    assert found == [("loader", 0, "restarted", cause) for cause in ("killed", "out of memory")]
