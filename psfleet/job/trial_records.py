@@ -21,6 +21,11 @@ def assignment(index: int) -> str:
     return f"worker {index}"
 
 
+def life_file(folder: Path, index: int) -> Path:
+    """The file that a worker renews each second, in the folder of its study."""
+    return folder / "logs" / f"worker-{index}.alive"
+
+
 def weights_file(folder: Path, number: int) -> Path:
     """The weights of a trial in the folder of its study."""
     return folder / "weights" / f"{number:05d}.safetensors"

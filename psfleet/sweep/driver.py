@@ -50,7 +50,7 @@ class Listener:
         """A trial is complete, pruned or has failed."""
 
     def lost(self, text: str) -> None:
-        """A worker died and is started again."""
+        """A worker died or gave no sign of life, and is started again."""
 
 
 def sweep(loaded: LoadedStudy, folder: Path, fresh: bool = False, listener: Listener | None = None) -> Progress:
@@ -85,7 +85,7 @@ def sweep(loaded: LoadedStudy, folder: Path, fresh: bool = False, listener: List
             prune_steps=study.prune.every_steps,
         )
         number = min(study.fleet.workers, num_trials(study))
-        workers = Workers(stored, access, number, folder, loaded.folder)
+        workers = Workers(stored, access, number, folder, loaded)
         return _Drive(loaded, folder, stored, workers, listener or Listener()).run(address.port)
 
 

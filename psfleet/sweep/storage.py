@@ -7,7 +7,7 @@ import json
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -117,19 +117,25 @@ class StoredStudy:
         """Gives a trial to a worker; None: it has none."""
         self._study.set_user_attr(trial_records.assignment(index), None if trial is None else trial._trial_id)
 
-    def lose(self, number: int, cause: str) -> None:
+    def lose(self, number: int, cause: str) -> bool:
         """Has a trial repeated whose worker died, unless it was repeated too often: then it has failed.
 
         A driver that dies in this call does the rest when it starts again.
+
+        Returns:
+            Whether it had no result.
         """
         trials = self._study.get_trials(deepcopy=False)
         lost = trials[number]
         if lost.state != self._optuna.trial.TrialState.RUNNING:
-            return
+            return False
         if number not in self.repeated():
             # Optuna changes the lists of the trial that it gets.
             self._retry(self._study, copy.deepcopy(lost))
-        self._fail(lost._trial_id, cause)
+        # What a dead worker told may be on its way here still: then the trial has that result, and is repeated, too.
+        with suppress(self._optuna.exceptions.UpdateFinishedTrialError):
+            self._fail(lost._trial_id, cause)
+        return True
 
     def repeat(self, trial: Any) -> None:
         """Has a trial repeated that has failed because of the program, without a limit."""

@@ -17,6 +17,7 @@ from psfleet.job.job_fields import MAX_NAME, NAME_PATTERN
 from psfleet.job.optimizer import Plateau
 from psfleet.job.problems import problem
 from psfleet.job.reading import path_loader, read_mapping
+from psfleet.job.sections import Deadlines
 
 SECTIONS = ("options", "optimizer", "train", "input")
 """Sections of the job whose fields a study may vary."""
@@ -143,6 +144,11 @@ class LoadedStudy:
     study: Study
     job: Mapping[str, Any]
     folder: Path
+
+    @property
+    def deadlines(self) -> Deadlines:
+        """Of the job; the same for all trials."""
+        return Deadlines.model_validate(self.job.get("deadlines", {}))
 
     def job_of(self, values: Mapping[str, Any]) -> Job:
         """The job of a trial.

@@ -19,7 +19,9 @@ from psfleet.job.job import job_from_json
 from psfleet.job.trial_access import TrialAccess
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
+from worker_service.build_deadline import DEADLINES
 from worker_service.trial.kept_program import KeptPrograms
+from worker_service.trial.signs_of_life import SignsOfLife
 from worker_service.trial.training import train
 
 logger = logging.getLogger("psfleet.worker")
@@ -44,13 +46,16 @@ def serve(settings: Settings, stop: Stop) -> int:
     try:
         study = _opened(access)
         programs, done = KeptPrograms(settings.program_folder), None
+        life = SignsOfLife(trial_records.life_file(settings.out, settings.index))
+        life.start()
         while not stop.event.is_set():
             assigned = study.user_attrs.get(trial_records.assignment(settings.index))
             if assigned is None or assigned == done:
                 stop.event.wait(POLL_SECS)
                 continue
             # An object of a running trial, with the parameters that the driver has asked for.
-            _train(optuna.trial.Trial(study, assigned), study, access, programs, settings.out, stop)
+            _train(optuna.trial.Trial(study, assigned), study, access, programs, settings.out, stop, life)
+            life.begin("the next trial")
             done = assigned
             gc.collect()
     except grpc.RpcError as error:
@@ -73,7 +78,13 @@ def _opened(access: TrialAccess) -> optuna.Study:
 
 
 def _train(
-    trial: optuna.trial.Trial, study: optuna.Study, access: TrialAccess, programs: KeptPrograms, out: Path, stop: Stop
+    trial: optuna.trial.Trial,
+    study: optuna.Study,
+    access: TrialAccess,
+    programs: KeptPrograms,
+    out: Path,
+    stop: Stop,
+    life: SignsOfLife,
 ) -> None:
     """Trains one trial and tells its result; a failure of the program is that of the trial."""
     logger.info("trial %d", trial.number, extra={"event": "trial", "trial": trial.number})
@@ -89,7 +100,8 @@ def _train(
 
     job = job_from_json(trial.user_attrs[trial_records.JOB], f"trial {trial.number}")
     try:
-        trained = train(programs.load(job), job, access, stop, on_first, on_evaluation)
+        life.begin(f"program {job.program!r} to be loaded and built", DEADLINES * job.deadlines.first_secs)
+        trained = train(programs.load(job), job, access, stop, on_first, on_evaluation, life)
     except optuna.TrialPruned:
         study.tell(trial, state=optuna.trial.TrialState.PRUNED)
         return
