@@ -15,6 +15,11 @@ EXIT_CODE = "exit_code"
 METRICS = "metrics"
 """Of a complete trial: the metrics of its evaluation by name."""
 
+LOSSES = "losses"
+"""Of a trial: how often a worker died that trained it, under earlier numbers."""
+UNIX = "unix"
+"""Host of Optuna's proxy whose `port` is the path of a Unix socket: gRPC gets `unix:PATH`."""
+
 
 def assignment(index: int) -> str:
     """Of a study: the id of the trial that a worker has to train."""

@@ -7,13 +7,14 @@ import logging
 import math
 import warnings
 from pathlib import Path
+from typing import cast
 
 import grpc
 import optuna
 import safetensors.numpy
 
 from psfleet.atomic_file import replace_file
-from psfleet.errors import BadJobError, DeadlineError, LostPeerError, PermanentError, PsfleetError
+from psfleet.errors import BadJobError, DeadlineError, LostPeerError, PermanentError, PsfleetError, StorageError
 from psfleet.job import trial_records
 from psfleet.job.job import job_from_json
 from psfleet.job.trial_access import TrialAccess
@@ -64,7 +65,7 @@ def serve(settings: Settings, stop: Stop) -> int:
 
 
 def _opened(access: TrialAccess) -> optuna.Study:
-    storage = optuna.storages.GrpcStorageProxy(host=access.host, port=access.port)
+    storage = optuna.storages.GrpcStorageProxy(host=trial_records.UNIX, port=cast(int, access.socket))
     pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
     if access.prune_steps is not None:
         pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=access.prune_steps)
@@ -114,7 +115,10 @@ def _train(
         return
     path = trial_records.weights_file(out, trial.number)
     # Before the result is told: a finished trial has its files.
-    replace_file(path, safetensors.numpy.save(trained.values))
+    try:
+        replace_file(path, safetensors.numpy.save(trained.values))
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror or error}") from error
     trial.set_user_attr(trial_records.METRICS, trained.metrics)
     study.tell(trial, value)
 
