@@ -15,15 +15,13 @@ class TrialAccess(Section):
 
     Attributes:
         study: Its name in the storage.
-        host: Of the storage's gRPC proxy.
-        port: Of that proxy.
+        socket: Path of the Unix socket on which Optuna's gRPC proxy serves the storage.
         metric: The objective, a metric of the program's evaluation.
         prune_steps: Steps between evaluations after which a trial may be pruned; None: none is pruned.
     """
 
     study: str
-    host: str
-    port: PositiveInt
+    socket: str
     metric: str
     prune_steps: PositiveInt | None = None
 

@@ -15,10 +15,20 @@ EXIT_CODE = "exit_code"
 METRICS = "metrics"
 """Of a complete trial: the metrics of its evaluation by name."""
 
+LOSSES = "losses"
+"""Of a trial: how often a worker died that trained it, under earlier numbers."""
+UNIX = "unix"
+"""Host of Optuna's proxy whose `port` is the path of a Unix socket: gRPC gets `unix:PATH`."""
+
 
 def assignment(index: int) -> str:
     """Of a study: the id of the trial that a worker has to train."""
     return f"worker {index}"
+
+
+def life_file(folder: Path, index: int) -> Path:
+    """The file that a worker renews each second, in the folder of its study."""
+    return folder / "logs" / f"worker-{index}.alive"
 
 
 def weights_file(folder: Path, number: int) -> Path:

@@ -9,17 +9,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from psfleet import errors
-from psfleet.errors import ProgramError, PsfleetError, UsageError
+from psfleet.errors import ProgramError, PsfleetError, StorageError, UsageError
 from psfleet.job import trial_records
 from psfleet.job.trial_access import TrialAccess
-from psfleet.processes.ports import free_addresses
 from psfleet.run_folder import try_lock
 from psfleet.service.settings import require_tensorflow
 from psfleet.sweep import results
-from psfleet.sweep.storage import StoredStudy, num_trials, optuna_module
+from psfleet.sweep.database import DATABASE, optuna_module, storage_errors
+from psfleet.sweep.storage import StoredStudy, num_trials
 from psfleet.sweep.study_file import LoadedStudy
 from psfleet.sweep.workers import Workers
 
@@ -50,7 +51,7 @@ class Listener:
         """A trial is complete, pruned or has failed."""
 
     def lost(self, text: str) -> None:
-        """A worker died and is started again."""
+        """A worker died or gave no sign of life, and is started again."""
 
 
 def sweep(loaded: LoadedStudy, folder: Path, fresh: bool = False, listener: Listener | None = None) -> Progress:
@@ -65,28 +66,29 @@ def sweep(loaded: LoadedStudy, folder: Path, fresh: bool = False, listener: List
         BadJobError: The folder has another study, or the program does not report the objective.
         ProgramError: The program fails before any trial has made a step, or no trial is complete.
         LostPeerError: A worker dies again and again.
+        StorageError: The folder cannot be written, or another program has locked the database.
     """
     require_tensorflow()
     optuna_module()
-    with _locked(folder):
+    with _locked(folder), storage_errors(folder):
         if fresh:
             _clear(folder)
         (folder / "logs").mkdir(exist_ok=True)
         (folder / "weights").mkdir(exist_ok=True)
         stored = StoredStudy(loaded, folder)
         stored.lose_running("the driver of the study ended")
-        address = free_addresses(1)[0]
         study = loaded.study
-        access = TrialAccess(
-            study=study.name,
-            host=address.host,
-            port=address.port,
-            metric=study.objective.metric,
-            prune_steps=study.prune.every_steps,
-        )
-        number = min(study.fleet.workers, num_trials(study))
-        workers = Workers(stored, access, number, folder, loaded.folder)
-        return _Drive(loaded, folder, stored, workers, listener or Listener()).run(address.port)
+        # In a folder that only this user can open: what serves the storage asks for no password.
+        with TemporaryDirectory(prefix="psfleet-") as private:
+            access = TrialAccess(
+                study=study.name,
+                socket=str(Path(private) / "storage"),
+                metric=study.objective.metric,
+                prune_steps=study.prune.every_steps,
+            )
+            number = min(study.fleet.workers, num_trials(study))
+            workers = Workers(stored, access, number, folder, loaded)
+            return _Drive(loaded, folder, stored, workers, listener or Listener()).run(access.socket)
 
 
 class _Drive:
@@ -101,11 +103,13 @@ class _Drive:
         self._workers = workers
         self._listener = listener
         self._total = num_trials(loaded.study)
+        # An earlier driver may have died before it saw that the program fails.
+        self._repeat_unstarted()
         self._seen = {trial.number for trial in stored.finished()}
 
-    def run(self, port: int) -> Progress:
+    def run(self, socket: str) -> Progress:
         if not self._is_done():
-            with self._stored.serving(port):
+            with self._stored.serving(socket):
                 try:
                     self._workers.start()
                     self._until_done()
@@ -154,19 +158,28 @@ class _Drive:
 
     def _require_program(self, trial: Any) -> None:
         """Ends the study if a trial fails as all others would; the next start repeats such trials."""
-        code, message = (trial.user_attrs.get(name) for name in (trial_records.EXIT_CODE, trial_records.ERROR))
-        trials = self._stored.trials()
-        has_started = any(trial_records.STARTED in each.user_attrs for each in trials)
-        if code == errors.BAD_JOB or (code == errors.PROGRAM_FAILED and not has_started):
-            for each in self._stored.finished():
-                if each.user_attrs.get(trial_records.EXIT_CODE) == code:
-                    self._stored.repeat(each)
-            error = PsfleetError(str(message))
-            error.exit_code = code
+        if trial.number in self._repeat_unstarted():
+            error = PsfleetError(str(trial.user_attrs.get(trial_records.ERROR)))
+            error.exit_code = trial.user_attrs[trial_records.EXIT_CODE]
             raise error
 
+    def _repeat_unstarted(self) -> set[int]:
+        """Has the trials repeated that failed as all others would; returns their numbers."""
+        trials = self._stored.trials()
+        codes = {errors.BAD_JOB}
+        if not any(trial_records.STARTED in each.user_attrs for each in trials):
+            codes.add(errors.PROGRAM_FAILED)
+        found = [each for each in trials if each.user_attrs.get(trial_records.EXIT_CODE) in codes]
+        for each in found:
+            if each.state.is_finished():
+                self._stored.repeat(each)
+        return {each.number for each in found}
+
     def _write(self) -> None:
-        results.write(self._loaded, self._folder, self._stored.finished(), self._stored.repeated())
+        try:
+            results.write(self._loaded, self._folder, self._stored.finished(), self._stored.repeated())
+        except OSError as error:
+            raise StorageError(f"{error.filename or self._folder}: {error.strerror or error}") from error
 
     def _progress(self) -> Progress:
         finished = self._stored.finished()
@@ -188,8 +201,10 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _clear(folder: Path) -> None:
-    """Deletes the results of an earlier study."""
-    for name in ("study.db", "study.db-journal", results.TRIALS, results.BEST, f"{results.BEST_PROGRAM}.py"):
-        (folder / name).unlink(missing_ok=True)
+    """Deletes the results of an earlier study, if there is one; its database at last."""
+    if not (folder / DATABASE).exists():
+        return
     for name in ("logs", "weights"):
         shutil.rmtree(folder / name, ignore_errors=True)
+    for name in (results.TRIALS, results.BEST, f"{results.BEST_PROGRAM}.py", DATABASE + "-journal", DATABASE):
+        (folder / name).unlink(missing_ok=True)

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import copy
 import json
-import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from psfleet.addresses import LOOPBACK
-from psfleet.errors import BadJobError, UsageError
+from psfleet.errors import BadJobError
 from psfleet.job import trial_records
+from psfleet.sweep.database import DATABASE, opened, optuna_module
 from psfleet.sweep.study_file import Choice, Dimension, LoadedStudy, Study
 
 if TYPE_CHECKING:
@@ -26,21 +25,6 @@ DEFINITION = "definition"
 """Attribute of a study: what may not change between two starts of its driver."""
 MAX_REPETITIONS = 2
 """How often a trial is repeated whose worker died."""
-
-
-def optuna_module() -> Any:
-    """Imports Optuna, without its log lines and its warnings of interfaces that may change.
-
-    Raises:
-        UsageError: It is not installed.
-    """
-    try:
-        import optuna
-    except ImportError as error:
-        raise UsageError("Optuna is not installed, expected the extra: pip install 'psfleet[sweep]'") from error
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-    return optuna
 
 
 class StoredStudy:
@@ -58,11 +42,16 @@ class StoredStudy:
         self._optuna = optuna_module()
         self._loaded = loaded
         study = loaded.study
-        self._storage = self._optuna.storages.get_storage(f"sqlite:///{(folder / 'study.db').absolute()}")
+        self._storage = opened(folder / DATABASE)
+        for name in self._optuna.get_all_study_names(self._storage):
+            if name != study.name:
+                raise BadJobError(
+                    f"{folder} has the study {name!r}, expected {study.name!r}, another --out, or --fresh"
+                )
         self._study: optuna.Study = self._optuna.create_study(
             storage=self._storage, study_name=study.name, direction=study.objective.direction, load_if_exists=True
         )
-        definition = json.loads(json.dumps(_definition(loaded)))
+        definition = json.loads(json.dumps(_definition(loaded), default=str))
         before = self._study.user_attrs.get(DEFINITION)
         if before is None:
             self._study.set_user_attr(DEFINITION, definition)
@@ -72,7 +61,7 @@ class StoredStudy:
                     f"{name} differs from that of the study in {folder}, expected the same, another name, or --fresh"
                 )
         self._distributions = {name: _distribution(self._optuna, each) for name, each in study.space.items()}
-        self._retry = self._optuna.storages.RetryHeartbeatStaleTrialCallback(MAX_REPETITIONS)
+        self._retry = self._optuna.storages.RetryHeartbeatStaleTrialCallback()
 
     @property
     def study(self) -> Any:
@@ -99,43 +88,54 @@ class StoredStudy:
         It is one that is to be repeated, or a new one. A new one depends on the seed, its number and the trials before.
         """
         states = self._optuna.trial.TrialState
-        trials = self.trials()
-        if len(trials) >= total and not any(trial.state == states.WAITING for trial in trials):
-            return None
-        self._study.sampler = _sampler(self._optuna, self._loaded.study, len(self._study.get_trials(deepcopy=False)))
-        trial = self._study.ask(self._distributions)
-        try:
-            job = self._loaded.job_of(trial.params)
-        except BadJobError as error:
-            # Each value is valid, but not all of them together.
-            self._fail(trial._trial_id, str(error))
-            return self.ask(total)
-        trial.set_user_attr(trial_records.JOB, job.model_dump_json())
-        return trial
+        while True:
+            trials = self.trials()
+            if len(trials) >= total and not any(trial.state == states.WAITING for trial in trials):
+                return None
+            number = len(self._study.get_trials(deepcopy=False))
+            self._study.sampler = _sampler(self._optuna, self._loaded.study, number)
+            trial = self._study.ask(self._distributions)
+            try:
+                job = self._loaded.job_of(trial.params)
+            except BadJobError as error:
+                # Each value is valid, but not all of them together.
+                self._fail(trial._trial_id, str(error))
+                continue
+            trial.set_user_attr(trial_records.JOB, job.model_dump_json())
+            return trial
 
     def assign(self, index: int, trial: Any) -> None:
         """Gives a trial to a worker; None: it has none."""
         self._study.set_user_attr(trial_records.assignment(index), None if trial is None else trial._trial_id)
 
-    def lose(self, number: int, cause: str) -> None:
-        """Has a trial repeated whose worker died, unless it was repeated too often: then it has failed.
+    def lose(self, number: int, cause: str, is_worker_lost: bool = True) -> bool:
+        """Has a trial repeated whose worker or driver died, unless too many workers died: then it has failed.
 
         A driver that dies in this call does the rest when it starts again.
+
+        Returns:
+            Whether it had no result.
         """
         trials = self._study.get_trials(deepcopy=False)
         lost = trials[number]
         if lost.state != self._optuna.trial.TrialState.RUNNING:
-            return
-        if number not in self.repeated():
+            return False
+        losses = lost.user_attrs.get(trial_records.LOSSES, 0) + is_worker_lost
+        if number not in self.repeated() and losses <= MAX_REPETITIONS:
             # Optuna changes the lists of the trial that it gets.
-            self._retry(self._study, copy.deepcopy(lost))
-        self._fail(lost._trial_id, cause)
+            again = copy.deepcopy(lost)
+            again.user_attrs[trial_records.LOSSES] = losses
+            self._retry(self._study, again)
+        # What a dead worker told may be on its way here still: then the trial has that result, and is repeated, too.
+        with suppress(self._optuna.exceptions.UpdateFinishedTrialError):
+            self._fail(lost._trial_id, cause)
+        return True
 
     def repeat(self, trial: Any) -> None:
         """Has a trial repeated that has failed because of the program, without a limit."""
         again = copy.deepcopy(trial)
         again.user_attrs = {}
-        self._optuna.storages.RetryHeartbeatStaleTrialCallback()(self._study, again)
+        self._retry(self._study, again)
 
     def _fail(self, trial_id: int, cause: str) -> None:
         """Fails a trial; not by `Study.tell`, after which the sampler of a grid may call `Study.stop`, which raises."""
@@ -146,14 +146,15 @@ class StoredStudy:
         """Has all trials repeated that an earlier driver left."""
         for trial in self._study.get_trials(deepcopy=False):
             if trial.state == self._optuna.trial.TrialState.RUNNING:
-                self.lose(trial.number, cause)
+                self.lose(trial.number, cause, is_worker_lost=False)
 
     @contextmanager
-    def serving(self, port: int) -> Iterator[None]:
-        """Context manager that serves the storage to workers on loopback."""
+    def serving(self, socket: str) -> Iterator[None]:
+        """Context manager that serves the storage to workers on a Unix socket."""
         from optuna.storages._grpc.server import make_server
 
-        server = make_server(self._storage, LOOPBACK, port, ThreadPoolExecutor(2 + self._loaded.study.fleet.workers))
+        threads = ThreadPoolExecutor(2 + self._loaded.study.fleet.workers)
+        server = make_server(self._storage, trial_records.UNIX, cast(int, socket), threads)
         server.start()
         try:
             yield
@@ -166,10 +167,7 @@ def num_trials(study: Study) -> int:
     if study.search.kind != "grid":
         assert study.search.trials is not None, "the study file was checked"
         return study.search.trials
-    size = 1
-    for values in _grid(study).values():
-        size *= len(values)
-    return min(size, study.search.trials or size)
+    return min(study.num_combinations, study.search.trials or study.num_combinations)
 
 
 def _definition(loaded: LoadedStudy) -> dict[str, Any]:

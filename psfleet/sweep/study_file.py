@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,16 @@ from psfleet.job.job_fields import MAX_NAME, NAME_PATTERN
 from psfleet.job.optimizer import Plateau
 from psfleet.job.problems import problem
 from psfleet.job.reading import path_loader, read_mapping
+from psfleet.job.sections import Deadlines
 
 SECTIONS = ("options", "optimizer", "train", "input")
 """Sections of the job whose fields a study may vary."""
 IGNORED = ("fleet", "update", "checkpoint", "callbacks")
 """Sections of the job that a trial has not: it is one worker without ps."""
+MAX_LIMIT = 2**53
+"""Largest integer of a space: Optuna keeps integers as floats."""
+MAX_GRID = 100_000
+"""Combinations of a grid, all of which Optuna holds in memory."""
 Choice = str | int | float | bool | None
 
 
@@ -42,15 +48,28 @@ class Dimension(Section):
         given = [value for value in (self.float_, self.int_, self.choice) if value is not None]
         if len(given) != 1:
             raise ValueError("expected exactly one of float, int and choice")
+        values = self.choice or []
+        if twice := [value for at, value in enumerate(values) if value in values[:at]]:
+            raise ValueError(f"choice has {twice[0]!r} twice, expected different values")
         limits = self.float_ or self.int_
         if limits is None:
             if self.log:
                 raise ValueError("log is true, expected float or int with it")
             return self
         low, high = limits
+        # Optuna samples floats, and the width of the range must be one.
+        if max(abs(low), abs(high)) > MAX_LIMIT if self.int_ else math.isinf(high - low):
+            raise ValueError(
+                f"limits are {limits}, expected {f'at most {MAX_LIMIT}' if self.int_ else 'a finite range'}"
+            )
         if low > high or (self.log and low <= 0):
             raise ValueError(f"limits are {limits}, expected ascending numbers{' above 0 with log' * self.log}")
         return self
+
+    @property
+    def num_values(self) -> int:
+        """The number of values, for a grid."""
+        return self.int_[1] - self.int_[0] + 1 if self.int_ else len(self.choice or ())
 
     @property
     def samples(self) -> list[Choice]:
@@ -120,14 +139,21 @@ class Study(Section):
     @model_validator(mode="after")
     def _consistent(self) -> Study:
         for name, dimension in self.space.items():
-            section, _, field = name.partition(".")
-            if section not in SECTIONS or not field:
+            section, *fields = name.split(".")
+            if section not in SECTIONS or not fields or not all(field.strip() for field in fields):
                 raise ValueError(f"space.{name}: expected a field of {', '.join(SECTIONS)}")
             if self.search.kind == "grid" and dimension.float_ is not None:
                 raise ValueError(f"space.{name}: a grid has no float, expected choice or int")
         if self.search.kind != "grid" and self.search.trials is None:
             raise ValueError("search.trials: missing, expected a number of trials")
+        if self.search.kind == "grid" and self.num_combinations > MAX_GRID:
+            raise ValueError(f"a grid of {self.num_combinations} combinations, expected at most {MAX_GRID}")
         return self
+
+    @property
+    def num_combinations(self) -> int:
+        """The size of a grid."""
+        return math.prod(dimension.num_values for dimension in self.space.values())
 
 
 @dataclass(frozen=True)
@@ -144,6 +170,11 @@ class LoadedStudy:
     job: Mapping[str, Any]
     folder: Path
 
+    @property
+    def deadlines(self) -> Deadlines:
+        """Of the job; the same for all trials."""
+        return Deadlines.model_validate(self.job.get("deadlines", {}))
+
     def job_of(self, values: Mapping[str, Any]) -> Job:
         """The job of a trial.
 
@@ -151,9 +182,11 @@ class LoadedStudy:
             values: By dotted fields.
 
         Raises:
-            BadJobError: It is not valid.
+            BadJobError: It is not valid, or a trial cannot train it.
         """
-        return parse_job(self.content_of(values), self.study.job)
+        job = parse_job(self.content_of(values), self.study.job)
+        _require_trainable(job)
+        return job
 
     def content_of(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The content of the job file of a trial, with one worker and one ps; `values` as for `job_of`."""
@@ -195,7 +228,7 @@ def _check_space(loaded: LoadedStudy, path: Path) -> None:
     for name, dimension in loaded.study.space.items():
         for value in dimension.samples:
             try:
-                _require_trainable(loaded.job_of({**first, name: value}))
+                loaded.job_of({**first, name: value})
             except BadJobError as error:
                 raise BadJobError(f"{path}: with space.{name} = {value!r}: {error}") from error
 

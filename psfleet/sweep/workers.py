@@ -8,11 +8,14 @@ from typing import Any
 
 from psfleet import errors
 from psfleet.errors import LostPeerError, PsfleetError
+from psfleet.job import trial_records
 from psfleet.job.trial_access import TrialAccess
 from psfleet.processes.child import TRIAL_WORKER, Task
 from psfleet.service import settings
 from psfleet.service.cpu import num_cores, threads_each
+from psfleet.sweep.silence import Silence
 from psfleet.sweep.storage import StoredStudy
+from psfleet.sweep.study_file import LoadedStudy
 
 MAX_DEATHS = 4
 """How often in a row a worker may die without a finished trial: one that is lost is repeated twice."""
@@ -24,11 +27,13 @@ class TrialWorker:
 
     Attributes:
         task: The process.
+        silence: How long the process has given no sign of life.
         trial: Its trial; None: it is idle.
         deaths: In a row, without a finished trial.
     """
 
     task: Task
+    silence: Silence
     trial: int | None = None
     deaths: int = 0
 
@@ -38,29 +43,30 @@ class Workers:
 
     Args of the constructor:
         folder: Of the study's results.
-        program_folder: Searched first for the program.
     """
 
     def __init__(
-        self, stored: StoredStudy, access: TrialAccess, number: int, folder: Path, program_folder: Path
+        self, stored: StoredStudy, access: TrialAccess, number: int, folder: Path, loaded: LoadedStudy
     ) -> None:
         self._stored = stored
         self._workers = []
         for index in range(number):
             environment = {
                 settings.TRIALS: access.model_dump_json(),
-                settings.PROGRAM_FOLDER: str(program_folder.resolve()),
+                settings.PROGRAM_FOLDER: str(loaded.folder.resolve()),
                 settings.OUT: str(folder.absolute()),
                 settings.INDEX: str(index),
                 settings.THREADS: str(threads_each(num_cores(), number)),
             }
             log = folder / "logs" / f"worker-{index}.log"
-            self._workers.append(TrialWorker(Task(TRIAL_WORKER, index, environment, log)))
+            silence = Silence(trial_records.life_file(folder, index), loaded.deadlines)
+            self._workers.append(TrialWorker(Task(TRIAL_WORKER, index, environment, log), silence))
 
     def start(self) -> None:
         """Starts all processes."""
         for worker in self._workers:
             self._stored.assign(worker.task.index, None)
+            worker.silence.restart()
             worker.task.start()
 
     def idle(self) -> list[TrialWorker]:
@@ -79,17 +85,27 @@ class Workers:
                 worker.trial, worker.deaths = None, 0
 
     def revive(self) -> list[str]:
-        """Starts processes again that have ended, and has their trials repeated; returns what happened.
+        """Starts processes again that have ended or give no sign of life, and has their trials repeated.
+
+        Returns:
+            What happened, a line for each.
 
         Raises:
             LostPeerError: A worker dies again and again.
             PsfleetError: A worker failed in a way that would recur.
         """
-        return [self._revive(worker) for worker in self._workers if worker.task.exit_code() is not None]
+        texts = []
+        for worker in self._workers:
+            if worker.task.exit_code() is not None:
+                texts.append(self._revive(worker, worker.task.cause_of_end()))
+            elif worker.silence.is_too_long():
+                # It tells nothing from here on, also if it was frozen and continues.
+                worker.task.kill()
+                texts.append(self._revive(worker, f"no sign of life for {worker.silence.limit_secs:g} s"))
+        return texts
 
-    def _revive(self, worker: TrialWorker) -> str:
+    def _revive(self, worker: TrialWorker, cause: str) -> str:
         task, code = worker.task, worker.task.exit_code()
-        cause = task.cause_of_end()
         who = f"worker {task.index}"
         if code in errors.PERMANENT_CODES:
             error = PsfleetError(f"{who} failed: {cause}")
@@ -101,9 +117,10 @@ class Workers:
         text = f"{who} died ({cause}) and is started again"
         self._stored.assign(task.index, None)
         if worker.trial is not None:
-            self._stored.lose(worker.trial, f"{who} died: {cause}")
-            text += f"; trial {worker.trial} is lost"
+            if self._stored.lose(worker.trial, f"{who} died: {cause}"):
+                text += f"; trial {worker.trial} is lost"
             worker.trial = None
+        worker.silence.restart()
         task.start(cause or "it ended")
         return text
 

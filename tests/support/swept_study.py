@@ -28,7 +28,12 @@ class SweptStudy:
 
     @classmethod
     def make(
-        cls, folder: Path, space: Mapping[str, Any], options: Mapping[str, Any] | None = None, **fields: Any
+        cls,
+        folder: Path,
+        space: Mapping[str, Any],
+        options: Mapping[str, Any] | None = None,
+        deadlines: Mapping[str, float] | None = None,
+        **fields: Any,
     ) -> SweptStudy:
         """Writes program, job and study file; `fields` replace those of the study file."""
         shutil.copy(PROGRAM, folder)
@@ -39,6 +44,7 @@ class SweptStudy:
             "optimizer": {"name": "momentum", "learning_rate": 0.1},
             "train": {"steps": 4, "batch_size": 4, "shuffle": 16, "seed": 7},
             "device": {"intra_op_threads": 1},
+            "deadlines": dict(deadlines or {}),
         }
         study = {
             "name": "swept",

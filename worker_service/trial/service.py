@@ -7,19 +7,22 @@ import logging
 import math
 import warnings
 from pathlib import Path
+from typing import cast
 
 import grpc
 import optuna
 import safetensors.numpy
 
 from psfleet.atomic_file import replace_file
-from psfleet.errors import BadJobError, DeadlineError, LostPeerError, PermanentError, PsfleetError
+from psfleet.errors import BadJobError, DeadlineError, LostPeerError, PermanentError, PsfleetError, StorageError
 from psfleet.job import trial_records
 from psfleet.job.job import job_from_json
 from psfleet.job.trial_access import TrialAccess
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
+from worker_service.build_deadline import DEADLINES
 from worker_service.trial.kept_program import KeptPrograms
+from worker_service.trial.signs_of_life import SignsOfLife
 from worker_service.trial.training import train
 
 logger = logging.getLogger("psfleet.worker")
@@ -44,13 +47,16 @@ def serve(settings: Settings, stop: Stop) -> int:
     try:
         study = _opened(access)
         programs, done = KeptPrograms(settings.program_folder), None
+        life = SignsOfLife(trial_records.life_file(settings.out, settings.index))
+        life.start()
         while not stop.event.is_set():
             assigned = study.user_attrs.get(trial_records.assignment(settings.index))
             if assigned is None or assigned == done:
                 stop.event.wait(POLL_SECS)
                 continue
             # An object of a running trial, with the parameters that the driver has asked for.
-            _train(optuna.trial.Trial(study, assigned), study, access, programs, settings.out, stop)
+            _train(optuna.trial.Trial(study, assigned), study, access, programs, settings.out, stop, life)
+            life.begin("the next trial")
             done = assigned
             gc.collect()
     except grpc.RpcError as error:
@@ -59,7 +65,7 @@ def serve(settings: Settings, stop: Stop) -> int:
 
 
 def _opened(access: TrialAccess) -> optuna.Study:
-    storage = optuna.storages.GrpcStorageProxy(host=access.host, port=access.port)
+    storage = optuna.storages.GrpcStorageProxy(host=trial_records.UNIX, port=cast(int, access.socket))
     pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
     if access.prune_steps is not None:
         pruner = optuna.pruners.SuccessiveHalvingPruner(min_resource=access.prune_steps)
@@ -73,7 +79,13 @@ def _opened(access: TrialAccess) -> optuna.Study:
 
 
 def _train(
-    trial: optuna.trial.Trial, study: optuna.Study, access: TrialAccess, programs: KeptPrograms, out: Path, stop: Stop
+    trial: optuna.trial.Trial,
+    study: optuna.Study,
+    access: TrialAccess,
+    programs: KeptPrograms,
+    out: Path,
+    stop: Stop,
+    life: SignsOfLife,
 ) -> None:
     """Trains one trial and tells its result; a failure of the program is that of the trial."""
     logger.info("trial %d", trial.number, extra={"event": "trial", "trial": trial.number})
@@ -89,7 +101,8 @@ def _train(
 
     job = job_from_json(trial.user_attrs[trial_records.JOB], f"trial {trial.number}")
     try:
-        trained = train(programs.load(job), job, access, stop, on_first, on_evaluation)
+        life.begin(f"program {job.program!r} to be loaded and built", DEADLINES * job.deadlines.first_secs)
+        trained = train(programs.load(job), job, access, stop, on_first, on_evaluation, life)
     except optuna.TrialPruned:
         study.tell(trial, state=optuna.trial.TrialState.PRUNED)
         return
@@ -102,7 +115,10 @@ def _train(
         return
     path = trial_records.weights_file(out, trial.number)
     # Before the result is told: a finished trial has its files.
-    replace_file(path, safetensors.numpy.save(trained.values))
+    try:
+        replace_file(path, safetensors.numpy.save(trained.values))
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror or error}") from error
     trial.set_user_attr(trial_records.METRICS, trained.metrics)
     study.tell(trial, value)
 

@@ -20,6 +20,7 @@ from worker_service.program_optimizer import resolved
 from worker_service.progress import TrainingProgress
 from worker_service.training_data import TrainingData
 from worker_service.trial.local_training import LocalTraining
+from worker_service.trial.signs_of_life import SignsOfLife
 
 Observer = Callable[[int, dict[str, float]], None]
 """Called with a step and the metrics at that step; an exception of it ends the trial."""
@@ -45,6 +46,7 @@ def train(
     stop: Stop,
     on_first: Callable[[], None],
     on: Observer,
+    life: SignsOfLife,
 ) -> Trained:
     """Trains a job whose fleet is one worker; evaluates as often as the job and the study say, and at the end.
 
@@ -52,6 +54,7 @@ def train(
         access: Has the metric that each evaluation must have.
         on_first: Called after the first step.
         on: Called after each evaluation.
+        life: Learns what this trial waits for, with the deadlines of the job.
 
     Raises:
         ProgramError: The program failed, or a tensor is not finite.
@@ -73,13 +76,19 @@ def train(
             for number in range(steps):
                 if stop.event.is_set():
                     raise stop.error()
-                training.step(batches.at(number), number)
+                # The wait for a batch has deadlines of its own.
+                life.begin(f"batch {number + 1}")
+                batch = batches.at(number)
+                life.begin(f"step {number + 1}", job.deadlines.stall_secs)
+                training.step(batch, number)
                 if number == 0:
                     on_first()
                 step = number + 1
                 if step == steps or any(step % each == 0 for each in every):
                     values = checked_values(job.program, training.values())
+                    life.begin(f"the evaluation of step {step}", job.deadlines.first_secs)
                     metrics = evaluator.evaluate(values)
+                    life.begin(f"the results of step {step} to be stored", job.deadlines.stall_secs)
                     require_metric(job, access.metric, metrics)
                     on(step, metrics)
     finally:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
 
-from psfleet.errors import BadJobError
+from psfleet.errors import BadJobError, StorageError, UsageError
 from psfleet.job import trial_records
+from psfleet.sweep import database
 from psfleet.sweep.storage import MAX_REPETITIONS, StoredStudy, num_trials
 from psfleet.sweep.study_file import LoadedStudy, Study
 
@@ -83,6 +85,30 @@ def test_a_lost_trial_is_repeated_with_its_values_until_it_has_failed(tmp_path: 
     assert (failed.number, failed.user_attrs[trial_records.ERROR]) == (MAX_REPETITIONS, "killed")
 
 
+def test_a_driver_that_ends_again_and_again_fails_no_trial(tmp_path: Path) -> None:
+    values = []
+    for _ in range(MAX_REPETITIONS + 3):
+        stored = StoredStudy(loaded(), tmp_path)
+        stored.lose_running("the driver ended")
+        values.append(stored.ask(1).params)
+    assert all(each == values[0] for each in values)
+    assert not stored.finished()
+
+
+def test_a_result_on_its_way_from_a_dead_worker_ends_no_study(tmp_path: Path) -> None:
+    stored = StoredStudy(loaded(), tmp_path)
+    first = stored.ask(1)
+
+    def repeat_late(study: optuna.Study, lost: optuna.trial.FrozenTrial) -> None:
+        complete(stored, first)
+        optuna.storages.RetryHeartbeatStaleTrialCallback()(study, lost)
+
+    stored._retry = repeat_late
+    stored._retry.retry_history = optuna.storages.RetryHeartbeatStaleTrialCallback.retry_history
+    stored.lose(first.number, "killed")
+    assert [trial.number for trial in stored.trials()] == [1]
+
+
 def test_a_driver_that_died_while_a_trial_was_lost_does_not_repeat_it_twice(tmp_path: Path) -> None:
     stored = StoredStudy(loaded(), tmp_path)
     trial = stored.ask(1)
@@ -105,6 +131,34 @@ def test_values_that_do_not_fit_each_other_are_a_failed_trial(tmp_path: Path) ->
     assert stored.ask(2) is None
     errors = [each.user_attrs.get(trial_records.ERROR, "") for each in stored.finished()]
     assert sum("optimizer.momentum: unknown key" in error for error in errors) == 1
+
+
+def test_the_database_is_in_its_folder_whatever_that_is_called(tmp_path: Path) -> None:
+    folder = tmp_path / "a?b#c%20d"
+    folder.mkdir()
+    StoredStudy(loaded(), folder)
+    assert [path.name for path in folder.iterdir()] == ["study.db"]
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_a_study_of_another_name_in_the_same_folder_is_refused(tmp_path: Path) -> None:
+    StoredStudy(loaded(), tmp_path)
+    with pytest.raises(BadJobError, match="has the study 'digits', expected 'letters'"):
+        StoredStudy(loaded(name="letters"), tmp_path)
+
+
+def test_errors_of_the_database_are_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "LOCK_SECS", 0.1)
+    stored = StoredStudy(loaded(), tmp_path)
+    other = sqlite3.connect(tmp_path / "study.db", isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    for failing in (lambda: stored.ask(1), lambda: StoredStudy(loaded(), tmp_path)):
+        with pytest.raises(StorageError, match=r"study.db: database is locked$"), database.storage_errors(tmp_path):
+            failing()
+    other.close()
+    (tmp_path / "study.db").write_bytes(b"garbage" * 1000)
+    with pytest.raises(UsageError, match=r"study.db: file is not a database"), database.storage_errors(tmp_path):
+        StoredStudy(loaded(), tmp_path)
 
 
 @pytest.mark.parametrize(
