@@ -1,4 +1,4 @@
-"""Checks in a separate process that a job's program can be trained."""
+"""Checks in a separate process that a job's program can be trained, and runs other modules on a program there."""
 
 from __future__ import annotations
 
@@ -33,10 +33,33 @@ def check_program(job: Job, folder: Path) -> str:
         DeadlineError: The program blocks.
         PsfleetError: The process ended without a verdict.
     """
+    secs = job.deadlines.start_secs + job.deadlines.first_secs
+    try:
+        return summary_of(MODULE, str(folder), job.model_dump_json(), "checks the program", secs)
+    except subprocess.TimeoutExpired:
+        raise DeadlineError(f"program {job.program!r} to be built and to make one step", secs) from None
+
+
+def summary_of(module: str, argument: str, given: str, does: str, secs: float | None = None) -> str:
+    """Runs a module in a process of its own, whose output goes to standard error, and returns its summary.
+
+    Args:
+        module: Writes its `Verdict` to the file of its second argument.
+        argument: Its first argument.
+        given: Its standard input.
+        does: What the process does, for an error.
+        secs: How long it may take; None: it has no limit.
+
+    Raises:
+        UsageError: TensorFlow is not installed.
+        ProgramError: The verdict is an error; it has the exit code of that.
+        subprocess.TimeoutExpired: It took longer.
+        PsfleetError: The process ended without a verdict.
+    """
     with tempfile.TemporaryDirectory() as files:
         verdict, printed = Path(files, "verdict.json"), Path(files, "printed")
         try:
-            code = _run(job, folder, verdict, printed)
+            code = _run([module, argument, str(verdict)], given, secs, printed)
         finally:
             lines = printed.read_text(errors="replace").splitlines(True) if printed.exists() else []
             sys.stderr.writelines(line for line in lines if not TENSORFLOWS_OWN.match(line))
@@ -44,27 +67,24 @@ def check_program(job: Job, folder: Path) -> str:
             return Verdict.model_validate_json(verdict.read_bytes()).summary_or_raise()
         except (OSError, ValidationError):
             end = f"was ended by signal {-code}" if code < 0 else f"exited with {code}"
-            raise PsfleetError(f"the process that checks the program {end} before it was done") from None
+            raise PsfleetError(f"the process that {does} {end} before it was done") from None
 
 
-def _run(job: Job, folder: Path, verdict: Path, printed: Path) -> int:
-    """Runs the process that checks the program, and returns its exit code.
+def _run(arguments: list[str], given: str, secs: float | None, printed: Path) -> int:
+    """Runs a module with its arguments, and returns its exit code.
 
     Then it kills the process group: a program may have started processes that never end, such as a pool.
     """
     environment = settings.for_child({})
     settings.prepare_tensorflow(environment)
-    secs = job.deadlines.start_secs + job.deadlines.first_secs
     # -P: the user's current folder must not shadow Python's own modules.
-    command = [sys.executable, "-P", "-m", MODULE, str(folder), str(verdict)]
+    command = [sys.executable, "-P", "-m", *arguments]
     with printed.open("wb") as file:
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=file, stderr=file, env=environment, start_new_session=True
         )
         try:
-            process.communicate(job.model_dump_json().encode(), secs)
-        except subprocess.TimeoutExpired:
-            raise DeadlineError(f"program {job.program!r} to be built and to make one step", secs) from None
+            process.communicate(given.encode(), secs)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Schema of the verdict that `python -m worker_service.validation` writes: whether a program can be trained."""
+"""Schema of the verdict that `worker_service.validation` and `worker_service.export` write on a program."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from psfleet.report.records import Record
 
 
 class Verdict(Record):
-    """Whether a program can be trained."""
+    """Whether a program can be trained, or its model was exported."""
 
-    summary: str = Field("", description="What was found, in one line; empty if the program cannot be trained.")
-    error: str = Field("", description="Why the program cannot be trained, in one line; empty if it can.")
+    summary: str = Field("", description="What was found, in one line; empty after an error.")
+    error: str = Field("", description="What failed, in one line; empty if nothing did.")
     details: str = Field("", description="Traceback of the program's exception, or empty.")
-    exit_code: int = Field(0, description="Exit code of the error; 0: the program can be trained.")
+    exit_code: int = Field(0, description="Exit code of the error; 0: there was none.")
 
     @classmethod
     def of_error(cls, error: PsfleetError) -> Verdict:
@@ -25,7 +25,7 @@ class Verdict(Record):
         """The summary.
 
         Raises:
-            ProgramError: The program cannot be trained; with the exit code of the error that was found.
+            ProgramError: There was an error; with the exit code of the error that was found.
         """
         if self.exit_code:
             error = ProgramError(self.error, self.details)

@@ -45,7 +45,7 @@ def built_model(program: KerasProgram, job: Job) -> keras.Model:
     if not isinstance(model, keras.Model):
         raise ProgramError(f"program {job.program!r}: model() returned {type(model).__name__}, expected keras.Model")
     if not model.built:
-        batch = _first_batch(program, job)
+        batch = first_batch(program, job)
         x = batch[0]
         with (
             batches_explained(tf.nest.map_structure(lambda tensor: tensor.shape, batch)),
@@ -124,7 +124,13 @@ def read_within_deadline(job: Job, what: str, read: Callable[[], T]) -> T:
         raise DataStallError(f"program {job.program!r}: {what}", secs) from error
 
 
-def _first_batch(program: KerasProgram, job: Job) -> Any:
+def first_batch(program: KerasProgram, job: Job) -> Any:
+    """The first batch of shard 0: `(x, y)` or `(x, y, sample_weight)`, each of shape `[batch, ...]`.
+
+    Raises:
+        ProgramError: `train` raised, or the data are empty or of another structure.
+        DataStallError: The batch did not come in `deadlines.first_batch_secs`.
+    """
     dataset = training_data(program, job, 0, job.fleet.replicas)
     batches = batched(dataset, job, job.train.batch_size)
     with padding_explained():

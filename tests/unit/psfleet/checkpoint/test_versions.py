@@ -9,50 +9,23 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from support.exported_run import BIAS, KERNEL, X, trained
 
 from psfleet.checkpoint import versions
-from psfleet.checkpoint.store import write_initial
-from psfleet.checkpoint.versions import export_version
-from psfleet.errors import UsageError
-from psfleet.layout import Layout, TensorSpec
-
-PROGRAM = """
-import keras
-from psfleet import GraphProgram, KerasProgram
-
-def keras_program():
-    return KerasProgram(
-        model=lambda: keras.Sequential([keras.layers.Input([2]), keras.layers.Dense(3, name="dense")], name="net"),
-        loss="mse", train=lambda index, count: None,
-    )
-
-def graph_program():
-    return GraphProgram(loss=lambda batch: None, train=lambda index, count: None)
-"""
-KERNEL = np.arange(6, dtype=np.float32).reshape(2, 3)
-BIAS = np.array([1, 2, 3], np.float32)
-X = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
+from psfleet.checkpoint.versions import Request, Version
+from psfleet.errors import NoCheckpointError, ProgramError, UsageError
+from worker_service import export as service
 
 
-def _run(folder: Path, callable_name: str = "keras_program") -> Path:
-    """A run folder with a checkpoint of step 0."""
-    (folder / "versioned_program.py").write_text(PROGRAM)
-    job = {
-        "name": "net",
-        "program": f"versioned_program:{callable_name}",
-        "optimizer": {"name": "sgd", "learning_rate": 0.1},
-        "train": {"steps": 1, "batch_size": 1},
-    }
-    tensors = {"net/dense/kernel": KERNEL, "net/dense/bias": BIAS}
-    specs = [TensorSpec(name, value.shape, "float32") for name, value in tensors.items()]
-    extra: dict[str, Any] = {"job": job, "program_folder": str(folder)}
-    layout = Layout.plan(specs, [], [], 1, 4096)
-    write_initial(folder / "checkpoints", layout, tensors, run="r", generation=1, optimizer="sgd", extra=extra)
-    return folder
+def export_version(source: Path, out: Path, kind: str, step: int | None = None) -> Version:
+    """Exports in this process."""
+    checkpoint = versions.find(source, step)
+    request = Request(checkpoint=str(checkpoint.folder), kind=kind)
+    return versions.export_version(checkpoint, out, lambda folder: service.write(request, folder))
 
 
 def test_a_saved_model_predicts_with_the_weights_of_the_checkpoint(tmp_path: Path) -> None:
-    version = export_version(_run(tmp_path), tmp_path / "out", "saved_model")
+    version = export_version(trained(tmp_path), tmp_path / "out", "saved_model")
     assert version.folder == tmp_path / "out" / "0"
     assert (version.folder / "saved_model.pb").is_file()
     served = tf.saved_model.load(version.folder).signatures["serving_default"]
@@ -64,7 +37,7 @@ def test_a_saved_model_predicts_with_the_weights_of_the_checkpoint(tmp_path: Pat
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # of Keras, which loads a model
 def test_a_keras_model_predicts_with_the_weights_of_the_checkpoint(tmp_path: Path) -> None:
-    version = export_version(_run(tmp_path), tmp_path / "out", "keras", step=0)
+    version = export_version(trained(tmp_path), tmp_path / "out", "keras", step=0)
     model = keras.models.load_model(version.folder / "model.keras")
     np.testing.assert_allclose(model(X).numpy(), X @ KERNEL + BIAS, rtol=1e-6)
 
@@ -72,7 +45,7 @@ def test_a_keras_model_predicts_with_the_weights_of_the_checkpoint(tmp_path: Pat
 def test_a_version_that_exists_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "out" / "0").mkdir(parents=True)
     with pytest.raises(UsageError, match="version 0 exists"):
-        export_version(_run(tmp_path), tmp_path / "out", "keras")
+        export_version(trained(tmp_path), tmp_path / "out", "keras")
 
 
 def test_a_full_disk_leaves_no_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,27 +55,53 @@ def test_a_full_disk_leaves_no_version(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(keras.Model, "save", full)
     with pytest.raises(UsageError, match="No space left on device"):
-        export_version(_run(tmp_path), tmp_path / "out", "keras")
+        export_version(trained(tmp_path), tmp_path / "out", "keras")
     assert list((tmp_path / "out").iterdir()) == []
 
 
 def test_a_step_without_a_checkpoint_is_refused_and_the_others_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"--step 7: .* expected one of 0"):
-        export_version(_run(tmp_path), tmp_path / "out", "keras", step=7)
+        export_version(trained(tmp_path), tmp_path / "out", "keras", step=7)
 
 
-def test_a_run_without_a_checkpoint_is_a_usage_error(tmp_path: Path) -> None:
+def test_a_run_without_a_checkpoint_has_exit_code_65(tmp_path: Path) -> None:
     for step in (None, 7):
-        with pytest.raises(UsageError, match="no checkpoint there"):
+        with pytest.raises(NoCheckpointError, match="no checkpoint there"):
             export_version(tmp_path, tmp_path / "out", "keras", step=step)
 
 
-@pytest.mark.parametrize("kind", versions.FORMATS)
+def test_the_best_checkpoint_excludes_a_step(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--step 0 and --best exclude each other"):
+        versions.find(trained(tmp_path), 0, best=True)
+    with pytest.raises(UsageError, match=r"has no checkpoint\.best"):
+        versions.find(tmp_path, best=True)
+
+
+def test_a_saved_model_that_predicts_other_values_is_refused_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changed(model: Any, folder: Path, **options: Any) -> None:
+        model.layers[0].bias.assign_add([0, 0, 1])
+        exported(model, folder, **options)
+        model.layers[0].bias.assign_sub([0, 0, 1])
+
+    exported = keras.Model.export
+    monkeypatch.setattr(keras.Model, "export", changed)
+    with pytest.raises(ProgramError, match="differ by up to 1 from those of the model"):
+        export_version(trained(tmp_path), tmp_path / "out", "saved_model")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_model_that_tensorflow_cannot_save_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(model: Any, folder: Path, **options: Any) -> None:
+        raise ValueError("no signature\nfurther lines")
+
+    monkeypatch.setattr(keras.Model, "export", fails)
+    with pytest.raises(ProgramError, match=r"exporting the model raised ValueError: no signature$"):
+        export_version(trained(tmp_path), tmp_path / "out", "saved_model")
+
+
+@pytest.mark.parametrize("kind", ["saved_model", "keras"])
 def test_a_graph_program_is_refused(tmp_path: Path, kind: str) -> None:
     with pytest.raises(UsageError, match="has no Keras model, expected a KerasProgram"):
-        export_version(_run(tmp_path, "graph_program"), tmp_path / "out", kind)
-
-
-def test_an_unknown_format_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--format onnx: expected one of saved_model, keras"):
-        export_version(tmp_path, tmp_path / "out", "onnx")
+        export_version(trained(tmp_path, "graph_program"), tmp_path / "out", kind)

@@ -1,0 +1,47 @@
+"""A run folder with a checkpoint of a small program whose model can be exported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from psfleet.checkpoint.store import write_initial
+from psfleet.layout import Layout, TensorSpec
+
+PROGRAM = """
+import keras
+import numpy as np
+import tensorflow as tf
+from psfleet import GraphProgram, KerasProgram
+
+def keras_program():
+    return KerasProgram(
+        model=lambda: keras.Sequential([keras.layers.Input([2]), keras.layers.Dense(3, name="dense")], name="net"),
+        loss="mse", train=lambda index, count: tf.data.Dataset.from_tensor_slices((np.ones([4, 2]), np.ones([4, 3]))),
+    )
+
+def graph_program():
+    return GraphProgram(loss=lambda batch: None, train=lambda index, count: None)
+"""
+KERNEL = np.arange(6, dtype=np.float32).reshape(2, 3)
+BIAS = np.array([1, 2, 3], np.float32)
+X = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
+
+
+def trained(folder: Path, callable_name: str = "keras_program") -> Path:
+    """A run folder with a checkpoint of step 0."""
+    (folder / "versioned_program.py").write_text(PROGRAM)
+    job = {
+        "name": "net",
+        "program": f"versioned_program:{callable_name}",
+        "optimizer": {"name": "sgd", "learning_rate": 0.1},
+        "train": {"steps": 1, "batch_size": 1},
+    }
+    tensors = {"net/dense/kernel": KERNEL, "net/dense/bias": BIAS}
+    specs = [TensorSpec(name, value.shape, "float32") for name, value in tensors.items()]
+    extra: dict[str, Any] = {"job": job, "program_folder": str(folder)}
+    layout = Layout.plan(specs, [], [], 1, 4096)
+    write_initial(folder / "checkpoints", layout, tensors, run="r", generation=1, optimizer="sgd", extra=extra)
+    return folder
