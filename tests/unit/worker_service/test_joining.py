@@ -74,6 +74,9 @@ class Fleet:
     def identify(self, member: pb.Member) -> None:
         self.member = member
 
+    def release_loaders(self, outcome: pb.Outcome) -> None:
+        """There are none."""
+
 
 def joined(
     fleet: Any, index: int = -1, port: int = 2222, start_secs: float = 5.0, program: Mapping[str, str] | None = None

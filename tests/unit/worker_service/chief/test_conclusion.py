@@ -66,7 +66,7 @@ def fleet_of(outcomes: list[pb.Outcome]) -> Any:
     ps = SimpleNamespace(
         address=Address("ps", 2222), join=lambda request: granted, identify=lambda member: None, finish=outcomes.append
     )
-    return SimpleNamespace(ps=[ps])
+    return SimpleNamespace(ps=[ps], release_loaders=lambda outcome: None)
 
 
 @pytest.mark.parametrize(
