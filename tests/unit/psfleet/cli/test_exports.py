@@ -9,6 +9,7 @@ from support.command_line import Psfleet
 from support.exported_run import trained
 
 
+@pytest.mark.extended  # 4 s: TensorFlow is imported once more
 def test_the_command_exports_in_a_process_of_its_own(psfleet: Psfleet, tmp_path: Path) -> None:
     said = psfleet("export", str(trained(tmp_path)), "--out", "served")
     assert (said.code, said.err) == (0, "")
