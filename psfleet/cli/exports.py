@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from psfleet.processes.validation import summary_of
 from psfleet.service.settings import require_tensorflow
 
 MODULE = "worker_service.export"
-FORMATS = (versions.SAVED_MODEL, versions.KERAS)
+DEFAULT_EXAMPLES = 500
 
 
 def export(
@@ -24,23 +25,47 @@ def export(
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the model's versions; written is DIR/STEP.")],
     kind: Annotated[
-        str, typer.Option("--format", metavar="FORMAT", help="saved_model (TensorFlow Serving) or keras.")
+        str, typer.Option("--format", metavar="FORMAT", help="saved_model (TensorFlow Serving), keras or litert.")
     ] = versions.SAVED_MODEL,
     step: Annotated[int | None, typer.Option(help="The step of the checkpoint; the newest by default.")] = None,
     best: Annotated[
         bool, typer.Option("--best", help="The best checkpoint by checkpoint.best, not the newest.")
     ] = False,
+    quantize: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="litert: int8, for weights and activations.")
+    ] = None,
+    calibrate: Annotated[
+        int | None,
+        typer.Option(min=1, help=f"int8: the number of training examples it is calibrated on; {DEFAULT_EXAMPLES}."),
+    ] = None,
+    max_loss: Annotated[
+        float | None, typer.Option(min=0, help="litert: by how much the main metric may be worse; else exit code 70.")
+    ] = None,
 ) -> None:
     """Export the Keras model of a run with its trained weights, as a version that TensorFlow Serving loads."""
     require_tensorflow()
-    if kind not in FORMATS:
-        raise UsageError(f"--format {kind}: expected one of {', '.join(FORMATS)}")
+    if kind not in versions.FORMATS:
+        raise UsageError(f"--format {kind}: expected one of {', '.join(versions.FORMATS)}")
+    _check_options(kind, quantize, calibrate, max_loss)
     source = parse(run)
     checkpoint = versions.find(source, step, best, isinstance(source, Path) and has_live_run(source))
-    request = versions.Request(checkpoint=str(checkpoint.folder), kind=kind)
+    examples = None if quantize is None else calibrate or DEFAULT_EXAMPLES
+    request = versions.Request(checkpoint=str(checkpoint.folder), kind=kind, calibrate=examples, max_loss=max_loss)
 
     def write(folder: Path) -> str:
         return summary_of(MODULE, str(folder.absolute()), request.model_dump_json(), "exports the model")
 
     found = versions.export_version(checkpoint, out, write)
     typer.echo(f"{found.folder}: {kind} of step {found.step}, {found.num_bytes:,} bytes; {found.summary}")
+
+
+def _check_options(kind: str, quantize: str | None, calibrate: int | None, max_loss: float | None) -> None:
+    """Raises UsageError for options that do not fit the format, and without the package of litert."""
+    if quantize not in (None, "int8"):
+        raise UsageError(f"--quantize {quantize}: expected int8")
+    if kind != versions.LITERT and (quantize is not None or max_loss is not None):
+        raise UsageError(f"--format {kind}: --quantize and --max-loss need --format {versions.LITERT}")
+    if quantize is None and calibrate is not None:
+        raise UsageError(f"--calibrate {calibrate} needs --quantize int8")
+    if kind == versions.LITERT and find_spec("ai_edge_litert") is None:
+        raise UsageError("--format litert: ai-edge-litert is not installed, expected pip install 'psfleet[litert]'")

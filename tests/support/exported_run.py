@@ -22,6 +22,23 @@ def keras_program():
         loss="mse", train=lambda index, count: tf.data.Dataset.from_tensor_slices((np.ones([4, 2]), np.ones([4, 3]))),
     )
 
+class Determinant(keras.layers.Layer):
+    def call(self, x):
+        return tf.linalg.logdet(x[:, :, None] * x[:, None, :] + tf.eye(3))[:, None]
+
+def unconvertible_program():
+    layers = [keras.layers.Input([2]), keras.layers.Dense(3, name="dense"), Determinant()]
+    return KerasProgram(
+        model=lambda: keras.Sequential(layers, name="net"), loss="mse",
+        train=lambda index, count: tf.data.Dataset.from_tensor_slices((np.ones([4, 2]), np.ones([4, 1]))),
+    )
+
+def evaluated_program():
+    x = np.random.default_rng(1).normal(size=[64, 2]).astype(np.float32)
+    y = x @ np.arange(6, dtype=np.float32).reshape(2, 3) + np.array([1, 2, 3], np.float32)
+    data = lambda *shard: tf.data.Dataset.from_tensor_slices((x, y))
+    return KerasProgram(model=keras_program().model, loss="mse", metrics=["mae"], train=data, evaluate=data)
+
 def graph_program():
     return GraphProgram(loss=lambda batch: None, train=lambda index, count: None)
 """

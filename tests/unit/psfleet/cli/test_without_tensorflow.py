@@ -19,6 +19,7 @@ NEED_TENSORFLOW = (
     ("validate", "job.yaml"),
     ("weights", "checkpoints", "--out", "weights.weights.h5"),
     ("weights", "checkpoints", "--out", "model.keras"),
+    ("export", "checkpoints", "--out", "served"),
 )
 NO_TENSORFLOW = "TensorFlow is not installed, expected an extra: pip install 'psfleet[cpu]' or 'psfleet[gpu]'"
 

@@ -1,0 +1,85 @@
+"""A LiteRT model is run before it is written, and its metrics are those of the program's evaluation."""
+
+from __future__ import annotations
+
+import math
+import re
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from ai_edge_litert.interpreter import Interpreter
+from support.exported_run import BIAS, KERNEL, X, trained
+from support.program_samples import sample_job
+
+from psfleet.checkpoint.versions import LITERT, Request, export_version, find
+from psfleet.errors import ProgramError, UsageError
+from worker_service import export, litert_export
+
+METRICS = r"loss (\S+), mae (\S+?)"
+
+
+def _exported(folder: Path, program: str, calibrate: int | None = None, max_loss: float | None = None) -> str:
+    checkpoint = find(trained(folder, program))
+    request = Request(checkpoint=str(checkpoint.folder), kind=LITERT, calibrate=calibrate, max_loss=max_loss)
+    return export_version(checkpoint, folder / "out", lambda each: export.write(request, each)).summary
+
+
+def test_a_float_model_predicts_with_the_weights_of_the_checkpoint(tmp_path: Path) -> None:
+    summary = _exported(tmp_path, "evaluated_program")
+    content = (tmp_path / "out/0/model.tflite").read_bytes()
+    runner = Interpreter(model_content=content).get_signature_runner()
+    (name,) = runner.get_input_details()
+    (found,) = runner(**{name: X}).values()
+    assert abs(found - (X @ KERNEL + BIAS)).max() < 1e-5
+    found_metrics = re.fullmatch(rf".*; Keras, {METRICS}; litert float {len(content):,} bytes, {METRICS}", summary)
+    assert found_metrics is not None, summary
+    assert [float(value) for value in found_metrics.groups()] == [0, 0, 0, 0]
+
+
+def test_an_int8_model_has_int8_weights_and_activations_and_its_loss_is_shown(tmp_path: Path) -> None:
+    summary = _exported(tmp_path, "evaluated_program", calibrate=40)
+    interpreter = Interpreter(model_path=str(tmp_path / "out/0/model.tflite"))
+    types = [each["dtype"].__name__ for each in interpreter.get_tensor_details()]
+    assert types.count("int8") == 3, "the kernel, and input and output of the layer"
+    found = re.fullmatch(
+        rf".*; float .* bytes, {METRICS}; int8 .* bytes \(.*\), {METRICS}; calibrated on 40 training examples", summary
+    )
+    assert found is not None, summary
+    before, after = float(found[2]), float(found[4])
+    assert before == 0 < after < 0.1
+
+
+def test_a_loss_above_the_limit_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ProgramError, match=r"loss of the LiteRT model is .* expected at most --max-loss 0$"):
+        _exported(tmp_path, "evaluated_program", calibrate=40, max_loss=0)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_refused"),
+    [
+        ({"accuracy": 0.9, "loss": 1.0}, {"accuracy": 0.88, "loss": 9.0}, False),
+        ({"accuracy": 0.9, "loss": 1.0}, {"accuracy": 0.8, "loss": 1.0}, True),
+        ({"accuracy": 0.9, "loss": 1.0}, {"accuracy": 0.99, "loss": 1.0}, False),
+        ({"accuracy": 0.9, "loss": 1.0}, {"accuracy": math.nan, "loss": 1.0}, True),
+        ({"mae": 1.0, "loss": 1.0}, {"mae": 2.0, "loss": 1.0}, False),
+        ({"mae": 1.0, "loss": 1.0}, {"mae": 0.5, "loss": 1.1}, True),
+    ],
+)
+def test_the_limit_is_about_accuracy_or_else_the_loss(
+    before: dict[str, float], after: dict[str, float], is_refused: bool
+) -> None:
+    with pytest.raises(ProgramError) if is_refused else nullcontext():
+        litert_export.check_loss(before, after, sample_job(), 0.05)
+
+
+def test_a_limit_without_evaluation_data_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"--max-loss: .* has no evaluation data"):
+        _exported(tmp_path, "keras_program", max_loss=1)
+
+
+def test_a_model_that_cannot_be_converted_names_the_operation(tmp_path: Path) -> None:
+    with pytest.raises(ProgramError, match=r"cannot be converted: LiteRT has no operation for tf\.Cholesky"):
+        _exported(tmp_path, "unconvertible_program")
+    assert list((tmp_path / "out").iterdir()) == []

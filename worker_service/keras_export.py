@@ -1,0 +1,84 @@
+"""Saves a Keras model in the formats of Keras and TensorFlow Serving, loads it, and compares its predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras.src.models.functional import Functional
+
+from psfleet.checkpoint import versions
+from psfleet.errors import ProgramError, UsageError
+from psfleet.job.job import Job
+from psfleet.job.user_code import failure, user_code
+
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
+"""Of the predictions of a model that was loaded: another graph may add numbers in another order."""
+
+
+def saved_model(model: keras.Model, x: Any, folder: Path, job: Job) -> Callable[[Any], Any]:
+    """Writes a SavedModel, and returns the function that a server of it calls."""
+    given = {}
+    if not isinstance(model, keras.Sequential | Functional):
+        # Keras would take all inputs for float32.
+        given["input_signature"] = [
+            tf.nest.map_structure(lambda value: tf.TensorSpec([None, *value.shape[1:]], value.dtype), x)
+        ]
+    with saving(job, "exporting the model"):
+        model.export(folder, format="tf_saved_model", verbose=False, **given)
+    with user_code(job, "loading the exported model"):
+        loaded: Any = tf.saved_model.load(folder)
+    return lambda inputs: loaded.serve(inputs)
+
+
+def compared(model: keras.Model, loaded: Callable[[Any], Any], x: Any, job: Job) -> str:
+    """Checks that a loaded model predicts what the model does; what was compared, in one line.
+
+    Raises:
+        ProgramError: The predictions differ.
+    """
+    with user_code(job, "predicting a batch with the exported model"):
+        wanted, found = tf.nest.flatten(model(x, training=False)), tf.nest.flatten(loaded(x))
+        pairs = [(np.asarray(one), np.asarray(other)) for one, other in zip(wanted, found, strict=True)]
+    for one, other in pairs:
+        if one.shape != other.shape or not np.allclose(one, other, **TOLERANCE, equal_nan=True):
+            by = f"by up to {np.abs(one - other).max():.3g}" if one.shape == other.shape else f"in shape {other.shape}"
+            raise ProgramError(
+                f"program {job.program!r}: predictions of the exported model differ {by} from those of the model, "
+                "expected equal ones"
+            )
+    return f"predictions of {len(pairs[0][0])} examples verified"
+
+
+def keras_file(model: keras.Model, x: Any, folder: Path, job: Job) -> Callable[[Any], Any]:
+    """Writes `model.keras`, and returns the loaded model's function."""
+    del x
+    with saving(job, "saving the model"):
+        model.save(folder / versions.KERAS_FILE)
+    with user_code(job, "loading the saved model"):
+        # It is the user's own program: a Lambda layer in it may be loaded.
+        loaded = keras.models.load_model(folder / versions.KERAS_FILE, compile=False, safe_mode=False)
+    return lambda inputs: loaded(inputs, training=False)
+
+
+def inputs_of(model: keras.Model, x: Any) -> Any:
+    """A batch in the type of a model's single input: a server does not convert numbers, as Keras does."""
+    if isinstance(x, tf.Tensor) and isinstance(model, keras.Sequential | Functional) and len(model.inputs) == 1:
+        return tf.cast(x, model.inputs[0].dtype) if x.dtype != tf.string else x
+    return x
+
+
+@contextmanager
+def saving(job: Job, what: str) -> Iterator[None]:
+    """As `user_code`, but a full or failing disk, on which the program has no influence, is a UsageError."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"the model cannot be written: {error.strerror or error}") from error
+    except Exception as error:
+        raise failure(job, what, error) from error
