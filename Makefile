@@ -34,7 +34,7 @@ IMAGE = DOCKER_BUILDKIT=1 docker build --file docker/Dockerfile --build-arg BASE
 	--build-arg LOCK=$(LOCK_OF_EXTRA) --build-arg REVISION=$(or $(shell git rev-parse HEAD 2>/dev/null),unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv train up status logs down test test-all test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images scan wheel bench bench-replication clean
+.PHONY: help venv train up status logs down test test-all test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images scan wheel bench bench-input bench-replication clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -129,6 +129,9 @@ wheel: venv ## Builds dist/psfleet-*.whl
 
 bench: venv ## Measures the sync step against the stock recipe and compute alone; ARGS go to the benchmark
 	$(BIN)/python -m benchmarks.sync_step $(ARGS)
+
+bench-input: venv ## Measures steps on data in memory, read by workers, and read by loaders; ARGS go to the benchmark
+	$(BIN)/python -m benchmarks.input $(ARGS)
 
 bench-replication: venv ## Measures between-graph against in-graph replication; ARGS go to the benchmark
 	$(BIN)/python -m benchmarks.replication $(ARGS)

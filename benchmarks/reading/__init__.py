@@ -1,0 +1,1 @@
+"""A program whose data take a while to read, and its job."""
