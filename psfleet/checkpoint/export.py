@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
-import safetensors.numpy
 
 from psfleet.checkpoint import evaluated
+from psfleet.checkpoint.dense_export import require_memory, write_dense
 from psfleet.checkpoint.in_progress import may_be_in_progress
 from psfleet.checkpoint.keras_names import Variable, keras_names
 from psfleet.checkpoint.location import Folder, recorded_root
 from psfleet.checkpoint.manifest import MANIFEST, Checkpoint, read_manifest
 from psfleet.checkpoint.store import committed_checkpoints, is_checkpoint_name, newest, verify
 from psfleet.checkpoint.store_client import StoreError
-from psfleet.checkpoint.tensors import read_tables, read_tensors
+from psfleet.checkpoint.tensors import read_tensors, table_ranges
 from psfleet.errors import BadJobError, UsageError
 from psfleet.job.job import parse_job
 from psfleet.job.program import KerasProgram, load_program
 from psfleet.layout import dense_table
 
+Result = TypeVar("Result")
 SAFETENSORS = ".safetensors"
 KERAS_WEIGHTS = ".weights.h5"
 KERAS_MODEL = ".keras"
@@ -91,6 +93,7 @@ def export(source: Folder, out: Path, best: bool = False, is_live: bool = False)
         raise UsageError(str(error)) if error.is_denied else error from error
     if out.name.endswith(SAFETENSORS):
         return export_safetensors(checkpoint, out)
+    require_memory(checkpoint, out, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     return export_keras(checkpoint, out, built_model_of(checkpoint))
 
 
@@ -148,11 +151,7 @@ def export_safetensors(checkpoint: Checkpoint, out: Path) -> int:
     Raises:
         UsageError: `out` cannot be written.
     """
-    tensors = _dense(checkpoint)
-    metadata = {"run": checkpoint.run, "step": str(checkpoint.step)}
-    content = safetensors.numpy.save(tensors, metadata)
-    _write(out, lambda path: path.write_bytes(content))
-    return len(tensors)
+    return _write(out, lambda path: write_dense(checkpoint, path))
 
 
 def export_keras(checkpoint: Checkpoint, out: Path, model: KerasModel) -> int:
@@ -183,24 +182,20 @@ def assign(checkpoint: Checkpoint, model: KerasModel) -> int:
     """
     variables = [*model.trainable_variables, *model.non_trainable_variables]
     named = dict(zip(keras_names(variables), variables, strict=True))
-    tensors = _dense(checkpoint)
-    _check_shapes(checkpoint, tensors, named)
-    for name, variable in named.items():
-        variable.assign(tensors[name])
-    return len(tensors)
-
-
-def _dense(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
-    """All tensors by name; tables have all their rows."""
-    specs = {table.name: table for table in checkpoint.layout.embeddings}
-    rows = read_tables(checkpoint) if specs else {}
-    return {**read_tensors(checkpoint), **{name: dense_table(specs[name], rows[name]) for name in specs}}
-
-
-def _check_shapes(
-    checkpoint: Checkpoint, tensors: Mapping[str, np.ndarray], named: Mapping[str, KerasVariable]
-) -> None:
+    tensors = read_tensors(checkpoint)
+    tables = {table.name: table for table in checkpoint.layout.embeddings}
     saved = {name: list(tensor.shape) for name, tensor in tensors.items()}
+    saved |= {name: [table.rows, table.width] for name, table in tables.items()}
+    _check_shapes(checkpoint, saved, named)
+    for name, variable in named.items():
+        is_table = name in tables
+        variable.assign(
+            dense_table(tables[name], table_ranges(checkpoint, tables[name])) if is_table else tensors[name]
+        )
+    return len(saved)
+
+
+def _check_shapes(checkpoint: Checkpoint, saved: Mapping[str, list[int]], named: Mapping[str, KerasVariable]) -> None:
     built = {name: list(variable.shape) for name, variable in named.items()}
     for name in sorted({*saved, *built}):
         if saved.get(name) != built.get(name):
@@ -233,12 +228,13 @@ def built_model_of(checkpoint: Checkpoint, otherwise: str = f"--out *{SAFETENSOR
     return built_model(program, job)
 
 
-def _write(out: Path, save: Callable[[Path], object]) -> None:
+def _write(out: Path, save: Callable[[Path], Result]) -> Result:
     """Saves atomically, by a rename from a file with the same name in a new folder, which only this user can enter."""
     try:
         with TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent) as folder:
             temporary = Path(folder, out.name)
-            save(temporary)
+            result = save(temporary)
             temporary.replace(out)
+            return result
     except OSError as error:
         raise UsageError(f"--out {out} cannot be written: {error.strerror or error}") from error

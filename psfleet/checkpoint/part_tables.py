@@ -13,6 +13,8 @@ from psfleet.layout import EmbeddingContent, EmbeddingSpec
 TABLE_PREFIX = "table/"
 IDS, ROWS, SLOT = "ids", "rows", "slot."
 """Kinds of arrays: the numbers of the rows, their values, and the values of an optimizer slot."""
+READ_ROWS = 1 << 16
+"""Rows of an array that are read at once, where only some of them are wanted."""
 
 
 def arrays_of(tables: Mapping[str, EmbeddingContent]) -> dict[str, np.ndarray]:
@@ -55,18 +57,26 @@ def contents_of(arrays: Mapping[str, np.ndarray], tables: Sequence[EmbeddingSpec
         if not own:
             found[spec.name] = EmbeddingContent.empty(spec.width)
             continue
-        counts = {what: len(array) for what, array in own.items()}
-        if not {IDS, ROWS} <= own.keys() or len(set(counts.values())) > 1:
-            raise ValueError(f"table {spec.name} has rows of {counts}, expected ids, rows and slots of equal length")
-        ids = own.pop(IDS)
-        if len(ids) and (ids.min() < 0 or ids.max() >= spec.rows):
-            found_ids = f"ids from {ids.min()} to {ids.max()}"
-            raise ValueError(f"table {spec.name} has {found_ids}, expected 0 to {spec.rows - 1}")
-        if len(np.unique(ids)) < len(ids):
-            raise ValueError(f"table {spec.name} has a row twice, expected each id once")
-        rows = own.pop(ROWS)
+        _require_equal(spec, {what: len(array) for what, array in own.items()})
+        ids, rows = own.pop(IDS), own.pop(ROWS)
+        _require_rows(spec, ids)
         found[spec.name] = EmbeddingContent(ids, rows, {what.removeprefix(SLOT): own[what] for what in own})
     return found
+
+
+def _require_equal(spec: EmbeddingSpec, counts: Mapping[str, int]) -> None:
+    """Checks the number of rows of each array of a table."""
+    if not {IDS, ROWS} <= counts.keys() or len(set(counts.values())) > 1:
+        raise ValueError(f"table {spec.name} has rows of {dict(counts)}, expected ids, rows and slots of equal length")
+
+
+def _require_rows(spec: EmbeddingSpec, ids: np.ndarray) -> None:
+    """Checks that ids are different rows of a table."""
+    if len(ids) and (ids.min() < 0 or ids.max() >= spec.rows):
+        found = f"ids from {ids.min()} to {ids.max()}"
+        raise ValueError(f"table {spec.name} has {found}, expected 0 to {spec.rows - 1}")
+    if len(np.unique(ids)) < len(ids):
+        raise ValueError(f"table {spec.name} has a row twice, expected each id once")
 
 
 def ranges_of(tables: Mapping[str, EmbeddingContent], max_bytes: int) -> Iterator[tuple[str, int, np.ndarray]]:
@@ -91,13 +101,63 @@ class StoredTables:
     tables: tuple[EmbeddingSpec, ...]
     file: Any
 
-    def read(self) -> dict[str, EmbeddingContent]:
-        """Reads all rows.
+    def read(self, shard: int = 0, num_ps: int = 1) -> dict[str, EmbeddingContent]:
+        """Reads the rows of one of any number of ps, in memory for these, all ids, and one range.
 
         Raises:
             ValueError: See `contents_of`.
         """
-        return contents_of({key: np.asarray(self.file.get_tensor(key)) for key in self.keys}, self.tables)
+        return {spec.name: self._read(spec, shard, num_ps) for spec in self.tables}
+
+    def ranges(self, spec: EmbeddingSpec) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Ids and values of the rows of a table, in ranges.
+
+        Raises:
+            ValueError: See `contents_of`.
+        """
+        arrays = self._arrays(spec)
+        ids = self._ids(spec, arrays)
+        for start in range(0, len(ids), READ_ROWS):
+            yield ids[start : start + READ_ROWS], _range(arrays[ROWS], start, len(ids))
+
+    def _read(self, spec: EmbeddingSpec, shard: int, num_ps: int) -> EmbeddingContent:
+        arrays = self._arrays(spec)
+        ids = self._ids(spec, arrays)
+        is_own = ids % num_ps == shard
+        count = int(np.count_nonzero(is_own))
+        own = {}
+        for what in arrays.keys() - {IDS}:
+            values = own[what] = np.empty((count, spec.width), np.float32)
+            at = 0
+            for start in range(0, len(ids), READ_ROWS):
+                found = _range(arrays[what], start, len(ids))[is_own[start : start + READ_ROWS]]
+                values[at : at + len(found)] = found
+                at += len(found)
+        rows = own.pop(ROWS, np.zeros((0, spec.width), np.float32))
+        return EmbeddingContent(ids[is_own], rows, {what.removeprefix(SLOT): own[what] for what in sorted(own)})
+
+    def _arrays(self, spec: EmbeddingSpec) -> dict[str, Any]:
+        """The arrays of a table by their kinds, of which nothing is read yet."""
+        own = [key for key in self.keys if key.split("/", 2)[2] == spec.name]
+        return {key.split("/")[1]: self.file.get_slice(key) for key in own}
+
+    def _ids(self, spec: EmbeddingSpec, arrays: Mapping[str, Any]) -> np.ndarray:
+        """The ids of a table."""
+        counts = {what: int(array.get_shape()[0]) for what, array in arrays.items()}
+        if counts:
+            _require_equal(spec, counts)
+        # safetensors refuses a range of an empty array.
+        if not counts.get(IDS):
+            return np.zeros(0, np.int64)
+        ids: np.ndarray = arrays[IDS][0 : counts[IDS]]
+        _require_rows(spec, ids)
+        return ids
+
+
+def _range(array: Any, start: int, count: int) -> np.ndarray:
+    """The rows of an array of `count` rows, from one on."""
+    values: np.ndarray = array[start : min(start + READ_ROWS, count)]
+    return values
 
 
 class ReceivedTables:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import secrets
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,19 +84,31 @@ def encode_part(shard: int, layout: Layout, content: ShardContent, step: int, ge
     metadata = {"format_version": FORMAT, "run": run, "step": str(step), "generation": str(generation)}
     metadata |= {"shard": str(shard), "num_ps": str(layout.num_ps)}
     tensors = _named_pieces(layout, shard, content)
+    head, starts = encode_head({key: (value.dtype, value.shape) for key, value in tensors.items()}, metadata)
+    return EncodedPart(part_name(shard, layout.num_ps), head, tuple(tensors[key] for key in starts))
+
+
+def encode_head(
+    tensors: Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]], metadata: Mapping[str, str]
+) -> tuple[bytes, dict[str, int]]:
+    """What comes before the tensors in a safetensors file, and the position of each in the file, in their order there.
+
+    Args:
+        tensors: Dtype and shape by name.
+    """
     order = list(DTYPES)
-    keys = sorted(tensors, key=lambda key: order.index(tensors[key].dtype.name))
-    header: dict[str, Any] = {"__metadata__": metadata}
-    end = 0
-    for key in keys:
-        start, end = end, end + tensors[key].nbytes
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    starts, end = {}, 0
+    for key in sorted(tensors, key=lambda key: order.index(tensors[key][0].name)):
+        dtype, shape = tensors[key]
+        starts[key], end = end, end + dtype.itemsize * math.prod(shape)
         header[key] = {
-            "dtype": DTYPES[tensors[key].dtype.name], "shape": list(tensors[key].shape), "data_offsets": [start, end]
+            "dtype": DTYPES[dtype.name], "shape": list(shape), "data_offsets": [starts[key], end]
         }  # fmt: skip
     text = json.dumps(header, ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     head = struct.pack("<Q", len(text)) + text
-    return EncodedPart(part_name(shard, layout.num_ps), head, tuple(tensors[key] for key in keys))
+    return head, {key: len(head) + start for key, start in starts.items()}
 
 
 def write_part(

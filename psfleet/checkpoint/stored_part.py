@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -117,7 +118,7 @@ class _Tensor:
 
 @dataclass(frozen=True)
 class TensorSlice:
-    """A tensor of a file; indexing one with a slice reads its range."""
+    """A tensor of a file; indexing one with a slice reads a range of its first dimension."""
 
     file: StoredPart
     tensor: _Tensor
@@ -131,7 +132,9 @@ class TensorSlice:
         return list(self.tensor.shape)
 
     def __getitem__(self, index: slice) -> np.ndarray:
-        return self.file.values(self.tensor, index.start, index.stop)
+        row = self.tensor.shape[1:]
+        size = math.prod(row)
+        return self.file.values(self.tensor, index.start * size, index.stop * size).reshape(-1, *row)
 
 
 def _tensor(key: str, entry: Any, dtypes: Mapping[str, np.dtype[Any]]) -> _Tensor:

@@ -11,6 +11,7 @@ import numpy as np
 from psfleet.checkpoint.manifest import Checkpoint
 from psfleet.checkpoint.part_tables import ranges_of
 from psfleet.checkpoint.parts import ShardContent, StoredPiece, open_part, vector_layouts
+from psfleet.checkpoint.table_specs import check_tables
 from psfleet.errors import BadJobError, NoCheckpointError
 from psfleet.layout import EmbeddingContent, EmbeddingSpec, FlatLayout, Layout, TensorSpec, row_values
 
@@ -77,7 +78,7 @@ class ShardReader:
 def open_shard(checkpoint: Checkpoint, layout: Layout, shard: int) -> Iterator[ShardReader]:
     """Opens a checkpoint to read the state of ps `shard` of `layout`, in memory for one range and its tables.
 
-    With another number of ps than the checkpoint's, the tables of all parts are in memory for a while.
+    With another number of ps than the checkpoint's, its tables are in memory twice for a while, but no other rows.
 
     Raises:
         BadJobError: The tensors of `layout` differ from the checkpoint's.
@@ -112,6 +113,12 @@ def read_tables(checkpoint: Checkpoint) -> dict[str, EmbeddingContent]:
     """
     with _Parts(checkpoint) as parts:
         return parts.tables(0, 1)
+
+
+def table_ranges(checkpoint: Checkpoint, table: EmbeddingSpec) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Ids and values of the rows of a table that have been updated, in ranges; raises as `read_tables`."""
+    with _Parts(checkpoint) as parts:
+        yield from parts.table_ranges(table)
 
 
 def read_values(checkpoint: Checkpoint) -> dict[str, np.ndarray]:
@@ -153,13 +160,22 @@ class _Parts:
         # With the same number of ps, those of the part of the same index.
         is_same = num_ps == self._checkpoint.layout.num_ps
         try:
-            read = [reader.tables.read() for reader in (self._readers[shard : shard + 1] if is_same else self._readers)]
+            readers = self._readers[shard : shard + 1] if is_same else self._readers
+            read = [reader.tables.read(shard, num_ps) for reader in readers]
         except ValueError as error:
             raise NoCheckpointError(f"checkpoint {self._checkpoint.folder}: {error}") from error
         return {
-            spec.name: EmbeddingContent.joined([part[spec.name].of_shard(shard, num_ps) for part in read], spec.width)
+            spec.name: EmbeddingContent.joined([part[spec.name] for part in read], spec.width)
             for spec in self._checkpoint.layout.embeddings
         }
+
+    def table_ranges(self, table: EmbeddingSpec) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """See the function of this name."""
+        try:
+            for reader in self._readers:
+                yield from reader.tables.ranges(table)
+        except ValueError as error:
+            raise NoCheckpointError(f"checkpoint {self._checkpoint.folder}: {error}") from error
 
     def vector(self, prefix: str, layout: FlatLayout, shard: int) -> np.ndarray:
         """Reads a vector of ps `shard` of a new layout: `[layout.shard_size]` of `layout.unit_dtype`."""
@@ -212,7 +228,7 @@ def check_tensors(checkpoint: Checkpoint, layout: Layout) -> None:
         BadJobError: A tensor or table is missing, is one too many, or has another shape or dtype.
     """
     # A table that the job does not name any more is also a parameter that the checkpoint lacks.
-    _check_tables(checkpoint, layout)
+    check_tables(checkpoint, layout)
     for what, kinds in (("parameter", ("parameters",)), ("non-trainable", ("state", "frozen"))):
         old, new = _specs(checkpoint.layout, kinds), _specs(layout.saved, kinds)
         for name in sorted({*old, *new}):
@@ -221,23 +237,6 @@ def check_tensors(checkpoint: Checkpoint, layout: Layout) -> None:
                     f"{what} tensor {name!r} is {_described(old.get(name))} in checkpoint {checkpoint.folder} and "
                     f"{_described(new.get(name))} in the program; --fresh starts a new run"
                 )
-
-
-def _check_tables(checkpoint: Checkpoint, layout: Layout) -> None:
-    old, new = ({table.name: table for table in each.embeddings} for each in (checkpoint.layout, layout))
-    for name in sorted({*old, *new}):
-        if old.get(name) != new.get(name):
-            raise BadJobError(
-                f"table {name!r} is {_table(old.get(name))} in checkpoint {checkpoint.folder} and "
-                f"{_table(new.get(name))} in the job; --fresh starts a new run"
-            )
-
-
-def _table(spec: EmbeddingSpec | None) -> str:
-    if spec is None:
-        return "missing"
-    hashed = ", hashed" if spec.is_hashed else ""
-    return f"{spec.key}, {spec.rows} x {spec.width}{hashed}, {spec.init} {spec.scale:g} of seed {spec.seed}"
 
 
 def _specs(layout: Layout, kinds: Sequence[str]) -> dict[str, TensorSpec]:

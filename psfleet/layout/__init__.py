@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from psfleet.layout.embedding import EmbeddingContent, EmbeddingSpec, dense_table, initial_rows, row_values
+from psfleet.layout.embedding import (
+    EmbeddingContent,
+    EmbeddingSpec,
+    dense_table,
+    initial_blocks,
+    initial_rows,
+    row_values,
+)
 from psfleet.layout.flat import ALIGNMENT_BYTES, FlatLayout, Losses, Piece, Specs, Tables, TensorSpec
 from psfleet.layout.model import APPROXIMATE, Layout, state_order
 from psfleet.layout.state_range import StateRange
@@ -21,6 +28,7 @@ __all__ = [
     "Tables",
     "TensorSpec",
     "dense_table",
+    "initial_blocks",
     "initial_rows",
     "row_values",
     "state_order",

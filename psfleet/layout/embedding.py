@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
-BLOCK_ROWS = 1 << 16
-"""Rows whose initial values are computed at once: the hashes take twice the memory of the values."""
+BLOCK_VALUES = 1 << 20
+"""Initial values that are computed at once: the hashes take several times their memory."""
 
 
 @dataclass(frozen=True)
@@ -73,15 +73,6 @@ class EmbeddingContent:
             {name: np.concatenate([part.slots[name] for part in parts]) for name in sorted(names)},
         )
 
-    def of_shard(self, shard: int, num_ps: int) -> EmbeddingContent:
-        """The rows of one ps."""
-        if num_ps == 1:
-            return self
-        own = self.ids % num_ps == shard
-        return EmbeddingContent(
-            self.ids[own], self.rows[own], {name: values[own] for name, values in self.slots.items()}
-        )
-
     @property
     def nbytes(self) -> int:
         """Bytes of all arrays."""
@@ -101,14 +92,25 @@ def row_values(tables: Mapping[str, EmbeddingContent]) -> dict[str, np.ndarray]:
     return values
 
 
-def dense_table(spec: EmbeddingSpec, content: EmbeddingContent) -> np.ndarray:
-    """All rows of a table: float32 `[rows, width]`."""
+def dense_table(spec: EmbeddingSpec, updated: Iterable[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """All rows of a table: float32 `[rows, width]`.
+
+    Args:
+        updated: Ids and values of the rows that have been updated, in ranges.
+    """
     dense = np.empty((spec.rows, spec.width), np.float32)
-    for start in range(0, spec.rows, BLOCK_ROWS):
-        stop = min(start + BLOCK_ROWS, spec.rows)
-        dense[start:stop] = initial_rows(spec, np.arange(start, stop))
-    dense[content.ids] = content.rows
+    for start, block in initial_blocks(spec):
+        dense[start : start + len(block)] = block
+    for ids, rows in updated:
+        dense[ids] = rows
     return dense
+
+
+def initial_blocks(spec: EmbeddingSpec) -> Iterator[tuple[int, np.ndarray]]:
+    """The initial values of all rows in blocks: number of the first row, float32 `[n, width]`."""
+    most = max(1, BLOCK_VALUES // spec.width)
+    for start in range(0, spec.rows, most):
+        yield start, initial_rows(spec, np.arange(start, min(start + most, spec.rows)))
 
 
 def initial_rows(spec: EmbeddingSpec, ids: np.ndarray) -> np.ndarray:

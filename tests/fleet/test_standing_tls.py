@@ -16,10 +16,11 @@ from support.local_fleet import START_SECS, training
 import psfleet
 from psfleet.addresses import Address
 from psfleet.checkpoint import store
-from psfleet.checkpoint.tensors import read_tensors
+from psfleet.checkpoint.tensors import read_tables, read_tensors
 from psfleet.control.attendance import Attendance, FleetTask, SecuredClient
 from psfleet.control.client import PsClient
 from psfleet.errors import PsfleetError
+from psfleet.layout import row_values
 from psfleet.platforms.standing import commands
 from psfleet.platforms.standing.fleet_folder import FleetFolder, find
 from psfleet.platforms.standing.local import LocalFleets
@@ -73,6 +74,30 @@ def test_a_run_with_in_graph_replication_gives_the_weights_of_one_without_tls(la
     assert secured.keys() == plain.keys()
     for name, value in plain.items():
         np.testing.assert_allclose(secured[name], value, rtol=0, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.extended
+@pytest.mark.usefixtures("launches_forked")
+def test_a_run_with_a_table_gives_the_rows_of_one_without_tls(lab: FleetFolder, tmp_path: Path) -> None:
+    content = {
+        "name": "table",
+        "program": "table_program:build",
+        "fleet": {"workers": 2},
+        "optimizer": {"name": "adagrad", "learning_rate": 0.1},
+        "tables": {"user": {"rows": 100}},
+        "train": {"steps": 20, "batch_size": 10},
+    }
+    found = []
+    for fleet in ("lab", None):
+        out = tmp_path / str(fleet)
+        report = psfleet.train(content, out=out, program_folder=ROOT / "tests/support/programs", fleet=fleet)
+        assert (report.status, report.final_step) == ("done", 20), report.error
+        newest = store.newest(out / "checkpoints")
+        assert newest is not None
+        found.append(row_values(read_tables(newest)))
+    secured, plain = found
+    np.testing.assert_array_equal(secured["user/embeddings#ids"], plain["user/embeddings#ids"])
+    np.testing.assert_allclose(secured["user/embeddings#rows"], plain["user/embeddings#rows"], rtol=0, atol=1e-6)
 
 
 @pytest.mark.usefixtures("launches_forked")

@@ -124,6 +124,17 @@ def test_a_table_is_trained_as_a_dense_layer(
     assert report.eval["loss"] == pytest.approx(error, rel=1e-4), "evaluated with other rows than those exported"
 
 
+def test_the_rows_of_a_hashed_table_are_the_hashes_of_its_ids(tmp_path: Path) -> None:
+    content = job("keras", "sgd", 1, 1, table_program.NUM_EXAMPLES // BATCH_SIZE)
+    content["tables"]["user"]["hash"] = True
+    report = psfleet.train(content, out=tmp_path, program_folder=PROGRAMS)
+    assert (report.status, report.error) == ("done", None)
+    newest = store.newest(tmp_path / "checkpoints")
+    assert newest is not None
+    hashes = keras.layers.Hashing(ROWS)(np.arange(SEEN + 1)).numpy()
+    assert sorted(read_tables(newest)[NAME].ids.tolist()) == np.unique(hashes).tolist()
+
+
 @pytest.mark.extended
 def test_a_table_continues_with_another_number_of_ps(tmp_path: Path) -> None:
     for steps, num_ps in ((40, 3), (70, 1), (STEPS, 2)):

@@ -58,7 +58,7 @@ def assert_replayed(fleet: GraphFleet, contents: list[ShardContent], front: Fron
     (spec,) = front.embeddings
     table = EmbeddingContent.joined([content.tables[NAME] for content in contents], spec.width)
     parameters = np.concatenate([content.parameters for content in contents])
-    found = {**fleet.layout.parameters.unpack(parameters), NAME: dense_table(spec, table)}
+    found = {**fleet.layout.parameters.unpack(parameters), NAME: dense_table(spec, [(table.ids, table.rows)])}
     expected = replayed({**front.initial_values(), NAME: initial_rows(spec, np.arange(ROWS))}, steps)
     for name, value in expected.items():
         np.testing.assert_allclose(found[name], value, atol=1e-5, err_msg=name)

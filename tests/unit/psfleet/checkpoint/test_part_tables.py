@@ -97,9 +97,9 @@ def test_with_the_same_number_of_ps_each_reads_the_rows_of_its_own_part_alone(
     """A restore would otherwise read all rows as often as there are ps."""
     checkpoint, reads, read = saved(tmp_path, 3), [], StoredTables.read
 
-    def counted(stored: StoredTables) -> dict[str, EmbeddingContent]:
+    def counted(stored: StoredTables, shard: int, num_ps: int) -> dict[str, EmbeddingContent]:
         reads.append(stored)
-        return read(stored)
+        return read(stored, shard, num_ps)
 
     monkeypatch.setattr(StoredTables, "read", counted)
     assert_rows(read_shard(checkpoint, layout_of(3), 1).tables[USER.name], IDS[IDS % 3 == 1])

@@ -1,0 +1,29 @@
+"""Whether a checkpoint has the embedding tables of a job."""
+
+from __future__ import annotations
+
+from psfleet.checkpoint.manifest import Checkpoint
+from psfleet.errors import BadJobError
+from psfleet.layout import EmbeddingSpec, Layout
+
+
+def check_tables(checkpoint: Checkpoint, layout: Layout) -> None:
+    """Checks that a checkpoint has the embedding tables of a layout.
+
+    Raises:
+        BadJobError: A table is missing, is one too many, or differs.
+    """
+    old, new = ({table.name: table for table in each.embeddings} for each in (checkpoint.layout, layout))
+    for name in sorted({*old, *new}):
+        if old.get(name) != new.get(name):
+            raise BadJobError(
+                f"table {name!r} is {_table(old.get(name))} in checkpoint {checkpoint.folder} and "
+                f"{_table(new.get(name))} in the job; --fresh starts a new run"
+            )
+
+
+def _table(spec: EmbeddingSpec | None) -> str:
+    if spec is None:
+        return "missing"
+    hashed = ", hashed" if spec.is_hashed else ""
+    return f"{spec.key}, {spec.rows} x {spec.width}{hashed}, {spec.init} {spec.scale:g} of seed {spec.seed}"
