@@ -154,26 +154,26 @@ class _Drive:
         for trial in new:
             self._seen.add(trial.number)
             self._listener.finished(trial, self._progress())
-            self._require_program(trial)
+            self._require_program()
 
-    def _require_program(self, trial: Any) -> None:
-        """Ends the study if a trial fails as all others would; the next start repeats such trials."""
-        if trial.number in self._repeat_unstarted():
+    def _require_program(self) -> None:
+        """Ends the study if a trial has failed as all others would; the next start repeats such trials."""
+        for trial in self._repeat_unstarted():
             error = PsfleetError(str(trial.user_attrs.get(trial_records.ERROR)))
             error.exit_code = trial.user_attrs[trial_records.EXIT_CODE]
             raise error
 
-    def _repeat_unstarted(self) -> set[int]:
-        """Has the trials repeated that failed as all others would; returns their numbers."""
+    def _repeat_unstarted(self) -> list[Any]:
+        """Has the trials repeated that failed as all others would; returns them."""
         trials = self._stored.trials()
         codes = {errors.BAD_JOB}
         if not any(trial_records.STARTED in each.user_attrs for each in trials):
             codes.add(errors.PROGRAM_FAILED)
-        found = [each for each in trials if each.user_attrs.get(trial_records.EXIT_CODE) in codes]
+        failed = [each for each in trials if each.state.name == "FAIL"]
+        found = [each for each in failed if each.user_attrs.get(trial_records.EXIT_CODE) in codes]
         for each in found:
-            if each.state.is_finished():
-                self._stored.repeat(each)
-        return {each.number for each in found}
+            self._stored.repeat(each)
+        return found
 
     def _write(self) -> None:
         try:

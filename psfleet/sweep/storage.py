@@ -125,6 +125,9 @@ class StoredStudy:
             # Optuna changes the lists of the trial that it gets.
             again = copy.deepcopy(lost)
             again.user_attrs[trial_records.LOSSES] = losses
+            for name in (trial_records.ERROR, trial_records.EXIT_CODE):
+                # Of a worker that died before it told that the trial has failed.
+                again.user_attrs.pop(name, None)
             self._retry(self._study, again)
         # What a dead worker told may be on its way here still: then the trial has that result, and is repeated, too.
         with suppress(self._optuna.exceptions.UpdateFinishedTrialError):

@@ -85,6 +85,14 @@ def test_a_lost_trial_is_repeated_with_its_values_until_it_has_failed(tmp_path: 
     assert (failed.number, failed.user_attrs[trial_records.ERROR]) == (MAX_REPETITIONS, "killed")
 
 
+def test_a_repeated_trial_has_not_the_error_of_the_one_before(tmp_path: Path) -> None:
+    stored = StoredStudy(loaded(), tmp_path)
+    first = stored.ask(1)
+    first.set_user_attr(trial_records.EXIT_CODE, 78)
+    stored.lose(first.number, "killed")
+    assert trial_records.EXIT_CODE not in stored.ask(1).user_attrs
+
+
 def test_a_driver_that_ends_again_and_again_fails_no_trial(tmp_path: Path) -> None:
     values = []
     for _ in range(MAX_REPETITIONS + 3):
