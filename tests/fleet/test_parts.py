@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,35 @@ def test_a_lost_part_is_waited_for_and_costs_no_step(replication: str, tmp_path:
     assert report.generation == 1
     waits = [entry["message"] for entry in fleet.entries("lending")]
     assert any("worker 1" in message for message in waits), waits
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("replication", ["between_graph", "in_graph"])
+def test_a_part_that_stays_frozen_ends_the_run_at_the_deadline_which_names_it(replication: str, tmp_path: Path) -> None:
+    deadlines = {"step_secs": 3, "stall_secs": 8, "stop_secs": 3}
+    sections: dict[str, Any] = {"update": {"replication": replication}, "train": {"steps": 100}}
+    with training(tmp_path, fleet=PARTS, deadlines=deadlines, **sections) as fleet:
+        fleet.wait_for_step(5)
+        frozen = fleet.pid("worker", 1)
+        assert frozen is not None
+        os.kill(frozen, signal.SIGSTOP)
+        assert fleet.end() == 75, fleet.tails()
+    assert "workers 1 to lend their devices" in str(fleet.report().error)
+
+
+@pytest.mark.extended
+def test_a_frozen_part_is_waited_for_and_its_replacement_costs_no_step(tmp_path: Path) -> None:
+    deadlines = {"step_secs": 3}
+    with training(tmp_path, fleet=PARTS, deadlines=deadlines, train={"steps": 100}) as fleet:
+        fleet.wait_for_step(5)
+        frozen = fleet.pid("worker", 1)
+        assert frozen is not None
+        os.kill(frozen, signal.SIGSTOP)
+        fleet.wait_for(lambda: fleet.entries("lending"), START_SECS, "the chief to miss its part")
+        report = report_after_loss(fleet, index=1)
+    assert [(event.role, event.index, event.steps_lost) for event in report.events] == [("worker", 1, 0)]
+    assert {index: worker.used for index, worker in report.gradients.per_worker.items()} == {"0": 100, "1": 0}
+    assert report.generation == 1
 
 
 @pytest.mark.extended
