@@ -25,6 +25,8 @@ def job(**update: Any) -> Job:
 
 
 IN_GRAPH = job(replication="in_graph")
+BATCHES: Any = SimpleNamespace(close=lambda: None)
+"""Not read here."""
 
 
 def lending(states: States, error: Exception | None = None) -> tuple[LendingWorker, TrainingProgress, list[bool]]:
@@ -39,7 +41,7 @@ def lending(states: States, error: Exception | None = None) -> tuple[LendingWork
 
     function: Any = SimpleNamespace(bind=lambda *_: None, check=check)
     nothing: Any = None
-    worker = LendingWorker(context, nothing, nothing, heartbeat, progress, function)
+    worker = LendingWorker(context, nothing, BATCHES, heartbeat, progress, function)
 
     def until_step(step: int, what: str, is_over: Callable[[States], bool]) -> None:
         assert what == "the chief to make steps"
@@ -156,7 +158,7 @@ def test_a_part_is_ready_once_it_reaches_its_whole_replica() -> None:
     heartbeat: Any = SimpleNamespace(states=[], outcome=pb.Outcome())
     nothing: Any = None
     progress = TrainingProgress()
-    worker = LendingWorker(context, nothing, nothing, heartbeat, progress, None)
+    worker = LendingWorker(context, nothing, BATCHES, heartbeat, progress, None)
     joined = [pb.WorkerState(index=index, address=f"host-{index}:2300") for index in range(6)]
     looks: list[bool] = []
 
@@ -177,7 +179,7 @@ def test_a_part_is_at_the_step_of_the_fleet() -> None:
     heartbeat: Any = SimpleNamespace(states=[shard(7)], outcome=None, detach=lambda: None)
     nothing: Any = None
     progress = TrainingProgress()
-    worker = LendingWorker(context, nothing, nothing, heartbeat, progress, None)
+    worker = LendingWorker(context, nothing, BATCHES, heartbeat, progress, None)
     worker._fleet = SimpleNamespace(until_step=lambda step, what, is_over: is_over(heartbeat.states))  # type: ignore[assignment]
     worker.train(1)
     assert (progress.step, progress.pushed) == (7, 0)
