@@ -5,17 +5,15 @@ Reads a `psfleet.checkpoint.versions.Request` on standard input, and writes a `V
 
 from __future__ import annotations
 
-import os
-import sys
 from pathlib import Path
 
 from psfleet.checkpoint import export, versions
 from psfleet.checkpoint.location import parse
 from psfleet.checkpoint.manifest import read_manifest
-from psfleet.errors import PsfleetError, UsageError
+from psfleet.errors import UsageError
 from psfleet.job.job import parse_job
 from psfleet.job.program import KerasProgram, load_program
-from psfleet.report.verdict import Verdict
+from psfleet.report.verdict import end_at_once, write_verdict
 from psfleet.tf.program_data import built_model, first_batch
 from worker_service.keras_export import compared, inputs_of, keras_file, saved_model
 
@@ -56,17 +54,9 @@ def write(request: versions.Request, folder: Path) -> str:
 
 def main() -> None:
     """Writes into the folder of the first argument; the second one names the file of the verdict."""
-    try:
-        request = versions.Request.model_validate_json(sys.stdin.read())
-        verdict = Verdict(summary=write(request, Path(sys.argv[1])))
-    except PsfleetError as error:
-        verdict = Verdict.of_error(error)
-    Path(sys.argv[2]).write_text(verdict.model_dump_json(), encoding="utf-8")
+    write_verdict(lambda request, folder: write(versions.Request.model_validate_json(request), Path(folder)))
 
 
 if __name__ == "__main__":
     main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # A data set that blocks inside TensorFlow would keep the process.
-    os._exit(0)
+    end_at_once()

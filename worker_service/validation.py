@@ -6,8 +6,6 @@ Reads a resolved job on standard input, and writes a `Verdict` to a file.
 from __future__ import annotations
 
 import math
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,14 +15,14 @@ import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
 from psfleet.callbacks.loading import load_callbacks
-from psfleet.errors import ProgramError, PsfleetError
+from psfleet.errors import ProgramError
 from psfleet.job.job import Job, job_from_json
 from psfleet.job.program import GraphProgram, KerasProgram, load_program
 from psfleet.job.watched_metrics import require_metrics
 from psfleet.layout import Layout
 from psfleet.layout.buckets import loss_names
 from psfleet.plurals import counted
-from psfleet.report.verdict import Verdict
+from psfleet.report.verdict import end_at_once, write_verdict
 from psfleet.tf.batching import training_batches
 from psfleet.tf.program_data import read_within_deadline, training_data
 from psfleet.tf.server import session_config
@@ -160,16 +158,9 @@ def _check_mean(program: str, name: str, loss: float, of_parts: Sequence[float])
 
 def main() -> None:
     """Checks the program in the folder of the first argument; the second one names the file of the verdict."""
-    try:
-        verdict = Verdict(summary=check(job_from_json(sys.stdin.read()), Path(sys.argv[1])))
-    except PsfleetError as error:
-        verdict = Verdict.of_error(error)
-    Path(sys.argv[2]).write_text(verdict.model_dump_json(), encoding="utf-8")
+    write_verdict(lambda job, folder: check(job_from_json(job), Path(folder)))
 
 
 if __name__ == "__main__":
     main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # A data set that blocks inside TensorFlow would keep the process.
-    os._exit(0)
+    end_at_once()

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
 from pydantic import Field
 
 from psfleet.errors import ProgramError, PsfleetError
@@ -32,3 +37,23 @@ class Verdict(Record):
             error.exit_code = self.exit_code
             raise error
         return self.summary
+
+
+def write_verdict(work: Callable[[str, str], str]) -> None:
+    """Writes the verdict of a module that `psfleet.processes.validation.summary_of` runs.
+
+    Args:
+        work: Called with the standard input and the first argument; returns the summary.
+    """
+    try:
+        verdict = Verdict(summary=work(sys.stdin.read(), sys.argv[1]))
+    except PsfleetError as error:
+        verdict = Verdict.of_error(error)
+    Path(sys.argv[2]).write_text(verdict.model_dump_json(), encoding="utf-8")
+
+
+def end_at_once() -> None:
+    """Ends this process; a data set that blocks inside TensorFlow would keep it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

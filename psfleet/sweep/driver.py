@@ -139,7 +139,7 @@ class _Drive:
                 self._collect()
                 return
             pause.wait(POLL_SECS)
-            # A result that a worker told before it died counts.
+            # A result that a worker reported before it died counts.
             self._collect()
             for text in self._workers.revive():
                 self._listener.lost(text)

@@ -126,10 +126,10 @@ class StoredStudy:
             again = copy.deepcopy(lost)
             again.user_attrs[trial_records.LOSSES] = losses
             for name in (trial_records.ERROR, trial_records.EXIT_CODE):
-                # Of a worker that died before it told that the trial has failed.
+                # Of a worker that died before it reported that the trial has failed.
                 again.user_attrs.pop(name, None)
             self._retry(self._study, again)
-        # What a dead worker told may be on its way here still: then the trial has that result, and is repeated, too.
+        # The report of a dead worker may still arrive: then the trial has that result, and is repeated, too.
         with suppress(self._optuna.exceptions.UpdateFinishedTrialError):
             self._fail(lost._trial_id, cause)
         return True

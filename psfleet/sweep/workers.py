@@ -99,7 +99,7 @@ class Workers:
             if worker.task.exit_code() is not None:
                 texts.append(self._revive(worker, worker.task.cause_of_end()))
             elif worker.silence.is_too_long():
-                # It tells nothing from here on, also if it was frozen and continues.
+                # It reports nothing from here on, also if it was frozen and continues.
                 worker.task.kill()
                 texts.append(self._revive(worker, f"no sign of life for {worker.silence.limit_secs:g} s"))
         return texts

@@ -1,4 +1,4 @@
-"""Takes the trials that the driver of a study assigns to this worker, and tells Optuna's storage their results."""
+"""Takes the trials that the driver of a study assigns to this worker, and reports their results to Optuna's storage."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _train(
     stop: Stop,
     life: SignsOfLife,
 ) -> None:
-    """Trains one trial and tells its result; a failure of the program is that of the trial."""
+    """Trains one trial and reports its result; a failure of the program is that of the trial."""
     logger.info("trial %d", trial.number, extra={"event": "trial", "trial": trial.number})
 
     def on_evaluation(step: int, metrics: dict[str, float]) -> None:
@@ -114,7 +114,7 @@ def _train(
         _fail(trial, study, PermanentError(f"{access.metric} is {value}, expected a finite number"))
         return
     path = trial_records.weights_file(out, trial.number)
-    # Before the result is told: a finished trial has its files.
+    # Before the result is reported: a finished trial has its files.
     try:
         replace_file(path, safetensors.numpy.save(trained.values))
     except OSError as error:
