@@ -66,7 +66,7 @@ class GraphFrontEnd:
                 self._loss(name, batch, record)
             self.embeddings = self._tables.complete()
             check_variables(job.program, graph, variables, job.tables)
-            self._initial = initialized(graph, variables)
+            self._initial = initialized(graph, variables, job)
         trained = [spec_of(name, variable) for name, variable in variables.items() if variable.trainable]
         self.parameters, self.losses = self._by_loss(trained)
         others = {spec_of(name, variable): variable for name, variable in variables.items() if not variable.trainable}
