@@ -133,8 +133,9 @@ class Batches:
 
         def interrupt() -> None:
             interrupted.set()
-            if self._reader is not None:
-                self._reader.wake()
+            # Once: the thread that reads may drop its reader meanwhile.
+            if (reader := self._reader) is not None:
+                reader.wake()
 
         return interrupt
 
@@ -177,6 +178,10 @@ class Batches:
                     batch = reader.get(wait.next_secs())
                 except queue.Empty:
                     wait.check(reader.reading.opens_shard)
+                except Exception:
+                    # Its thread has ended: the next wait needs another reader.
+                    self._reader = None
+                    raise
                 else:
                     if batch is not None:
                         return batch
