@@ -13,6 +13,7 @@ import numpy as np
 from ps_service.shard_plan import ShardPlan
 from ps_service.tables.rules import row_rule
 from ps_service.tables.table import Gradient, Table
+from ps_service.tables.table_snapshot import TableSnapshot
 from psfleet.job.tables import rule_of
 from psfleet.layout.embedding import EmbeddingContent
 from psfleet.service.logs import RunLogger
@@ -72,6 +73,7 @@ class ShardTables:
         self._ended: dict[int, int] = {}
         self._staged: dict[int, Staged] = {}
         self._tickets = itertools.count(1)
+        self._snapshots: list[TableSnapshot] = []
         self._lock = threading.Lock()
 
     @property
@@ -130,10 +132,21 @@ class ShardTables:
             return staged.number < self._step
         return staged.number <= self._ended.get(staged.worker, -1)
 
-    def content(self) -> dict[str, EmbeddingContent]:
-        """A copy of all rows that were updated, by the name of the table."""
+    def take_snapshot(self) -> None:
+        """Takes a snapshot of all rows that were updated, once the one before was read."""
         with self._lock:
-            return {table.spec.name: table.content() for table in self._tables}
+            self._snapshots = [table.take_snapshot() for table in self._tables]
+
+    def read_snapshot(self) -> dict[str, EmbeddingContent]:
+        """A copy of the rows of the snapshot, by the name of the table, while updates continue; releases it."""
+        contents = {}
+        for table, snapshot in zip(self._tables, self._snapshots, strict=True):
+            contents[table.spec.name] = copied = snapshot.copy()
+            with self._lock:
+                table.end_snapshot()
+            snapshot.put_kept(copied)
+        self._snapshots = []
+        return contents
 
 
 class GoneError(Exception):
