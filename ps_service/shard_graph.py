@@ -22,7 +22,7 @@ from ps_service.updates.interface import slot_values
 from ps_service.updates.per_loss import PerLoss
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.job.sections import Device
-from psfleet.layout import EmbeddingContent, Layout
+from psfleet.layout import Layout
 from psfleet.tf import ShardVariables, container_name, keeps_previous
 from psfleet.tf.optimizer_slots import exchanged_slots, scalar_variables
 from psfleet.tf.own_session import OwnSession, unoptimized
@@ -59,7 +59,6 @@ class ShardGraph:
         job, container = plan.job, container_name(plan.run, plan.generation)
         self._session_target = session_target
         self._tables = ShardTables(plan, start_step, content.tables)
-        self._taken_rows: dict[str, EmbeddingContent] = {}
         self._num_pushing = job.fleet.replicas if job.fleet.parts > 1 else job.fleet.worker_limit
         # cond_v2 would build the optimizer in a graph of its own, where it cannot find its slots.
         v1.disable_control_flow_v2()
@@ -106,12 +105,12 @@ class ShardGraph:
     def take_snapshot(self) -> None:
         """Copies, within TensorFlow, everything that a checkpoint holds; see `Snapshot`."""
         self._snapshot.take()
-        self._taken_rows = self._tables.content()
+        self._tables.take_snapshot()
 
     def read_snapshot(self) -> ShardContent:
         """The copy that `take_snapshot` made, which is released; from any thread, while updates continue."""
-        rows, self._taken_rows = self._taken_rows, {}
-        return replace(self._snapshot.read(self._session), tables=rows)
+        content = self._snapshot.read(self._session)
+        return replace(content, tables=self._tables.read_snapshot())
 
     def counters(self) -> Counters:
         """Counts since the generation started; `pushed` is read before the others."""
