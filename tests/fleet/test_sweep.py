@@ -129,6 +129,17 @@ def test_trials_that_fall_behind_are_pruned_and_do_not_run_again(tmp_path: Path)
     assert study.rows() == rows
 
 
+def test_a_program_that_ends_its_process_fails_its_trial_and_not_the_study(tmp_path: Path) -> None:
+    study = SweptStudy.make(tmp_path, {"options.end": {"choice": ["", "os._exit", "sys.exit"]}})
+    done = study.run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {row["options.end"]: (row["state"], row["error"]) for row in study.rows()}
+    assert found[""] == ("complete", "")
+    assert found["os._exit"] == ("fail", "the program ended worker 0 with exit code 70")
+    assert found["sys.exit"][0] == "fail", found
+    assert "SystemExit: 70" in found["sys.exit"][1]
+
+
 @pytest.mark.extended
 def test_eight_trials_that_wait_take_as_long_as_one(tmp_path: Path) -> None:
     secs = []
