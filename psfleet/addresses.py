@@ -17,6 +17,8 @@ DATA_PORT = 2222
 """TensorFlow's port in a container."""
 CONTROL_OFFSET, METRICS_OFFSET, TUNNEL_OFFSET = 1, 2, 3
 """Distances of a task's other ports from TensorFlow's port."""
+BATCHES_OFFSET = 4
+"""Of a loader, distance of the port of its batches from that of its dispatcher."""
 LOOPBACK = "127.0.0.1"
 LOCAL_PORTS = {"ps": range(20000, 21000), "worker": range(21000, 31000), "client": range(31000, 32768)}
 """With TLS: the loopback ports of each ps, and of each plain worker and client of a standing fleet, by index; the same
@@ -73,6 +75,11 @@ class Address:
     def control_port(self) -> int:
         """Port of the control plane."""
         return self.port + CONTROL_OFFSET
+
+    @property
+    def batches(self) -> Address:
+        """Where a loader in a container gives its batches."""
+        return Address(self.host, self.port + BATCHES_OFFSET)
 
     @property
     def tunnel(self) -> str:
@@ -134,6 +141,11 @@ def container_addresses(job: Job) -> tuple[list[Address], list[Address]]:
     """The addresses of the ps, and of the workers with spares, on a container network: hosts `ps-0`, `worker-0`, …"""
     ps = ps_addresses(job, [Address(f"ps-{index}", DATA_PORT) for index in range(num_own_ps(job))])
     return ps, [Address(f"worker-{index}", DATA_PORT) for index in range(job.fleet.processes)]
+
+
+def loader_addresses(job: Job) -> list[Address]:
+    """The addresses of the loaders on a container network: hosts `loader-0`, `loader-1`, …"""
+    return [Address(f"loader-{index}", DATA_PORT) for index in range(job.input.num_loaders)]
 
 
 def tf_config(job: Job, task: str | None) -> dict[str, Any]:

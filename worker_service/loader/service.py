@@ -5,15 +5,21 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
 
 import grpc
 import tensorflow as tf
 
-from psfleet.addresses import Address
+import psfleet
+from psfleet.addresses import LOOPBACK, Address
 from psfleet.control import control_pb2 as pb
 from psfleet.control import control_pb2_grpc
 from psfleet.control.server import serving
-from psfleet.errors import BadJobError, LostPeerError
+from psfleet.errors import BadJobError, DeadlineError, LostPeerError
+from psfleet.service.metrics import BUILD_INFO, Reading, Readings
+from psfleet.service.metrics_server import exposing
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
 from psfleet.tf.gpus import hide_gpus
@@ -30,48 +36,64 @@ def serve(settings: Settings, stop: Stop) -> int:
     """Serves data sets until the run is over or a signal comes; the run's exit code.
 
     Raises:
-        BadJobError: The run's name is missing, or the address is not of loopback.
+        BadJobError: The job or the run's name is missing.
         LostPeerError: A port is taken.
+        DeadlineError: No worker called for the job's `deadlines.stall_secs`.
         StoppedError: A signal came first.
     """
-    if not settings.run or not settings.address.loopback_host:
-        raise BadJobError(f"address is {settings.address.data}, expected PSFLEET_RUN and an address of loopback")
+    if settings.job is None or not settings.run:
+        raise BadJobError("PSFLEET_JOB and PSFLEET_RUN are missing, expected both")
     hide_gpus()
     servers = data_service(settings.address)
     servicer = LoaderServicer(settings.run, settings.cause)
-    with serving(settings.address, servicer, None, stop.event, stop.probes.note_answer, is_watched=True):
+    with (
+        serving(settings.address, servicer, None, stop.event, stop.probes.note_answer, is_watched=True),
+        exposing(settings, lambda: _metrics(settings)),
+    ):
         logger.info("loader is ready at %s", settings.address.data, extra={"event": "starting"})
         while not servicer.finished.wait(LOOK_SECS):
             if stop.event.is_set():
                 raise stop.error()
+            servicer.require_caller(settings.job.deadlines.stall_secs)
     del servers
     return servicer.exit_code
 
 
-def data_service(address: Address) -> tuple[object, ...]:
-    """The servers of tf.data service: they stop when they are garbage collected.
+def _metrics(settings: Settings) -> Iterator[Readings]:
+    yield Readings(settings.run, "loader", settings.index, [Reading(BUILD_INFO, 1, (psfleet.__version__,))])
 
-    The dispatcher listens on the port of `address`, and its worker on one that the system chooses, both on loopback
-    only: who reaches them can run code.
+
+def data_service(address: Address) -> tuple[object, ...]:
+    """The servers of tf.data service: they stop when they are garbage collected. Who reaches them can run code.
+
+    The dispatcher listens on the port of `address`. On loopback its worker listens on one that the system chooses, and
+    both are reached from this machine only; in a container it has `address.batches`, and its network is the fleet's.
 
     The dispatcher forgets its data sets when it dies. A client then gets an error, instead of the first batches again.
 
     Raises:
-        LostPeerError: The port is in use.
+        LostPeerError: A port is in use.
     """
     service = tf.data.experimental.service
     host = address.loopback_host
+    batches = Address(host, 0) if host else address.batches
     try:
-        with on_loopback(address.port, host):
+        with on_loopback(address.port, host) if host else nullcontext():
             dispatcher = service.DispatchServer(service.DispatcherConfig(port=address.port))
-        with on_loopback(0, host):
+        with on_loopback(batches.port, host) if host else nullcontext():
             worker = service.WorkerServer(
-                service.WorkerConfig(dispatcher_address=f"{host}:{address.port}", worker_address=f"{host}:%port%")
+                service.WorkerConfig(
+                    # Its own dispatcher is reached on loopback in either case.
+                    dispatcher_address=f"{host or LOOPBACK}:{address.port}",
+                    worker_address=f"{batches.host}:%port%",
+                    port=batches.port,
+                )
             )
-    except tf.errors.OpError as error:
-        raise LostPeerError(f"port {address.port} of {address.host} is in use, expected a free one") from error
+    except (tf.errors.OpError, RuntimeError) as error:
+        ports = f"port {address.port}" if host else f"port {address.port} or {batches.port}"
+        raise LostPeerError(f"{ports} of {address.host} is in use, expected a free one") from error
     for port in (address.port, int(worker._address.rpartition(":")[2])):
-        if not process_listens_on_loopback_alone(port):
+        if host and not process_listens_on_loopback_alone(port):
             logger.warning(
                 "port %d is open on all interfaces, expected loopback: hosts that reach it can run code", port
             )
@@ -94,11 +116,23 @@ class LoaderServicer(control_pb2_grpc.ShardControlServicer):
         self.finished = threading.Event()
         self.exit_code = 0
         self._run = run
+        # Monotonic, in seconds. None: no worker has begun yet, however long that takes, as after the first start.
+        self._called: float | None = time.monotonic() if cause else None
         self._state = pb.ShardState(run=run, process=secrets.token_hex(8), cause=cause)
 
     def Describe(self, request: pb.DescribeRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""
+        self._called = time.monotonic()
         return self._state
+
+    def require_caller(self, secs: float) -> None:
+        """Checks that the chief has called in the last seconds: a loader that missed the run's end would never end.
+
+        Raises:
+            DeadlineError: It has not.
+        """
+        if self._called is not None and time.monotonic() - self._called > secs:
+            raise DeadlineError("a call of the chief", secs)
 
     def Finish(self, request: pb.FinishRequest, context: grpc.ServicerContext) -> pb.ShardState:
         """See control.proto."""

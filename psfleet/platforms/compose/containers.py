@@ -85,8 +85,8 @@ def place_on_fleet(container: Container) -> OnFleet | None:
 
 
 def index_of(labels: Mapping[str, str]) -> int | None:
-    """The index of a ps, a plain worker or the chief; a run's workers lease theirs, and other services have none."""
-    if labels[ROLE] == "ps" or (labels[ROLE] == "worker" and STANDING in labels):
+    """The index of a ps, loader, plain worker or chief; a run's workers lease theirs, and other services have none."""
+    if labels[ROLE] in ("ps", "loader") or (labels[ROLE] == "worker" and STANDING in labels):
         return int(labels[SERVICE].rpartition("-")[2])
     return 0 if labels[ROLE] == "chief" else None
 

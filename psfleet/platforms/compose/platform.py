@@ -78,7 +78,6 @@ class Compose:
         """See `Platform`."""
         job = request.job
         require_closed(job)
-        container.require_own_input(job)
         engine.require_plugin()
         engine.require_images(self._client, [job.container.ps_image, job.container.worker_image])
         if request.fleet:

@@ -11,7 +11,6 @@ from support.program_samples import sample_job
 from psfleet.errors import BadJobError
 from psfleet.job.job import Job, parse_job
 from psfleet.launch.task import Wanted, task_of
-from psfleet.manifests.compose import render as compose
 from psfleet.manifests.kubernetes import render as kubernetes
 
 
@@ -35,10 +34,8 @@ def test_a_fleet_that_cannot_have_loaders_is_refused(sections: dict[str, Any], m
         job(**sections)
 
 
-def test_loaders_are_refused_in_containers_and_on_hosts_of_their_own(tmp_path: Path) -> None:
-    given, message = job(), "input.from is loaders, expected worker or preload in containers and in `psfleet task`"
-    with pytest.raises(BadJobError, match=message):
-        compose.render(given, tmp_path / "job.yaml")
+def test_loaders_are_refused_on_kubernetes_and_on_hosts_of_their_own(tmp_path: Path) -> None:
+    given, message = job(), "input.from is loaders, expected worker or preload on Kubernetes and in `psfleet task`"
     with pytest.raises(BadJobError, match=message):
         kubernetes.render(given, tmp_path / "job.yaml")
     with pytest.raises(BadJobError, match=message):
