@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +22,8 @@ class KeptPrograms:
     """Loads the programs of trials; that of the newest options stays.
 
     The module is imported once. With the options of the trial before, its callable is not called again, and its data
-    sets are read once; see `kept`. A program's own optimizer object can be used once, so such a program is made anew, on kept data.
+    sets are read once; see `kept`. A program's own optimizer object can be used once, so such a program is made anew,
+    on kept data.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -63,7 +65,7 @@ def kept(make: Callable[..., tf.data.Dataset]) -> Callable[..., tf.data.Dataset]
     return data
 
 
-def _can_be_kept(made: object) -> bool:
+def _can_be_kept(made: Any) -> bool:
     """Whether a program has made a data set that one reading has whole, and that is the same at each reading."""
     is_dataset = isinstance(made, tf.data.Dataset)
     return is_dataset and not is_random(made) and made.cardinality() != tf.data.INFINITE_CARDINALITY
