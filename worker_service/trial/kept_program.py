@@ -21,7 +21,8 @@ class KeptPrograms:
     """Loads the programs of trials; that of the newest options stays.
 
     The module is imported once. With the options of the trial before, its callable is not called again, and its data
-    sets are read once; see `kept`. A program's own optimizer object can be used once, so such a program is made anew, on kept data.
+    sets are read once; see `kept`. A program's own optimizer object can be used once, so such a program is made anew,
+    on kept data.
     """
 
     def __init__(self, folder: Path) -> None:
