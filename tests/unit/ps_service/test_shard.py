@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import tensorflow as tf
 from support.chief_samples import sample_job
 
 from ps_service.hold import Hold
@@ -109,3 +110,22 @@ def test_the_last_step_of_the_job_has_a_part_after_a_stop_that_only_this_ps_acce
     assert shard.schedule_checkpoint(51, stop=True)
     shard.step = 99
     assert shard._is_due(100)
+
+
+def test_a_shard_whose_resources_cannot_be_dropped_ends_its_threads_all_the_same(shard: Any) -> None:
+    """A shared ps logs the error, and serves other runs for weeks."""
+    ended: list[str] = []
+
+    def fail() -> None:
+        raise tf.errors.NotFoundError(None, None, "no such container")
+
+    shard.plan, shard._closing = plan_of(sample_job()), threading.Event()
+    shard._graph = SimpleNamespace(close=fail)
+    shard._reductions = SimpleNamespace(close=lambda: ended.append("pause"))
+    shard._thread = SimpleNamespace(join=lambda secs: ended.append("loop"), is_alive=lambda: False)
+    shard.writer = SimpleNamespace(
+        stop=lambda: None, await_turn=lambda secs: True, close=lambda: ended.append("writer")
+    )
+    with pytest.raises(tf.errors.NotFoundError):
+        shard.close()
+    assert ended == ["pause", "loop", "writer"]
