@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from psfleet.errors import UsageError
+from psfleet.errors import BadJobError, UsageError
 from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import Job
 from psfleet.manifests.certificates_folder import certificates_folder
 from psfleet.manifests.kubernetes.names import CLIENT, PS, RUN, STANDING, WORKER, labels, tls_secret
 from psfleet.tls import certificates
-from psfleet.tls.identity import AUTHORITY, CERTIFICATE, KEY
+from psfleet.tls.identity import AUTHORITY, CERTIFICATE, KEY, Identity
 
 logger = logging.getLogger("psfleet.launch")
 
@@ -60,9 +60,11 @@ def _secrets(fleet: str, roles: Sequence[str], part_of: str) -> list[dict[str, A
     secrets = []
     for role in roles:
         try:
-            files = {name: (folder / role / name).read_bytes() for name in (AUTHORITY, CERTIFICATE, KEY)}
-        except OSError as error:
-            raise UsageError(f"certificates in {folder}: {error.strerror or error}") from error
+            # Not file by file: another command may be renewing them.
+            found = Identity(folder / role).current()
+        except BadJobError as error:
+            raise UsageError(f"certificates in {folder}: {error}") from error
+        files = {AUTHORITY: found.authority, CERTIFICATE: found.certificate, KEY: found.key}
         meta = {"name": tls_secret(fleet, role), "labels": labels(fleet, role, part_of)}
         # Not `stringData`, whose changes server-side apply does not follow.
         data = {name: b64encode(content).decode() for name, content in files.items()}

@@ -78,7 +78,7 @@ def test_renewed_certificates_are_new_and_under_the_same_authority(folder: Path)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     certificates.renew(folder, days=7)
     after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    assert {path.name for path in after if after[path] == before[path]} == {"ca.crt", "ca.key"}
+    assert {path.name for path in before if after[path] == before[path]} == {"ca.crt", "ca.key"}
     leaf(folder, "worker").verify_directly_issued_by(x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes()))
 
 
