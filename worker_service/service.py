@@ -41,6 +41,7 @@ from worker_service.heartbeat import Heartbeat
 from worker_service.in_graph.lending_worker import LendingWorker, is_part, lent_batches
 from worker_service.joining import join
 from worker_service.lending import lend
+from worker_service.loader_watch import reached
 from worker_service.metrics import WorkerMetrics
 from worker_service.preloading import preload as preload
 from worker_service.program_optimizer import resolved
@@ -89,8 +90,7 @@ def serve(settings: Settings, stop: Stop) -> int:
         raise BadJobError("PSFLEET_JOB, PSFLEET_PS and PSFLEET_RUN are missing, expected all three")
     job, progress, disk = settings.job, TrainingProgress(), Disk()
     metrics = WorkerMetrics(settings.run, job, progress)
-    identity = read_identity(settings.tls, "worker")
-    controls = Controls.of(settings)
+    identity, controls = read_identity(settings.tls, "worker"), Controls.of(settings)
     with (
         FleetClient(settings.ps, settings.run, identity, settings.loaders) as fleet,
         serving(
@@ -164,7 +164,7 @@ def _train(process: _Process, plane: DataPlane, lease: StoreLease | None) -> int
     numbers = BatchNumbers(job.update.has_quorum, job.fleet.replicas)
     lends_only = is_part(job, index)
     shard = index % job.fleet.replicas if lends_only else index
-    data = TrainingData.of_worker(program, job, shard, settings.loaders)
+    data = TrainingData.of_worker(program, job, shard, reached(settings.loaders, plane, process.fleet.identity))
     batches = Batches(data, numbers, job.deadlines, index, process.progress)
     # All objects so far live as long as the process: the collector need not scan them (5 % of a worker's time).
     gc.freeze()

@@ -19,10 +19,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from psfleet.errors import UsageError
-from psfleet.tls.identity import AUTHORITY, CERTIFICATE, CLIENT, KEY, PS, SERVICE, WORKER
+from psfleet.tls.identity import AUTHORITY, CERTIFICATE, CLIENT, KEY, LOADER, ROLES, SERVICE
 
 AUTHORITY_KEY = "ca.key"
-ROLES = (PS, WORKER, CLIENT)
 USES = (ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH)
 """Of every certificate: a client of a standing fleet takes connections, too."""
 DAYS = 30
@@ -114,8 +113,8 @@ def replace_authority(folder: Path, days: int = DAYS) -> datetime:
 def ensure(folder: Path, days: int = DAYS, lasting: timedelta = timedelta()) -> datetime:
     """Creates a run's certificates if they are missing, and renews them in the last third of their validity.
 
-    It also renews those of an older psfleet, whose clients could not accept connections of a standing fleet, and those
-    that a command has replaced in part, because it was killed.
+    It also renews those of an older psfleet, which had none for loaders, and whose clients could not accept connections
+    of a standing fleet, and those that a command has replaced in part, because it was killed.
 
     Args:
         days: Validity of new ones.
@@ -129,13 +128,16 @@ def ensure(folder: Path, days: int = DAYS, lasting: timedelta = timedelta()) -> 
     """
     if not (folder / AUTHORITY).exists():
         return make(folder, days)
+    roles = [role for role in ROLES if role != LOADER or (folder / role).exists()]
     try:
-        leaves = [x509.load_pem_x509_certificate((folder / role / CERTIFICATE).read_bytes()) for role in ROLES]
+        leaves = [x509.load_pem_x509_certificate((folder / role / CERTIFICATE).read_bytes()) for role in roles]
     except (OSError, ValueError) as error:
         raise UsageError(f"certificates in {folder}: {error}, expected those of `psfleet certs`") from error
     late = min(leaf.not_valid_after_utc - (leaf.not_valid_after_utc - leaf.not_valid_before_utc) / 3 for leaf in leaves)
     now, ends = datetime.now(UTC), min(leaf.not_valid_after_utc for leaf in leaves)
-    is_usable = all(_is_usable(folder, role, leaf) for role, leaf in zip(ROLES, leaves, strict=True))
+    is_usable = LOADER in roles and all(
+        _is_usable(folder, role, leaf) for role, leaf in zip(roles, leaves, strict=True)
+    )
     return renew(folder, days) if now > late or now + lasting > ends or not is_usable else ends
 
 
