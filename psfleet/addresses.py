@@ -25,6 +25,8 @@ LOCAL_PORTS = {"ps": range(20000, 21000), "worker": range(21000, 31000), "client
 in all containers. They lie below 32768, where Linux's ports for outgoing connections begin."""
 RUN_PORTS = range(20000, 32768)
 """With TLS: the ports of workers of runs, at addresses of loopback other than 127.0.0.1 (see `run_address`)."""
+LOADER_HOST, LOADER_PORTS = "127.0.0.2", range(20000, 30000)
+"""With TLS: the address of loopback at which loaders are reached, and their ports, two for each."""
 
 CHIEFS = ("chief", "master")
 """Types of a task in TF_CONFIG that psfleet calls worker 0; the workers beside it are counted from 1."""
@@ -115,6 +117,18 @@ def run_address(run: str, worker: int) -> Address:
     digest = hashlib.sha256(f"{run}/{worker}".encode()).digest()
     host = f"127.{1 + digest[0] % 254}.{digest[1]}.{1 + digest[2] % 254}"
     return Address(host, RUN_PORTS[int.from_bytes(digest[3:7], "big") % len(RUN_PORTS)])
+
+
+def loader_ports(index: int) -> tuple[Address, Address]:
+    """As `local_address`, of a loader: of its dispatcher, and of its batches.
+
+    Raises:
+        BadJobError: `LOADER_PORTS` has no ports for the index.
+    """
+    if not 0 <= 2 * index < len(LOADER_PORTS):
+        raise BadJobError(f"loader {index}: with tls, expected an index from 0 to {len(LOADER_PORTS) // 2 - 1}")
+    dispatcher, batches = LOADER_PORTS[2 * index : 2 * index + 2]
+    return Address(LOADER_HOST, dispatcher), Address(LOADER_HOST, batches)
 
 
 def num_own_ps(job: Job) -> int:

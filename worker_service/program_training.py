@@ -20,6 +20,7 @@ from worker_service.chief.leading import lead
 from worker_service.fleet_state import trains_on
 from worker_service.frontends import FrontEnd, front_end, planned
 from worker_service.in_graph.lending_worker import LendingWorker, is_part, lent_batches
+from worker_service.loader_watch import reached
 from worker_service.member_process import MemberProcess
 from worker_service.program_optimizer import resolved
 from worker_service.run_context import RunContext, shares_folder
@@ -64,7 +65,7 @@ def train(process: MemberProcess, plane: DataPlane, lease: StoreLease | None) ->
     numbers = BatchNumbers(job.update.has_quorum, job.fleet.replicas)
     lends_only = is_part(job, index)
     shard = index % job.fleet.replicas if lends_only else index
-    data = TrainingData.of_worker(program, job, shard, settings.loaders)
+    data = TrainingData.of_worker(program, job, shard, reached(settings.loaders, plane, process.fleet.identity))
     batches = Batches(data, numbers, job.deadlines, index, process.progress)
     # All objects so far live as long as the process: the collector need not scan them (5 % of a worker's time).
     gc.freeze()

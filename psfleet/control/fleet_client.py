@@ -42,7 +42,7 @@ class FleetClient:
         loaders: Sequence[Address] = (),
     ) -> None:
         self.ps = [PsClient(address, run, identity) for address in addresses]
-        self._loaders = [PsClient(address, run, identity) for address in loaders]
+        self._loaders = [PsClient(address, run, identity, "loader") for address in loaders]
         self.identity = identity
 
     def __enter__(self) -> Self:

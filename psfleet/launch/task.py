@@ -65,7 +65,8 @@ def task_of(job: Job, wanted: Wanted, config: TfConfig | None) -> HostTask:
         BadJobError: The number of ps is not `fleet.ps`, or the job has loaders.
         LostPeerError: The own address of a worker cannot be found, because no ps can be resolved.
     """
-    container.require_own_input(job)
+    if job.input.num_loaders:
+        raise BadJobError("input.from is loaders, expected worker or preload: `psfleet task` starts no loaders")
     known = config if config is not None and config.ps else TfConfig(())
     ps = _ps(job, wanted, known)
     role = _agreed("--role", wanted.role, known.role or None)

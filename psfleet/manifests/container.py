@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from psfleet.addresses import CONTROL_OFFSET, DATA_PORT, METRICS_OFFSET, TUNNEL_OFFSET, Address
-from psfleet.errors import BadJobError
 from psfleet.job.job import Job
 from psfleet.service import settings
 
@@ -51,19 +50,6 @@ def environment(job: Job, run: str, ps: Sequence[Address], loaders: Sequence[Add
     if loaders:
         common[settings.LOADERS] = ",".join(address.data for address in loaders)
     return {**common, settings.TLS: TLS} if job.tls else common
-
-
-def require_own_input(job: Job) -> None:
-    """Refuses a job with loaders.
-
-    Raises:
-        BadJobError: It has them.
-    """
-    if job.input.num_loaders:
-        raise BadJobError(
-            "input.from is loaders, expected worker or preload on Kubernetes and in `psfleet task`: only `psfleet "
-            "train` and docker compose start loaders"
-        )
 
 
 def hold(paused: bool) -> dict[str, str]:

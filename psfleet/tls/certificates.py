@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from cryptography import x509
@@ -22,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from psfleet.errors import DeadlineError, UsageError
 from psfleet.polling import wait_until
-from psfleet.tls.identity import AUTHORITY, CERTIFICATE, CLIENT, KEY, PS, SERVICE, WORKER
+from psfleet.tls.identity import AUTHORITY, CERTIFICATE, CLIENT, KEY, LOADER, ROLES, SERVICE
 from psfleet.tls.signing import USES, Issued, new_authority, new_certificate, private_pem, public_pem
 
 AUTHORITY_KEY = "ca.key"
@@ -30,7 +31,6 @@ LOCK = ".lock"
 """File that a command locks while it replaces certificates; the lock ends with the command."""
 LOCK_SECS = 10.0
 """How long a command waits for another one."""
-ROLES = (PS, WORKER, CLIENT)
 DAYS = 30
 """Default validity of a role's certificate; short, to limit the use of a stolen one."""
 AUTHORITY_DAYS = 365
@@ -120,8 +120,8 @@ def replace_authority(folder: Path, days: int = DAYS) -> datetime:
 def ensure(folder: Path, days: int = DAYS, lasting: timedelta = timedelta()) -> datetime:
     """Creates a run's certificates if they are missing, and renews them in the last third of their validity.
 
-    It also renews those of an older psfleet, whose clients could not accept connections of a standing fleet, and those
-    that a command has replaced in part, because it was killed.
+    It also renews those of an older psfleet, which had none for loaders, and whose clients could not accept connections
+    of a standing fleet, and those that a command has replaced in part, because it was killed.
 
     Args:
         days: Validity of new ones.
@@ -150,13 +150,14 @@ def ensure(folder: Path, days: int = DAYS, lasting: timedelta = timedelta()) -> 
 
 def _lasting(folder: Path, lasting: timedelta) -> datetime | None:
     """Expiry of the first certificate that ends; None if they are to be renewed. See `ensure`."""
+    roles = [role for role in ROLES if role != LOADER or (folder / role).exists()]
     try:
-        leaves = [x509.load_pem_x509_certificate((folder / role / CERTIFICATE).read_bytes()) for role in ROLES]
+        leaves = [x509.load_pem_x509_certificate((folder / role / CERTIFICATE).read_bytes()) for role in roles]
     except (OSError, ValueError) as error:
         raise UsageError(f"certificates in {folder}: {error}, expected those of `psfleet certs`") from error
     late = min(leaf.not_valid_after_utc - (leaf.not_valid_after_utc - leaf.not_valid_before_utc) / 3 for leaf in leaves)
     now, ends = datetime.now(UTC), min(leaf.not_valid_after_utc for leaf in leaves)
-    is_usable = all(_is_usable(folder, role, leaf) for role, leaf in zip(ROLES, leaves, strict=True))
+    is_usable = roles == [*ROLES] and all(map(partial(_is_usable, folder), roles, leaves))
     return ends if now <= late and now + lasting <= ends and is_usable else None
 
 

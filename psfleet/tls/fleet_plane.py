@@ -35,6 +35,7 @@ class FleetTunnels:
     def __init__(self, settings: Settings, access: FleetAccess, role: str, tunnels: Tunnels) -> None:
         self.own = local_address(role, settings.index)
         self.ps = tuple(local_address("ps", index) for index in range(len(access.ps)))
+        self.loaders: tuple[Address, ...] = ()
         self._tunnels = tunnels
         self._lock = threading.Lock()
         # By run, where its workers are reached.

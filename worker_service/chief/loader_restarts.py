@@ -11,6 +11,10 @@ LOOK_SECS = 1.0
 """Between two looks at the loaders."""
 
 
+REPLACED = "it was replaced"
+"""The cause where the platform tells a process none, as Kubernetes."""
+
+
 class LoaderRestarts:
     """Finds the loaders that were started again, and adds an event for each."""
 
@@ -29,11 +33,14 @@ class LoaderRestarts:
             if state is None:
                 continue
             before = self._processes.get(index)
-            # A restarted chief does not know the process that the chief before it may have recorded.
-            is_new = not self._events.restarts["loader", index] if before is None else before != state.process
             self._processes[index] = state.process
-            if state.cause and is_new:
-                self._events.add("loader", index, "restarted", state.cause)
+            if before is None:
+                # A restarted chief does not know the process that the chief before it may have recorded.
+                was_restarted = bool(state.cause) and not self._events.restarts["loader", index]
+            else:
+                was_restarted = before != state.process
+            if was_restarted:
+                self._events.add("loader", index, "restarted", state.cause or REPLACED)
 
     def _follow(self) -> None:
         pause = threading.Event()

@@ -201,7 +201,7 @@ def _results(job: Job, role: str) -> list[Service]:
 
 def _certificates(job: Job, role: str) -> list[Service]:
     """The mount of a role's certificate."""
-    return [certificate_mount(job.name, "ps" if role == "ps" else "worker")] if job.tls else []
+    return [certificate_mount(job.name, role if role in ("ps", "loader") else "worker")] if job.tls else []
 
 
 def closed_network() -> dict[str, Any]:

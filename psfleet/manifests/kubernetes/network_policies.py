@@ -12,6 +12,7 @@ from psfleet.manifests.kubernetes.names import (
     COMPLETION_INDEX,
     COMPONENT,
     FIRST_INDEX,
+    LOADER,
     PS,
     STANDING,
     WORKER,
@@ -24,6 +25,8 @@ from psfleet.manifests.kubernetes.names import (
 from psfleet.manifests.kubernetes.pod_template import Object, ports
 from psfleet.manifests.on_fleet import OnFleet
 
+TO_LOADERS = "to-loaders"
+"""Last part of the name of the policy of those who read from loaders."""
 DNS_PORTS = (53, 5353)
 """Ports of the cluster's resolver, wherever it runs: a policy sees the port of its pod, which is 5353 on OpenShift."""
 
@@ -33,7 +36,8 @@ def run_policies(job: Job, place: OnFleet | None = None) -> list[Object]:
 
     Chief and workers reach the data and control ports of the ps, and the ps reach their data port: TensorFlow connects
     in both directions. The chief reaches the workers' control port, to ask for gradients. With in-graph replication,
-    the chief and each worker reach each other's data port, too. With several parts those of one replica do.
+    the chief and each worker reach each other's data port, too. With several parts those of one replica do. Chief and
+    workers reach the ports of loaders, which reach nothing but DNS and what the job adds.
 
     Args:
         place: On a standing fleet; None: the run has no ps of one.
@@ -59,10 +63,14 @@ def run_policies(job: Job, place: OnFleet | None = None) -> list[Object]:
         further.append(_policy(job, own_policy(job.name, CHIEF), _chosen(own, [CHIEF]), opened, []))
     if job.fleet.parts > 1:
         further += [policy for replica in range(job.fleet.replicas) for policy in _of_parts(job, replica)]
-    egress.append({"ports": [_port(port, protocol) for port in DNS_PORTS for protocol in ("UDP", "TCP")]})
+    egress.append(_dns())
     if place is None and job.fleet.ps_addresses is not None:
         egress.append({"ports": _tcp(_ports_elsewhere(job))})
-    return [_policy(job, job.name, {"matchLabels": own}, ingress, [*egress, *job.kubernetes.egress]), *further]
+    pods: Object = {"matchLabels": own}
+    if job.input.num_loaders:
+        pods["matchExpressions"] = [{"key": COMPONENT, "operator": "NotIn", "values": [LOADER]}]
+        further += _of_loaders(job)
+    return [_policy(job, job.name, pods, ingress, [*egress, *job.kubernetes.egress]), *further]
 
 
 def _of_the_ps(job: Job, place: OnFleet | None, ps: Object) -> Object:
@@ -72,6 +80,19 @@ def _of_the_ps(job: Job, place: OnFleet | None, ps: Object) -> Object:
     workers = _peers(selector(job.name), [CHIEF, WORKER])
     ingress = [{"from": workers, "ports": _tcp([data, control])}]
     return _policy(job, name, ps, ingress, [{"to": workers, "ports": _tcp([data])}])
+
+
+def _of_loaders(job: Job) -> list[Object]:
+    """What loaders are allowed, and what chief and workers are allowed with them: these connect, and no loader does."""
+    own = selector(job.name)
+    loaders, workers = _chosen(own, [LOADER]), _chosen(own, [CHIEF, WORKER])
+    open_ports = _tcp(ports(job, LOADER).values())
+    ingress = [{"from": [{"podSelector": workers}], "ports": open_ports}]
+    egress = [{"to": [{"podSelector": loaders}], "ports": open_ports}]
+    return [
+        _policy(job, own_policy(job.name, LOADER), loaders, ingress, [_dns(), *job.kubernetes.egress]),
+        _policy(job, own_policy(job.name, TO_LOADERS), workers, [], egress),
+    ]
 
 
 def _of_parts(job: Job, replica: int) -> list[Object]:
@@ -118,6 +139,10 @@ def _chosen(fleet: dict[str, str], components: Sequence[str]) -> Object:
         "matchLabels": fleet,
         "matchExpressions": [{"key": COMPONENT, "operator": "In", "values": [*components]}],
     }
+
+
+def _dns() -> Object:
+    return {"ports": [_port(port, protocol) for port in DNS_PORTS for protocol in ("UDP", "TCP")]}
 
 
 def _tcp(numbers: Iterable[int]) -> list[Object]:

@@ -13,7 +13,7 @@ from psfleet.errors import BadJobError, UsageError
 from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import Job
 from psfleet.manifests.certificates_folder import certificates_folder
-from psfleet.manifests.kubernetes.names import CLIENT, PS, RUN, STANDING, WORKER, labels, tls_secret
+from psfleet.manifests.kubernetes.names import CLIENT, LOADER, PS, RUN, STANDING, WORKER, labels, tls_secret
 from psfleet.tls import certificates
 from psfleet.tls.identity import AUTHORITY, CERTIFICATE, KEY, Identity
 
@@ -42,12 +42,13 @@ def ensure_certificates(job: Job) -> None:
 
 
 def tls_secrets(job: Job) -> list[dict[str, Any]]:
-    """The Secrets of ps and workers of a run; none without TLS. The authority's key stays on this machine.
+    """The Secrets of the roles that a run has; none without TLS. The authority's key stays on this machine.
 
     Raises:
         UsageError: The certificates cannot be read.
     """
-    return _secrets(job.name, (PS, WORKER), RUN) if job.tls else []
+    roles = (PS, LOADER, WORKER) if job.input.num_loaders else (PS, WORKER)
+    return _secrets(job.name, roles, RUN) if job.tls else []
 
 
 def fleet_secrets(file: FleetFile) -> list[dict[str, Any]]:

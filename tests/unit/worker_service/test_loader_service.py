@@ -14,6 +14,7 @@ from psfleet.control.server import serving
 from psfleet.errors import DeadlineError, LostPeerError
 from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
+from psfleet.tls.loader_plane import LoaderPlane
 from worker_service.loader.service import LoaderServicer, data_service
 
 RUN = "loaded-1"
@@ -53,6 +54,7 @@ def test_a_loader_of_a_container_that_is_starting_hears_of_the_end_of_a_run_that
 
 def test_a_loader_in_a_container_says_which_of_its_ports_is_taken() -> None:
     (free,) = free_addresses(1)
+    at = Address("loader-0", free.port)
     taken = rf"port {free.port} or {free.port + 4} of loader-0 is in use"
     with socket.create_server(("", free.port)), pytest.raises(LostPeerError, match=taken):
-        data_service(Address("loader-0", free.port))
+        data_service(LoaderPlane(at, at.batches))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -63,7 +64,7 @@ def test_a_replaced_authority_issues_the_certificates_of_all_roles(folder: Path)
     certificates.replace_authority(folder)
     new = certificate(folder / "ca.crt")
     assert new.public_key() != old.public_key()
-    for role in ("ps", "worker", "client"):
+    for role in ("ps", "worker", "loader", "client"):
         assert certificate(folder / role / "ca.crt") == new
         certificate(folder / role / "tls.crt").verify_directly_issued_by(new)
     certificates.renew(folder)
@@ -99,6 +100,14 @@ def test_certificates_of_an_older_psfleet_whose_clients_take_no_connections_are_
     renewed = (folder / "client" / "tls.crt").read_bytes()
     certificates.ensure(folder)
     assert (folder / "client" / "tls.crt").read_bytes() == renewed
+
+
+def test_certificates_of_an_older_psfleet_without_one_for_loaders_are_renewed(folder: Path) -> None:
+    shutil.rmtree(folder / "loader")
+    authority = (folder / "ca.crt").read_bytes()
+    certificates.ensure(folder)
+    assert Identity(folder / "loader").role == "loader"
+    assert (folder / "ca.crt").read_bytes() == authority
 
 
 @pytest.mark.parametrize("file", ["tls.key", "tls.crt", "ca.crt"])

@@ -48,7 +48,7 @@ def leaf(folder: Path, role: str) -> x509.Certificate:
 def test_only_the_owner_gets_into_the_folder_and_any_user_into_a_mounted_role(folder: Path) -> None:
     assert mode(folder) == 0o700
     assert mode(folder / "ca.key") == 0o600
-    for role in ("ps", "worker", "client"):
+    for role in ("ps", "worker", "loader", "client"):
         assert mode(folder / role) == 0o755
         assert {path.name: mode(path) for path in (folder / role).iterdir()} == dict.fromkeys(FILES, 0o644)
 
@@ -56,7 +56,7 @@ def test_only_the_owner_gets_into_the_folder_and_any_user_into_a_mounted_role(fo
 def test_nothing_of_the_authoritys_key_is_in_a_roles_folder(folder: Path) -> None:
     secret = (folder / "ca.key").read_bytes()
     assert secret not in [path.read_bytes() for path in folder.glob("*/*")]
-    assert len({path.read_bytes() for path in folder.glob("*/tls.key")}) == 3
+    assert len({path.read_bytes() for path in folder.glob("*/tls.key")}) == 4
 
 
 def test_certificates_end_after_thirty_days_or_as_requested(tmp_path: Path, folder: Path) -> None:
@@ -282,9 +282,8 @@ def test_the_command_makes_them_once_and_renews_them(
 
     assert psfleet("--days", "7") == 0
     first = leaf(folder, "ps")
-    said = (
-        f"{folder}: certificates for ps, worker, client, valid until {first.not_valid_after_utc:%Y-%m-%d %H:%M} UTC\n"
-    )
+    ends = f"{first.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+    said = f"{folder}: certificates for ps, worker, loader, client, valid until {ends}\n"
     assert capsys.readouterr().out == said
     assert psfleet() == 64
     assert "expected an empty folder" in capsys.readouterr().err

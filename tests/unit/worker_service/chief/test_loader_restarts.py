@@ -31,3 +31,16 @@ def test_each_restart_is_one_event_also_of_a_restarted_chief(tmp_path: Path) -> 
             restarts.update()
     found = [(event.role, event.index, event.kind, event.cause) for event in events.all()]
     assert found == [("loader", 0, "restarted", cause) for cause in ("killed", "out of memory")]
+
+
+def test_a_process_that_knows_no_cause_and_replaces_another_one_was_restarted(tmp_path: Path) -> None:
+    """As on Kubernetes, which tells no process that there was one before."""
+    addresses = free_addresses(1)
+    events = Events(tmp_path, sample_job())
+    with FleetClient([], RUN, loaders=addresses) as fleet:
+        restarts = LoaderRestarts(fleet, events)
+        for _ in range(2):
+            with serving(addresses[0], LoaderServicer(RUN)):
+                wait_until(lambda: None not in fleet.describe_loaders(), 5.0, "the loader to answer")
+                restarts.update()
+    assert [(event.role, event.cause) for event in events.all()] == [("loader", "it was replaced")]

@@ -48,3 +48,10 @@ def test_a_job_without_loaders_has_no_trace_of_them(tmp_path: Path) -> None:
     found = services(tmp_path, input={"from": "worker"})
     assert not [name for name in found if name.startswith("loader")]
     assert "PSFLEET_LOADERS" not in found["chief"]["environment"]
+
+
+def test_with_tls_a_loader_has_the_certificate_of_its_role_alone(tmp_path: Path) -> None:
+    found = services(tmp_path, tls=True)
+    for name, role in (("loader-0", "loader"), ("worker", "worker"), ("ps-0", "ps")):
+        (source,) = [each["source"] for each in found[name]["volumes"] if each["target"] == "/tls"]
+        assert Path(source).name == role, name
