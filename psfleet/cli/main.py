@@ -18,7 +18,7 @@ from psfleet import __version__, errors, platforms
 from psfleet.addresses import Address, tf_config
 from psfleet.checkpoint import export
 from psfleet.checkpoint.location import parse
-from psfleet.cli import certificates, exports, fleets, live, logs, runs, standing, sweep, tasks
+from psfleet.cli import certificates, exports, fleets, live, logs, predict, runs, standing, sweep, tasks
 from psfleet.cli.arguments import Context, Fresh, JobFile, LiveOn, Namespace, OnFleet, Out, Overrides
 from psfleet.cli.output import guarded, progress_console
 from psfleet.control.client import PsClient
@@ -55,6 +55,7 @@ app.add_typer(live.app)
 app.command()(certificates.certs)
 app.command()(tasks.task)
 app.command()(exports.export)
+app.command()(predict.predict)
 
 
 def _print_version(is_wanted: bool) -> None:

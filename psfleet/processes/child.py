@@ -19,11 +19,14 @@ SAVED_EVENTS = frozenset({"progress", "checkpoint", "verified", "evaluation"})
 """Events of the chief's log after which a run that is stopped has something to save or to finish."""
 TRIAL_WORKER = "trial worker"
 """Role of the workers of a study."""
+PREDICTION_WORKER = "prediction worker"
+"""Role of the workers of `psfleet predict`."""
 MODULES = {
     "ps": "ps_service",
     "worker": "worker_service",
     "loader": "worker_service.loader",
     TRIAL_WORKER: "worker_service.trial",
+    PREDICTION_WORKER: "worker_service.predictions",
 }
 PRELOADED = ("ps_service", "worker_service")
 """Packages that a fork server imports before it forks."""
@@ -34,7 +37,7 @@ class Task:
     """A task of the fleet, ps 0 or worker 1, and its present or last process.
 
     Attributes:
-        role: ps, worker, loader or trial worker.
+        role: A key of `MODULES`.
         index: Within the role.
         environment: Variables of the process, in addition to the launcher's own environment.
         log: The file to which the process prints; a restarted one appends to it.

@@ -55,6 +55,7 @@ def trained(folder: Path, callable_name: str = "keras_program") -> Path:
         "program": f"versioned_program:{callable_name}",
         "optimizer": {"name": "sgd", "learning_rate": 0.1},
         "train": {"steps": 1, "batch_size": 1},
+        "deadlines": {"step_secs": 3},
     }
     tensors = {"net/dense/kernel": KERNEL, "net/dense/bias": BIAS}
     specs = [TensorSpec(name, value.shape, "float32") for name, value in tensors.items()]

@@ -23,7 +23,9 @@ FOREVER = threading.Event()
 ENDS = {"sys.exit": sys.exit, "os._exit": os._exit}
 
 
-def build(folder: str, step_secs: float = 0.0, factor: float = 1.0, end: str = "") -> psfleet.GraphProgram:
+def build(
+    folder: str, step_secs: float = 0.0, factor: float = 1.0, end: str = "", predicts: bool = False
+) -> psfleet.GraphProgram:
     """Fits a number.
 
     Args:
@@ -32,6 +34,7 @@ def build(folder: str, step_secs: float = 0.0, factor: float = 1.0, end: str = "
         step_secs: Compute time of a step.
         factor: Of the loss; its logarithm is NaN below 0.
         end: Function of `ENDS` that the second step calls with 70.
+        predicts: Whether it multiplies features by the number, in predictions.
     """
     steps = itertools.count(1)
 
@@ -60,4 +63,7 @@ def build(folder: str, step_secs: float = 0.0, factor: float = 1.0, end: str = "
         computed = tf.ensure_shape(tf.numpy_function(compute, [x], tf.float32), x.shape)
         return tf.reduce_mean(tf.square(w * computed - 3.0)) * (1.0 + tf.math.log(factor))
 
-    return psfleet.GraphProgram(loss=loss, train=data, evaluate=evaluate)
+    def predict(x: tf.Tensor) -> tf.Tensor:
+        return v1.get_variable("w", []) * tf.cast(x, tf.float32)
+
+    return psfleet.GraphProgram(loss=loss, train=data, evaluate=evaluate, predict=predict if predicts else None)
