@@ -72,7 +72,7 @@ def train(process: MemberProcess, plane: DataPlane, lease: StoreLease | None) ->
     if index == 0:
         return lead(process, context, front, batches)
     # The chief waits for a worker that lends its device to be ready, but for no other worker's first batch.
-    process.progress.reading_first_batch = lends_only or function is not None
+    process.progress.await_first_batch(lends_only or function is not None)
     own = (context, front, batches, process.heartbeat, process.progress)
     worker = LendingWorker(*own, function) if lends_only or function is not None else Worker(*own)
     process.controls.bind(worker, context, front, batches, process.progress)

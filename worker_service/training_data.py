@@ -214,7 +214,8 @@ class TrainingData:
             if length is None or rest < length:
                 return epoch, rest
             epoch, rest = epoch + 1, rest - length
-            if epoch == self._epochs_of_round and not any(shard.varies for shard in self._shards.values()):
+            # A copy: the reader may open another shard meanwhile.
+            if epoch == self._epochs_of_round and not any(shard.varies for shard in [*self._shards.values()]):
                 # A round has `number - rest` batches, as all further rounds have: they are skipped at once.
                 rounds, rest = divmod(rest, number - rest)
                 epoch += rounds * self._epochs_of_round

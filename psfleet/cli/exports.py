@@ -13,7 +13,7 @@ from psfleet.checkpoint.location import parse
 from psfleet.errors import UsageError
 from psfleet.launch.runs import has_live_run
 from psfleet.processes.validation import summary_of
-from psfleet.service.settings import require_tensorflow
+from psfleet.service.process_environment import require_tensorflow
 
 MODULE = "worker_service.export"
 DEFAULT_EXAMPLES = 500

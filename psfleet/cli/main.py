@@ -33,7 +33,7 @@ from psfleet.report.progress import progress
 from psfleet.report.summary import summary
 from psfleet.run_folder import default_folder
 from psfleet.service.logs import log_plain
-from psfleet.service.settings import prepare_tensorflow
+from psfleet.service.process_environment import prepare_tensorflow
 from psfleet.service.stderr_filter import without_tensorflows_own
 
 TYPER_USAGE = 2

@@ -12,7 +12,7 @@ from typing import Any
 from psfleet import errors
 from psfleet.processes import fork_client
 from psfleet.processes.command import Command, Process
-from psfleet.service import settings
+from psfleet.service import process_environment, settings
 from psfleet.service.logs import is_event, last_failure, parse_line, tail
 
 SAVED_EVENTS = frozenset({"progress", "checkpoint", "verified", "evaluation"})
@@ -65,7 +65,7 @@ class Task:
         variables = {**self.environment, settings.PARENT: str(os.getpid()), settings.CAUSE: cause}
         # A fork server creates the log later than the reader that follows it may open it.
         self.log.touch()
-        command = Command(MODULES[self.role], self.name, settings.for_child(variables), self.log)
+        command = Command(MODULES[self.role], self.name, process_environment.for_child(variables), self.log)
         self.process = fork_client.start(command, PRELOADED)
 
     def exit_code(self) -> int | None:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from psfleet.addresses import DATA_PORT, Address, TfConfig, parse_tf_config
-from psfleet.errors import BadJobError, UsageError
+from psfleet.errors import BadJobError
 from psfleet.job.fleet_access import FleetAccess
 from psfleet.job.job import Job, job_from_json
 from psfleet.job.sections import Device
 from psfleet.job.trial_access import TrialAccess
 from psfleet.service import setting_values as values
-from psfleet.service.library_variables import FOR_TENSORFLOW, MEMORY
 
 JOB = "PSFLEET_JOB"
 FLEET = "PSFLEET_FLEET"
@@ -200,45 +198,12 @@ def variables(names: Iterable[str], environ: Mapping[str, str] | None = None) ->
     return {name: env[name] for name in names if env.get(name)}
 
 
-def for_child(variables: Mapping[str, str]) -> dict[str, str]:
-    """Environment of a service process: MEMORY, overridden by this process's environment, then by `variables`."""
-    return {**MEMORY, **os.environ, **variables}
-
-
-def require_tensorflow() -> None:
-    """Checks that TensorFlow is installed, without importing it, which takes seconds.
-
-    Raises:
-        UsageError: TensorFlow is not installed.
-    """
-    if find_spec("tensorflow") is None:
-        raise UsageError("TensorFlow is not installed, expected an extra: pip install 'psfleet[cpu]' or 'psfleet[gpu]'")
-
-
-def replace_environment(environment: Mapping[str, str]) -> None:
-    """Gives this process another environment."""
-    os.environ.clear()
-    os.environ.update(environment)
-
-
 def fork_server() -> str:
     """Which fork server the local launcher uses; empty: its own; `none`: each process starts in a new interpreter.
 
     A path: the fork server that listens at this Unix socket, which has mode 0600: it runs code for all who can open it.
     """
     return os.environ.get(FORK_SERVER, "")
-
-
-def prepare_tensorflow(environ: MutableMapping[str, str] | None = None) -> None:
-    """Sets the variables that TensorFlow reads when it is imported; the user's own values stay.
-
-    Raises:
-        UsageError: TensorFlow is not installed.
-    """
-    require_tensorflow()
-    env = os.environ if environ is None else environ
-    for name, value in FOR_TENSORFLOW.items():
-        env.setdefault(name, value)
 
 
 def _index(env: Mapping[str, str], tf_config_index: int | None) -> int:

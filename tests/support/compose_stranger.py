@@ -16,7 +16,7 @@ from psfleet.addresses import DATA_PORT, LOADER_PORTS, LOCAL_PORTS, Address, loc
 from psfleet.control.client import PsClient
 from psfleet.errors import PsfleetError
 from psfleet.manifests.container import TUNNEL_PORT
-from psfleet.service.settings import prepare_tensorflow
+from psfleet.service.process_environment import prepare_tensorflow
 from psfleet.tls.identity import Identity
 
 SECS = 5.0

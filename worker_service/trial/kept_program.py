@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
 from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram, KerasProgram, load_program
+from worker_service.examples_in_memory import read_once
 from worker_service.random_data import is_random
 
 Program = KerasProgram | GraphProgram
@@ -59,7 +59,7 @@ def kept(make: Callable[..., tf.data.Dataset]) -> Callable[..., tf.data.Dataset]
         made = make(*arguments)
         if not _can_be_kept(made):
             return made
-        found[arguments] = _in_memory(made)
+        found[arguments], _, _ = read_once(made)
         return found[arguments]
 
     return data
@@ -69,11 +69,3 @@ def _can_be_kept(made: Any) -> bool:
     """Whether a program has made a data set that one reading has whole, and that is the same at each reading."""
     is_dataset = isinstance(made, tf.data.Dataset)
     return is_dataset and not is_random(made) and made.cardinality() != tf.data.INFINITE_CARDINALITY
-
-
-def _in_memory(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """The examples of a data set, read once."""
-    cached = dataset.cache()
-    # The cache keeps nothing of an iteration that does not reach the end.
-    count = cached.reduce(np.int64(0), tf.autograph.experimental.do_not_convert(lambda count, *_: count + 1))
-    return cached.apply(tf.data.experimental.assert_cardinality(int(count)))
