@@ -18,6 +18,7 @@ from support.report_samples import DONE
 
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import (
+    BAD_JOB,
     LOST_PEERS,
     DataStallError,
     DeadlineError,
@@ -298,6 +299,12 @@ def test_a_callback_that_is_never_made_ends_the_chief(monkeypatch: pytest.Monkey
         leading.lead(process, ends.context, nothing, nothing)
     assert end.codes == [LOST_PEERS]
     assert [outcome.exit_code for outcome in ends.outcomes] == [LOST_PEERS] * 2
+
+
+def test_a_run_that_a_worker_has_ended_ends_with_the_exit_code_of_that_worker() -> None:
+    error = worker_error(pb.Outcome(exit_code=BAD_JOB, message="worker 1: another program", details="Traceback"))
+    assert (error.exit_code, str(error), error.details) == (BAD_JOB, "worker 1: another program", "Traceback")
+    assert error.is_reported
 
 
 def test_the_ps_are_told_once_and_never_of_an_outcome_that_came_from_them() -> None:
