@@ -6,7 +6,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -203,7 +203,9 @@ class Compose:
             for call in [pool.submit(end_container, each, STOP_SECS) for each in containers]:
                 call.result()
         for resource in [*self._client.networks.list(filters=label), *volumes]:
-            resource.remove()
+            # Another command that follows the fleet may have removed it.
+            with suppress(NotFound):
+                resource.remove()
         return bool(containers or volumes)
 
     @cached_property

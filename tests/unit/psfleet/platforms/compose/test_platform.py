@@ -140,6 +140,18 @@ def test_what_runs_is_stopped_before_it_is_removed_and_results_go_only_on_reques
     assert engine.asked == {"ps": ["stop", "remove"], "chief": ["remove"], "network": ["remove"], **volume}
 
 
+def test_what_another_command_has_just_removed_is_no_error() -> None:
+    """Two commands that follow one fleet both remove it at its end."""
+    engine = Engine(State={"Status": "exited", "ExitCode": 0})
+
+    def remove() -> None:
+        raise NotFound("network not found")
+
+    engine.client.networks = SimpleNamespace(list=lambda **query: [SimpleNamespace(remove=remove)])
+    assert engine.platform().remove("small", results=True)
+    assert engine.asked["volume"] == ["remove"]
+
+
 def test_a_job_that_containers_do_not_run_removes_nothing() -> None:
     trained = {"Env": [f"{settings.JOB}={job().model_dump_json()}"]}
     engine = Engine(State={"Status": "exited", "ExitCode": 0}, Config=trained)
