@@ -158,8 +158,11 @@ def container_addresses(job: Job) -> tuple[list[Address], list[Address]]:
 
 
 def loader_addresses(job: Job) -> list[Address]:
-    """The addresses of the loaders on a container network: hosts `loader-0`, `loader-1`, …"""
-    return [Address(f"loader-{index}", DATA_PORT) for index in range(job.input.num_loaders)]
+    """The addresses of the loaders on a container network.
+
+    Their hosts have the job's name, since runs on a standing fleet share its network.
+    """
+    return [Address(f"{job.name}-loader-{index}", DATA_PORT) for index in range(job.input.num_loaders)]
 
 
 def tf_config(job: Job, task: str | None) -> dict[str, Any]:

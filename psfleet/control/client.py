@@ -223,7 +223,7 @@ class PsClient:
 
     def _error(self, error: Any) -> PsfleetError:
         """What the end of a call with an error means."""
-        details = f"ps at {self.address.control}: {error.details()}"
+        details = f"{self._role} at {self.address.control}: {error.details()}"
         if error.code() in REFUSALS:
             return BadJobError(details)
         if error.code() == grpc.StatusCode.ABORTED:
@@ -233,7 +233,7 @@ class PsClient:
 
     def _closed(self) -> LostPeerError:
         """The meaning of a ValueError, which is gRPC's for a closed channel: another thread has closed this client."""
-        return LostPeerError(f"ps at {self.address.control}: the connection is closed")
+        return LostPeerError(f"{self._role} at {self.address.control}: the connection is closed")
 
     def _renew(self) -> None:
         """Reconnects with the new certificate if the one of this channel has been replaced."""

@@ -71,7 +71,6 @@ def require_loaders(section: Input, fleet: Fleet, is_in_graph: bool) -> None:
     for field, value, is_refused in (
         ("update.replication", "in_graph", is_in_graph),
         ("fleet.parts", fleet.parts, fleet.parts > 1),
-        ("fleet.ps_addresses", "set, as on a standing fleet", fleet.ps_addresses is not None),
     ):
         if is_refused:
             raise ValueError(f"input.from is loaders, expected worker or preload: {field} is {value}")

@@ -87,7 +87,7 @@ def test_killed_loaders_cost_no_step_and_the_run_ends_with_all_its_containers(tm
     assert found == [("loader", 0, "restarted"), ("loader", 1, "restarted")]
     assert (report.gradients.pushed, report.gradients.used) == (2 * STEPS, 2 * STEPS)
     assert list(codes.values()) in ([], [0, 0]), codes
-    assert "loader is ready at loader-0:2222" in log
+    assert f"loader is ready at {seen.name}-loader-0:2222" in log
     np.testing.assert_allclose(weights(seen.out), expected, rtol=0, atol=1e-6)
 
 

@@ -76,7 +76,7 @@ def render(job: Job, job_file: Path, folder: Path | None = None, paused: bool = 
     paths = _Paths(job_file, folder)
     ps, _ = container_addresses(job)
     services = {f"ps-{index}": _ps(job, ps, paths, index) for index in range(num_own_ps(job))}
-    services |= {at.host: _loader(job, ps, paths, index, at) for index, at in enumerate(loader_addresses(job))}
+    services |= {f"loader-{index}": _loader(job, ps, paths, index) for index in range(job.input.num_loaders)}
     serving = list(services)
     services["worker"] = _worker(job, ps, paths, serving)
     services["chief"] = _chief(job, ps, paths, serving, paused)
@@ -98,12 +98,14 @@ def _ps(job: Job, ps: list[Address], paths: _Paths, index: int) -> Service:
     return service
 
 
-def _loader(job: Job, ps: list[Address], paths: _Paths, index: int, address: Address) -> Service:
-    """Mounts what workers do: their data sets name files by the same paths."""
+def _loader(job: Job, ps: list[Address], paths: _Paths, index: int) -> Service:
+    """Mounts what workers do: their data sets name files by the same paths. It has no way out, as it calls no ps."""
+    address = loader_addresses(job)[index]
     own = {settings.INDEX: str(index), settings.ADDRESS: address.data}
     service = _member(job, ps, "loader", job.container.worker_image, job.container.loader, own)
     service["volumes"] += paths.mounts(job)
-    return service | {"entrypoint": list(container.LOADER)}
+    networks = {FLEET: {"aliases": [monitoring.ALIAS, address.host]}}
+    return service | {"entrypoint": list(container.LOADER), "networks": networks}
 
 
 def _worker(job: Job, ps: list[Address], paths: _Paths, serving: list[str]) -> Service:

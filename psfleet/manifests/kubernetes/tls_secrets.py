@@ -13,9 +13,9 @@ from psfleet.errors import BadJobError, UsageError
 from psfleet.job.fleet_file import FleetFile
 from psfleet.job.job import Job
 from psfleet.manifests.certificates_folder import certificates_folder
-from psfleet.manifests.kubernetes.names import CLIENT, LOADER, PS, RUN, STANDING, WORKER, labels, tls_secret
+from psfleet.manifests.kubernetes.names import LOADER, PS, RUN, STANDING, WORKER, labels, tls_secret
 from psfleet.tls import certificates
-from psfleet.tls.identity import AUTHORITY, CERTIFICATE, KEY, Identity
+from psfleet.tls.identity import AUTHORITY, CERTIFICATE, KEY, ROLES, Identity
 
 logger = logging.getLogger("psfleet.launch")
 
@@ -52,8 +52,8 @@ def tls_secrets(job: Job) -> list[dict[str, Any]]:
 
 
 def fleet_secrets(file: FleetFile) -> list[dict[str, Any]]:
-    """As `tls_secrets`, of ps, workers and clients of a standing fleet."""
-    return _secrets(file.name, (PS, WORKER, CLIENT), STANDING) if file.tls else []
+    """As `tls_secrets`, of all roles: of a standing fleet, its clients, and the loaders of its runs."""
+    return _secrets(file.name, ROLES, STANDING) if file.tls else []
 
 
 def _secrets(fleet: str, roles: Sequence[str], part_of: str) -> list[dict[str, Any]]:

@@ -23,7 +23,6 @@ def job(**sections: Any) -> Job:
         ({"input": {"loaders": 2}}, "input: loaders is 2, expected 1 without from: loaders"),
         ({"input": {"from": "loaders", "loaders": 9}}, "input.loaders is 9, expected at most"),
         ({"update": {"replication": "in_graph"}}, "worker or preload: update.replication is in_graph"),
-        ({"fleet": {"ps_addresses": ["one:2222"]}}, "fleet.ps_addresses is set, as on a standing fleet"),
     ],
 )
 def test_a_fleet_that_cannot_have_loaders_is_refused(sections: dict[str, Any], message: str) -> None:
