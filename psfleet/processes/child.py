@@ -19,11 +19,15 @@ SAVED_EVENTS = frozenset({"progress", "checkpoint", "verified", "evaluation"})
 """Events of the chief's log after which a run that is stopped has something to save or to finish."""
 TRIAL_WORKER = "trial worker"
 """Role of the workers of a study."""
+FRONT, MEMBER = "front", "member"
+"""Roles of the processes of a service."""
 MODULES = {
     "ps": "ps_service",
     "worker": "worker_service",
     "loader": "worker_service.loader",
     TRIAL_WORKER: "worker_service.trial",
+    FRONT: "worker_service.front",
+    MEMBER: "worker_service.member",
 }
 PRELOADED = ("ps_service", "worker_service")
 """Packages that a fork server imports before it forks."""
@@ -34,7 +38,7 @@ class Task:
     """A task of the fleet, ps 0 or worker 1, and its present or last process.
 
     Attributes:
-        role: ps, worker, loader or trial worker.
+        role: One of `MODULES`.
         index: Within the role.
         environment: Variables of the process, in addition to the launcher's own environment.
         log: The file to which the process prints; a restarted one appends to it.
