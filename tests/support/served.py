@@ -87,8 +87,16 @@ class RestClient:
         self, method: str, path: str, content: object = None, headers: dict[str, str] | None = None
     ) -> tuple[int, dict[str, Any]]:
         """The status and the JSON of an answer."""
+        self.send(method, path, content, headers)
+        return self.receive()
+
+    def send(self, method: str, path: str, content: object = None, headers: dict[str, str] | None = None) -> None:
+        """Sends a request, whose answer `receive` returns."""
         body = content if isinstance(content, bytes) else None if content is None else json.dumps(content).encode()
         self._connection.request(method, path, body, {**self._headers, **(headers or {})})
+
+    def receive(self) -> tuple[int, dict[str, Any]]:
+        """The status and the JSON of the answer to the request that was sent."""
         answer = self._connection.getresponse()
         return answer.status, json.loads(answer.read())
 
