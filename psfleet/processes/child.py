@@ -21,12 +21,16 @@ TRIAL_WORKER = "trial worker"
 """Role of the workers of a study."""
 PREDICTION_WORKER = "prediction worker"
 """Role of the workers of `psfleet predict`."""
+FRONT, MEMBER = "front", "member"
+"""Roles of the processes of a service."""
 MODULES = {
     "ps": "ps_service",
     "worker": "worker_service",
     "loader": "worker_service.loader",
     TRIAL_WORKER: "worker_service.trial",
     PREDICTION_WORKER: "worker_service.predictions",
+    FRONT: "worker_service.front",
+    MEMBER: "worker_service.member",
 }
 PRELOADED = ("ps_service", "worker_service")
 """Packages that a fork server imports before it forks."""

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from psfleet.checkpoint.store import write_initial
+from psfleet.checkpoint.parts import ShardContent
+from psfleet.checkpoint.whole import write_whole
 from psfleet.layout import Layout, TensorSpec
 
 PROGRAM = """
@@ -50,6 +51,13 @@ X = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
 def trained(folder: Path, callable_name: str = "keras_program") -> Path:
     """A run folder with a checkpoint of step 0."""
     (folder / "versioned_program.py").write_text(PROGRAM)
+    return with_checkpoint(folder, 0, KERNEL, BIAS, callable_name)
+
+
+def with_checkpoint(
+    folder: Path, step: int, kernel: np.ndarray, bias: np.ndarray, callable_name: str = "keras_program"
+) -> Path:
+    """Adds a checkpoint of a step to a run folder that has the program."""
     job = {
         "name": "net",
         "program": f"versioned_program:{callable_name}",
@@ -57,9 +65,20 @@ def trained(folder: Path, callable_name: str = "keras_program") -> Path:
         "train": {"steps": 1, "batch_size": 1},
         "deadlines": {"step_secs": 3},
     }
-    tensors = {"net/dense/kernel": KERNEL, "net/dense/bias": BIAS}
+    tensors = {"net/dense/kernel": kernel, "net/dense/bias": bias}
     specs = [TensorSpec(name, value.shape, "float32") for name, value in tensors.items()]
     extra: dict[str, Any] = {"job": job, "program_folder": str(folder)}
     layout = Layout.plan(specs, [], [], 1, 4096)
-    write_initial(folder / "checkpoints", layout, tensors, run="r", generation=1, optimizer="sgd", extra=extra)
+    write_whole(
+        folder / "checkpoints",
+        layout,
+        tensors,
+        lambda _, vectors: ShardContent(slots={}, scalars={}, **vectors),
+        run="r",
+        step=step,
+        generation=1,
+        optimizer="sgd",
+        slots=(),
+        extra=extra,
+    )
     return folder
