@@ -10,6 +10,7 @@ from pathlib import Path
 from psfleet.checkpoint import export, versions
 from psfleet.checkpoint.location import parse
 from psfleet.checkpoint.manifest import read_manifest
+from psfleet.checkpoint.table_specs import require_row_numbers
 from psfleet.errors import UsageError
 from psfleet.job.job import parse_job
 from psfleet.job.program import KerasProgram, load_program
@@ -31,13 +32,11 @@ def write(request: versions.Request, folder: Path) -> str:
         BadJobError: The variables of the program's model differ from the checkpoint's.
     """
     checkpoint = read_manifest(parse(request.checkpoint))
+    require_row_numbers(checkpoint, f"--format {request.kind}")
     content, program_folder = checkpoint.job, checkpoint.extra.get("program_folder")
     if content is None or not isinstance(program_folder, str):
         raise UsageError(f"checkpoint {checkpoint.folder} names no program, expected one of psfleet train")
     job = parse_job(content, source=f"job of checkpoint {checkpoint.folder}")
-    hashed = [name for name, table in job.tables.items() if table.hash]
-    if hashed:
-        raise UsageError(f"tables.{hashed[0]}.hash is true, which no exported model has, expected tables without hash")
     program = load_program(job, Path(program_folder))
     if not isinstance(program, KerasProgram):
         return graph_export.write(checkpoint, program, job, folder, request.kind)

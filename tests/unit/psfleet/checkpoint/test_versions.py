@@ -12,8 +12,10 @@ import tensorflow as tf
 from support.exported_run import BIAS, KERNEL, X, trained
 
 from psfleet.checkpoint import versions
+from psfleet.checkpoint.store import write_initial
 from psfleet.checkpoint.versions import Request, Version
 from psfleet.errors import NoCheckpointError, ProgramError, UsageError
+from psfleet.layout import EmbeddingSpec, Layout, TensorSpec
 from worker_service import export as service
 from worker_service.predictions.graph_model import GraphModel
 
@@ -133,3 +135,13 @@ def test_a_saved_graph_that_predicts_other_values_is_refused(tmp_path: Path, mon
 def test_what_a_graph_program_has_not_is_refused(tmp_path: Path, kind: str, program: str, expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
         export_version(trained(tmp_path, program), tmp_path / "out", kind)
+
+
+@pytest.mark.parametrize("kind", versions.FORMATS)
+def test_a_table_whose_rows_are_hashes_is_refused(tmp_path: Path, kind: str) -> None:
+    table = EmbeddingSpec("user", "user/embeddings", 50, 2, "zeros", 0.0, 1, is_hashed=True)
+    layout = Layout.plan([TensorSpec("bias", (3,), "float32")], [], [], 1, 4096, embeddings=(table,))
+    values = {"run": "r", "generation": 1, "optimizer": "sgd", "extra": {}}
+    write_initial(tmp_path / "checkpoints", layout, {"bias": BIAS}, **values)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=rf"--format {kind}: tables\.user\.hash is true"):
+        export_version(tmp_path, tmp_path / "out", kind)
