@@ -18,6 +18,7 @@ from psfleet.checkpoint.location import Folder, recorded_root
 from psfleet.checkpoint.manifest import MANIFEST, Checkpoint, read_manifest
 from psfleet.checkpoint.store import committed_checkpoints, is_checkpoint_name, newest, verify
 from psfleet.checkpoint.store_client import StoreError
+from psfleet.checkpoint.table_specs import require_row_numbers
 from psfleet.checkpoint.tensors import read_tensors, table_ranges
 from psfleet.errors import BadJobError, UsageError
 from psfleet.job.job import parse_job
@@ -77,8 +78,8 @@ def export(source: Folder, out: Path, best: bool = False, is_live: bool = False)
 
     Raises:
         UsageError: There is no checkpoint, no bucket of a store, or no access to it; with `best` none was evaluated;
-            the suffix is unknown, `out` cannot be written, or the checkpoint records no program or one without a Keras
-            model.
+            the suffix is unknown, `out` cannot be written, the checkpoint records no program or one without a Keras
+            model, or a Keras model would hash no ids of a table with hashes.
         ProgramError: The program cannot be loaded, or does not build its model.
         NoCheckpointError: There are checkpoints, but none is valid.
         BadJobError: The variables of the program's model differ from the checkpoint's.
@@ -93,6 +94,8 @@ def export(source: Folder, out: Path, best: bool = False, is_live: bool = False)
         raise UsageError(str(error)) if error.is_denied else error from error
     if out.name.endswith(SAFETENSORS):
         return export_safetensors(checkpoint, out)
+    if out.name.endswith(KERAS_MODEL):
+        require_row_numbers(checkpoint, f"--out {out}")
     require_memory(checkpoint, out, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     return export_keras(checkpoint, out, built_model_of(checkpoint))
 

@@ -14,7 +14,7 @@ from psfleet.atomic_file import replace_file
 from psfleet.job import trial_records
 from psfleet.sweep.study_file import LoadedStudy, Study
 
-TRIALS, BEST = "trials.csv", "best.yaml"
+TRIALS, BEST, REPORT = "trials.csv", "best.yaml", "report.html"
 BEST_PROGRAM = "best_program"
 """Module in the folder of a study that finds the program of its job."""
 

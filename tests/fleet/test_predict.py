@@ -23,7 +23,7 @@ EXPECTED = predicted_data.features() @ KERNEL + BIAS
 
 def _run_folder(folder: Path) -> Path:
     shutil.copy(predicted_data.__file__, folder)
-    return trained(folder)
+    return trained(folder, deadlines={"step_secs": 3})
 
 
 def _started(folder: Path, *arguments: str) -> Process:

@@ -43,6 +43,7 @@ def test_trials_equal_training_with_one_worker_and_one_that_diverges_fails_alone
     for name, tensor in expected.items():
         np.testing.assert_allclose(found[name], tensor, rtol=0, atol=1e-6)
     assert f"{float(best['loss']):.4f}"[:5] in trained.stdout
+    assert f"Best: trial {best['trial']}, loss" in (study.out / "report.html").read_text()
 
 
 def test_a_killed_worker_and_a_killed_driver_cost_no_trial(tmp_path: Path) -> None:

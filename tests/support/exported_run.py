@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -40,22 +42,43 @@ def evaluated_program():
     data = lambda *shard: tf.data.Dataset.from_tensor_slices((x, y))
     return KerasProgram(model=keras_program().model, loss="mse", metrics=["mae"], train=data, evaluate=data)
 
-def graph_program():
-    return GraphProgram(loss=lambda batch: None, train=lambda index, count: None)
+def graph_program(predict=None):
+    train = lambda *shard: tf.data.Dataset.from_tensor_slices(({"x": X, "scale": np.float32([1, 2, 3])}, [0, 0, 0]))
+    return GraphProgram(loss=lambda batch: None, train=train, predict=predict)
+
+X = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
+
+def predicting_program():
+    return graph_program(predict)
+
+def predict(features):
+    with tf.compat.v1.variable_scope("net/dense"):
+        get = tf.compat.v1.get_variable
+        logits = features["x"] @ get("kernel", [2, 3]) + get("bias", [3])
+    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer([0, 1, 2], [7, 8, 9]), 0)
+    label = table.lookup(tf.argmax(logits, 1, tf.int32))
+    return {"logits": logits * features["scale"][:, None], "label": label}
 """
 KERNEL = np.arange(6, dtype=np.float32).reshape(2, 3)
 BIAS = np.array([1, 2, 3], np.float32)
 X = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
 
 
-def trained(folder: Path, callable_name: str = "keras_program") -> Path:
+def trained(
+    folder: Path, callable_name: str = "keras_program", deadlines: Mapping[str, float] = MappingProxyType({})
+) -> Path:
     """A run folder with a checkpoint of step 0."""
     (folder / "versioned_program.py").write_text(PROGRAM)
-    return with_checkpoint(folder, 0, KERNEL, BIAS, callable_name)
+    return with_checkpoint(folder, 0, KERNEL, BIAS, callable_name, deadlines)
 
 
 def with_checkpoint(
-    folder: Path, step: int, kernel: np.ndarray, bias: np.ndarray, callable_name: str = "keras_program"
+    folder: Path,
+    step: int,
+    kernel: np.ndarray,
+    bias: np.ndarray,
+    callable_name: str = "keras_program",
+    deadlines: Mapping[str, float] = MappingProxyType({}),
 ) -> Path:
     """Adds a checkpoint of a step to a run folder that has the program."""
     job = {
@@ -63,7 +86,7 @@ def with_checkpoint(
         "program": f"versioned_program:{callable_name}",
         "optimizer": {"name": "sgd", "learning_rate": 0.1},
         "train": {"steps": 1, "batch_size": 1},
-        "deadlines": {"step_secs": 3},
+        "deadlines": dict(deadlines),
     }
     tensors = {"net/dense/kernel": kernel, "net/dense/bias": bias}
     specs = [TensorSpec(name, value.shape, "float32") for name, value in tensors.items()]

@@ -19,7 +19,7 @@ from psfleet.tf.server import session_config
 from worker_service.frontends.evaluation_errors import evaluating
 from worker_service.frontends.graph_tables import TableVariable
 from worker_service.frontends.table_rows import SavedRows, TableUses
-from worker_service.predictions.outputs import by_name
+from worker_service.predictions.names import checked_predictions
 
 WHAT = "predict(features)"
 
@@ -61,7 +61,7 @@ class GraphModel:
             shapes = [feed.shape for feed in self.feeds]
             with batches_explained(shapes), v1.variable_scope("", custom_getter=getter), evaluating(job, WHAT):
                 predictions = program.predict(tf.nest.pack_sequence_as(features, self.feeds))
-            self.outputs = by_name(predictions, job)
+            self.outputs = checked_predictions(predictions, job)
             self.initializer = v1.tables_initializer()
             others = v1.local_variables_initializer()
         self.session = v1.Session(graph=graph, config=session_config(job.device))

@@ -17,7 +17,7 @@ from psfleet.tf.program_data import batches_explained, built_model
 from worker_service.frontends.evaluation_errors import evaluating
 from worker_service.frontends.keras_tables import KerasTables
 from worker_service.predictions.graph_model import GraphModel
-from worker_service.predictions.outputs import by_name
+from worker_service.predictions.names import checked_predictions
 
 WHAT = "predicting a batch"
 
@@ -89,7 +89,7 @@ class _KerasPredictor:
         x = tf.nest.pack_sequence_as(self._features, [tf.constant(each) for each in features])
         shapes = [each.shape for each in features]
         with batches_explained(shapes), self._tables.evaluating(self._values), evaluating(self._job, WHAT):
-            return {name: tensor.numpy() for name, tensor in by_name(self._forward(x), self._job).items()}
+            return {name: tensor.numpy() for name, tensor in checked_predictions(self._forward(x), self._job).items()}
 
 
 def checked(job: Job, name: str, shape: tuple[int, ...], values: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -24,8 +24,9 @@ from psfleet.tf.batching import batched, check_padding
 from psfleet.tf.program_data import read_within_deadline
 from worker_service.build_deadline import DEADLINES
 from worker_service.input_pipeline import PREFETCHED_BATCHES
+from worker_service.predictions.names import features_of
 from worker_service.predictions.predictor import Predictor, predictor
-from worker_service.predictions.share import features_of, write_share
+from worker_service.predictions.share import write_share
 from worker_service.random_data import is_random
 from worker_service.trial.signs_of_life import SignsOfLife
 

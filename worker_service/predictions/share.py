@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import tensorflow as tf
@@ -16,13 +16,9 @@ from psfleet.job.job import Job
 from psfleet.job.prediction_files import Output, Request, Share, values_file
 from psfleet.service.process import Stop
 from worker_service.input_pipeline import read
+from worker_service.predictions.names import features_of
 from worker_service.predictions.predictor import Predictor
 from worker_service.trial.signs_of_life import SignsOfLife
-
-
-def features_of(batch: Any) -> Any:
-    """The features of a batch: of a tuple, as `(x, y)`, its first component; otherwise all of it."""
-    return batch[0] if isinstance(batch, tuple) else batch
 
 
 def write_share(
