@@ -78,6 +78,10 @@ class Children:
         threading.Thread(target=self._read, args=(child,), daemon=True).start()
         return child
 
+    def pids(self) -> list[int]:
+        """Ids of all children so far."""
+        return [child.process.pid for child in self._children]
+
     def send(self, child: Child, line: str) -> None:
         """Writes one line to the child's stdin.
 

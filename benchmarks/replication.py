@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import psfleet
-from benchmarks.figures import machine_facts
+from benchmarks.machine import machine_facts
 from benchmarks.replication_chart import chart
 from benchmarks.simulated.program import STEPS_FILE
 
