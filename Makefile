@@ -35,7 +35,7 @@ IMAGE = DOCKER_BUILDKIT=1 docker build --file docker/Dockerfile --build-arg BASE
 	--build-arg LOCK=$(LOCK_OF_EXTRA) --build-arg REVISION=$(or $(shell git rev-parse HEAD 2>/dev/null),unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv train up status logs down test test-all test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images scan wheel bench bench-peers bench-input bench-replication clean
+.PHONY: help venv train up status logs down test test-all test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images scan wheel bench bench-peers bench-variables bench-links bench-simulated bench-memory bench-input bench-replication clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -138,6 +138,18 @@ bench-peers: venv ## Creates the environments of the peers in .bench: PyTorch, a
 	done
 	@site='import sysconfig; print(sysconfig.get_path("purelib"))'; \
 	$(BIN)/python -c "$$site" > "$$(.bench/ray/bin/python -c "$$site")/project.pth"
+
+bench-variables: venv ## Measures a step of 161 variables like ResNet-50's against one variable; ARGS go to the benchmark
+	$(BIN)/python -m benchmarks.variables $(ARGS)
+
+bench-links: venv ## Measures steps on links of 1 Gbit/s and 200 Mbit/s (as root, Linux); ARGS go to the benchmark
+	$(BIN)/python -m benchmarks.links $(ARGS)
+
+bench-simulated: venv ## Measures steps of 2 to 64 workers that wait, and what a spare saves; ARGS go to the benchmark
+	$(BIN)/python -m benchmarks.simulated_step $(ARGS)
+
+bench-memory: venv ## Measures the memory of a ps and its growth over 10,000 steps; ARGS go to the benchmark
+	$(BIN)/python -m benchmarks.memory $(ARGS)
 
 bench-input: venv ## Measures steps on data in memory, read by workers, and read by loaders; ARGS go to the benchmark
 	$(BIN)/python -m benchmarks.input $(ARGS)

@@ -33,12 +33,16 @@ class Window:
         return (self.ended - self.began) * 1000 / self.steps
 
 
-def psfleet(workload: Workload, overrides: Sequence[str] = ()) -> Measures:
+def psfleet(
+    workload: Workload, overrides: Sequence[str] = (), *, gradients: int = NUM_WORKERS, start_secs: float = START_SECS
+) -> Measures:
     """Trains by `psfleet train`; in mode async the steps are global ones, of one gradient each.
 
     Args:
         workload: What to train.
         overrides: Further `key=value` texts for `--set`.
+        gradients: Number of gradients in a step, except in mode async.
+        start_secs: Until all processes train.
     """
     flags = [part for setting in (*settings(workload), *overrides) for part in ("--set", setting)]
     job = WAITING_JOB if workload.shapes else JOB
@@ -48,8 +52,8 @@ def psfleet(workload: Workload, overrides: Sequence[str] = ()) -> Measures:
         CpuTime(children.pids) as cpu,
     ):
         child = children.start("psfleet", python("psfleet", "train", str(job), "--out", out, "--fresh", *flags))
-        children.wait(child, "training", START_SECS + run_secs(workload))
-        return measured(Path(out), workload, cpu)
+        children.wait(child, "training", start_secs + run_secs(workload))
+        return measured(Path(out), workload, cpu, gradients)
 
 
 def settings(workload: Workload) -> list[str]:
@@ -65,11 +69,14 @@ def settings(workload: Workload) -> list[str]:
     ]
 
 
-def measured(out: Path, workload: Workload, cpu: CpuTime) -> Measures:
+def measured(out: Path, workload: Workload, cpu: CpuTime, gradients: int = NUM_WORKERS) -> Measures:
     """The measures of a run whose folder is `out`.
 
     The median step of a report is over all steps, those of the warm-up included. In mode async it is the chief's alone,
     so the mean over the window stands for it.
+
+    Args:
+        gradients: Number of gradients in a step, except in mode async.
     """
     report = read_report(out, workload.total_steps)
     window = window_of(out, workload)
@@ -78,7 +85,7 @@ def measured(out: Path, workload: Workload, cpu: CpuTime) -> Measures:
         raise ChildError("psfleet's report: step_secs.p50 is null, expected a number")
     is_async = report.mode == "async"
     measures = {"step_ms": window.mean_ms if is_async else p50 * 1000, "mean_ms": window.mean_ms}
-    return with_cpu(measures, cpu, window.began, window.ended, window.steps, 1 if is_async else NUM_WORKERS)
+    return with_cpu(measures, cpu, window.began, window.ended, window.steps, 1 if is_async else gradients)
 
 
 def read_report(out: Path, steps: int) -> Report:
