@@ -7,7 +7,7 @@ from support.scripted_platform import ScriptedPlatform, ended, log, member
 
 from psfleet.errors import UsageError
 from psfleet.launch.platform import Member
-from psfleet.launch.status import TaskStatus, statuses
+from psfleet.launch.status import TaskStatus, standing_statuses, statuses
 
 TABLE = {
     "event": "fleet",
@@ -71,3 +71,13 @@ def test_a_fleet_that_is_not_there_is_named() -> None:
     with pytest.raises(UsageError, match="no fleet small"):
         statuses(ScriptedPlatform([]), "small")
     assert statuses(ScriptedPlatform([]), None) == []
+
+
+@pytest.mark.parametrize("name", ["small", None])
+def test_the_members_are_listed_once(name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list takes as long as the engine or the cluster does, and a second one may have other members."""
+    platform, listed = ScriptedPlatform([member("ps"), member("chief")]), []
+    monkeypatch.setattr(platform, "members", lambda *asked, **_: listed.append(asked) or [member("ps")])
+    for show in (statuses, standing_statuses):
+        assert [task.role for task in show(platform, name)] == ["ps"]
+    assert len(listed) == 2
