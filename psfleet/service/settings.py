@@ -15,7 +15,7 @@ from psfleet.job.job import Job, job_from_json
 from psfleet.job.sections import Device
 from psfleet.job.trial_access import TrialAccess
 from psfleet.service import setting_values as values
-from psfleet.service.library_variables import FOR_TENSORFLOW, MEMORY
+from psfleet.service.library_variables import FOR_TENSORFLOW, MEMORY, for_loaders
 
 JOB = "PSFLEET_JOB"
 FLEET = "PSFLEET_FLEET"
@@ -237,8 +237,8 @@ def prepare_tensorflow(environ: MutableMapping[str, str] | None = None) -> None:
     """
     require_tensorflow()
     env = os.environ if environ is None else environ
-    for name, value in FOR_TENSORFLOW.items():
-        env.setdefault(name, value)
+    env.update({name: value for name, value in FOR_TENSORFLOW.items() if name not in env})
+    env.update(for_loaders(env, env.get(LOADERS, "")))
 
 
 def _index(env: Mapping[str, str], tf_config_index: int | None) -> int:
