@@ -32,9 +32,10 @@ def rows(*found: Member, **logs: list[str]) -> dict[str, TaskStatus]:
 def test_steps_rates_and_restarts_come_from_the_newest_table_in_the_chiefs_log() -> None:
     old = {**TABLE, "ps": [{**TABLE["ps"][0], "step": 1}]}  # type: ignore[index,dict-item]
     lines = [*log(old), "not json", *log(TABLE), *log({"event": "fleet", "workers": [{"name": "of the program"}]})]
-    found = rows(member("ps"), member("chief"), WORKER, member("tensorboard", None), chief=lines)
+    found = rows(member("ps"), member("loader"), member("chief"), WORKER, member("tensorboard", None), chief=lines)
     assert {role: (task.index, task.step, task.rate) for role, task in found.items()} == {
         "ps": (0, 40, 8.0),
+        "loader": (0, None, None),
         "chief": (0, 40, 80.0),
         "spare": (2, 39, 79.0),
         "tensorboard": (None, None, None),
