@@ -29,6 +29,16 @@ class Link(Protocol):
         """Sends a batch; does not block. The reply reaches `Ensemble.reply`."""
 
 
+class Route(Protocol):
+    """One way to all members for queries; their links are for signs of life then."""
+
+    def has(self, index: int) -> bool:
+        """Whether a member takes queries this way now."""
+
+    def send(self, number: int, inputs: Inputs, members: Sequence[int]) -> None:
+        """Sends a batch to members; does not block. The predictions reach `Ensemble.take`."""
+
+
 @dataclass(frozen=True)
 class Prediction:
     """A member's reply to a batch.
@@ -73,11 +83,13 @@ class Ensemble:
     Attributes:
         num_members: As above.
         metadata: Inputs and outputs; None: no member has joined yet.
+        route: Of queries; None: each member gets them by its link.
     """
 
     def __init__(self, name: str, num_members: int, timeout_secs: float) -> None:
         self.num_members = num_members
         self.metadata: ModelMetadata | None = None
+        self.route: Route | None = None
         self._name = name
         self._timeout_secs = timeout_secs
         self._members: dict[int, _Member] = {}
@@ -87,7 +99,7 @@ class Ensemble:
     @property
     def num_ready(self) -> int:
         """How many members would be asked now."""
-        return sum(not member.is_late for member in self._members.values())
+        return len(self._ready())
 
     @property
     def version(self) -> str:
@@ -132,7 +144,7 @@ class Ensemble:
         Raises:
             QueryError: No member is ready or answers in time, or all have failed.
         """
-        ready = {index for index, member in self._members.items() if not member.is_late}
+        ready = self._ready()
         if not ready:
             raise QueryError(Status.UNAVAILABLE, f"no member of {self._name} is ready")
         loop = asyncio.get_running_loop()
@@ -141,8 +153,11 @@ class Ensemble:
         until = max(arrived + self._timeout_secs, loop.time() + GRACE_SECS)
         timer = loop.call_at(until, self._expire, number)
         try:
-            for index in sorted(ready):
-                self._send(self._members[index], number, inputs)
+            if self.route is not None:
+                self.route.send(number, inputs, sorted(ready))
+            else:
+                for index in sorted(ready):
+                    self._send(self._members[index], number, inputs)
             await batch.done
         finally:
             timer.cancel()
@@ -159,18 +174,38 @@ class Ensemble:
         if member.is_late and not member.outstanding:
             member.is_late = False
             logger.info("member %d answers again", index, extra={"event": "member_back", "member": index})
+        self.take(index, number, prediction)
+
+    def take(self, index: int, number: int, prediction: Prediction) -> None:
+        """Takes a prediction, the first one that a member makes of a batch."""
         batch = self._batches.get(number)
         if batch is not None and index in batch.waits_for:
             batch.predictions[index] = _checked(prediction, batch.rows)
             self._stop_waiting(index, number)
 
+    def is_late(self, index: int) -> bool:
+        """Whether a member is not asked, because it has not answered."""
+        return index not in self._members or self._members[index].is_late
+
+    def miss(self, index: int) -> None:
+        """A member is known not to answer: nothing waits for it."""
+        if index in self._members:
+            self._members[index].is_late = True
+            self._stop_waiting(index)
+
+    def _ready(self) -> set[int]:
+        return {
+            index
+            for index, member in self._members.items()
+            if not member.is_late and (self.route is None or self.route.has(index))
+        }
+
     def _expire(self, number: int) -> None:
         """Answers without the members that have not replied; they are late for all other batches, too."""
         for index in set(self._batches[number].waits_for):
-            self._members[index].is_late = True
             text = "member %d has not answered within %g s"
             logger.warning(text, index, self._timeout_secs, extra={"event": "member_late", "member": index})
-            self._stop_waiting(index)
+            self.miss(index)
 
     def _stop_waiting(self, index: int, number: int | None = None) -> None:
         """Has a batch, or all, not wait for a member."""
