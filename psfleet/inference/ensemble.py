@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-
 from psfleet.inference.batches import Combined, Inputs
-from psfleet.inference.tensors import DATATYPES, ModelMetadata, QueryError, Status
+from psfleet.inference.predictions import Prediction, checked, mean, unfit, version_of, without_rows
+from psfleet.inference.tensors import ModelMetadata, QueryError, Status
 
 logger = logging.getLogger("psfleet.front")
 
@@ -37,21 +36,6 @@ class Route(Protocol):
 
     def send(self, number: int, inputs: Inputs, members: Sequence[int]) -> None:
         """Sends a batch to members; does not block. The predictions reach `Ensemble.take`."""
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """A member's reply to a batch.
-
-    Attributes:
-        step: Of the weights.
-        outputs: In the model's order, `[rows, ...]`.
-        error: Why there are none; empty: there are.
-    """
-
-    step: int
-    outputs: Sequence[np.ndarray]
-    error: str = ""
 
 
 @dataclass
@@ -113,7 +97,7 @@ class Ensemble:
             Why it cannot be added; empty: it was.
         """
         others = set(self._members) - {index}
-        problem = self._problem(metadata, bool(others))
+        problem = unfit(metadata, self.metadata if others else None, self.num_members)
         if problem:
             return problem
         if not others:
@@ -132,7 +116,7 @@ class Ensemble:
         assert self.metadata is not None or not self._members, "members have metadata"
         for member in self._members.values():
             if self.metadata is not None and not member.outstanding:
-                self._send(member, self._next(), [_empty(each.datatype, each.shape) for each in self.metadata.inputs])
+                self._send(member, self._next(), [without_rows(each) for each in self.metadata.inputs])
 
     async def ask(self, inputs: Inputs, arrived: float) -> Combined:
         """The mean of the predictions of all members.
@@ -180,7 +164,7 @@ class Ensemble:
         """Takes a prediction, the first one that a member makes of a batch."""
         batch = self._batches.get(number)
         if batch is not None and index in batch.waits_for:
-            batch.predictions[index] = _checked(prediction, batch.rows)
+            batch.predictions[index] = checked(prediction, batch.rows)
             self._stop_waiting(index, number)
 
     def is_late(self, index: int) -> bool:
@@ -237,41 +221,3 @@ class Ensemble:
         ordered = [found[index].outputs for index in sorted(found)]
         outputs = [mean(each) for each in zip(*ordered, strict=True)]
         return Combined(outputs, version_of([steps[index] for index in sorted(steps)]), len(found))
-
-    def _problem(self, metadata: ModelMetadata, has_others: bool) -> str:
-        if has_others and self.metadata is not None and not _are_equal(metadata, self.metadata):
-            return f"inputs or outputs are {metadata}, expected those of the other members: {self.metadata}"
-        if self.num_members > 1:
-            for each in metadata.outputs:
-                if not np.issubdtype(DATATYPES[each.datatype], np.floating):
-                    return (
-                        f"output {each.name} is {each.datatype}, expected floating point numbers: members are averaged"
-                    )
-        return ""
-
-
-def mean(values: Sequence[np.ndarray]) -> np.ndarray:
-    """The mean of equal shapes, in their type; a single value is returned as it is."""
-    if len(values) == 1:
-        return values[0]
-    return np.mean(np.stack(values), axis=0, dtype=np.float64).astype(values[0].dtype)
-
-
-def version_of(steps: Sequence[int]) -> str:
-    """The version of members with these steps: one number if all are equal, or else one of each."""
-    return "-".join(str(step) for step in (steps[:1] if len(set(steps)) == 1 else steps))
-
-
-def _are_equal(one: ModelMetadata, other: ModelMetadata) -> bool:
-    return one.inputs == other.inputs and one.outputs == other.outputs
-
-
-def _checked(prediction: Prediction, rows: int) -> Prediction:
-    wrong = [each.shape for each in prediction.outputs if not each.shape or each.shape[0] != rows]
-    if wrong and not prediction.error:
-        return Prediction(prediction.step, (), f"the model gives an output of shape {wrong[0]} for {rows} rows")
-    return prediction
-
-
-def _empty(datatype: str, shape: Sequence[int]) -> np.ndarray:
-    return np.empty([0, *(max(size, 0) for size in shape[1:])], DATATYPES[datatype])

@@ -21,7 +21,8 @@ import tensorflow.compat.v1 as v1
 
 from psfleet.addresses import Address
 from psfleet.inference.batches import MAX_IN_FLIGHT, Inputs
-from psfleet.inference.ensemble import Ensemble, Prediction
+from psfleet.inference.ensemble import Ensemble
+from psfleet.inference.predictions import Prediction
 from psfleet.inference.tensors import ModelMetadata
 from psfleet.polling import run_within
 from psfleet.tf.error_text import reason

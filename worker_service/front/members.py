@@ -12,7 +12,8 @@ from typing import Any
 import tensorflow as tf
 
 from psfleet.errors import BadJobError
-from psfleet.inference.ensemble import Ensemble, Prediction
+from psfleet.inference.ensemble import Ensemble
+from psfleet.inference.predictions import Prediction
 from psfleet.inference.tensors import ModelMetadata
 from psfleet.tf.own_session import OwnSession, unoptimized
 from psfleet.tf.query_queues import joins_queue

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from psfleet.inference.batches import Inputs
-from psfleet.inference.ensemble import Ensemble, Prediction, mean, version_of
+from psfleet.inference.ensemble import Ensemble
+from psfleet.inference.predictions import Prediction, mean, version_of
 from psfleet.inference.tensors import ModelMetadata, QueryError, Status, TensorMetadata
 
 METADATA = ModelMetadata(

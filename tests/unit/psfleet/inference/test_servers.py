@@ -16,10 +16,11 @@ from psfleet.errors import LostPeerError, UsageError
 from psfleet.inference import open_inference_pb2 as pb
 from psfleet.inference.access import is_allowed, read_token
 from psfleet.inference.batches import Batcher, Inputs
-from psfleet.inference.ensemble import Ensemble, Prediction
+from psfleet.inference.ensemble import Ensemble
 from psfleet.inference.grpc_server import serving_grpc
 from psfleet.inference.metrics import ServiceMetrics
 from psfleet.inference.open_inference_pb2_grpc import GRPCInferenceServiceStub
+from psfleet.inference.predictions import Prediction
 from psfleet.inference.rest import JSON_LENGTH, serving_rest
 from psfleet.inference.service import ModelService
 from psfleet.inference.tensors import ModelMetadata, TensorMetadata
