@@ -183,14 +183,11 @@ def assign(checkpoint: Checkpoint, model: KerasModel) -> int:
     Raises:
         BadJobError: The model's variables differ from the checkpoint's; names one of them and both shapes.
     """
-    variables = [*model.trainable_variables, *model.non_trainable_variables]
-    named = dict(zip(keras_names(variables), variables, strict=True))
     tensors = read_tensors(checkpoint)
     tables = {table.name: table for table in checkpoint.layout.embeddings}
     saved = {name: list(tensor.shape) for name, tensor in tensors.items()}
     saved |= {name: [table.rows, table.width] for name, table in tables.items()}
-    _check_shapes(checkpoint, saved, named)
-    for name, variable in named.items():
+    for name, variable in matched(f"checkpoint {checkpoint.folder}", saved, model).items():
         is_table = name in tables
         variable.assign(
             dense_table(tables[name], table_ranges(checkpoint, tables[name])) if is_table else tensors[name]
@@ -198,14 +195,25 @@ def assign(checkpoint: Checkpoint, model: KerasModel) -> int:
     return len(saved)
 
 
-def _check_shapes(checkpoint: Checkpoint, saved: Mapping[str, list[int]], named: Mapping[str, KerasVariable]) -> None:
+def matched(source: str, saved: Mapping[str, list[int]], model: KerasModel) -> dict[str, KerasVariable]:
+    """The variables of a built model by name, which have the names and shapes of saved tensors.
+
+    Args:
+        source: Where the tensors are saved, for the error.
+
+    Raises:
+        BadJobError: They differ; names one of them and both shapes.
+    """
+    variables = [*model.trainable_variables, *model.non_trainable_variables]
+    named = dict(zip(keras_names(variables), variables, strict=True))
     built = {name: list(variable.shape) for name, variable in named.items()}
     for name in sorted({*saved, *built}):
         if saved.get(name) != built.get(name):
             raise BadJobError(
-                f"tensor {name!r} is {saved.get(name, 'missing')} in checkpoint {checkpoint.folder} and "
-                f"{built.get(name, 'missing')} in the program's model"
+                f"tensor {name!r} is {saved.get(name, 'missing')} in {source} and {built.get(name, 'missing')} in the "
+                "program's model"
             )
+    return named
 
 
 def built_model_of(checkpoint: Checkpoint, otherwise: str = f"--out *{SAFETENSORS}") -> Any:

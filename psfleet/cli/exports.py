@@ -17,7 +17,7 @@ from psfleet.job.job import parse_job
 from psfleet.job.sections import Deadlines
 from psfleet.launch.runs import has_live_run
 from psfleet.processes.validation import summary_of
-from psfleet.service.settings import require_tensorflow
+from psfleet.service.process_environment import require_tensorflow
 
 MODULE = "worker_service.export"
 DEFAULT_EXAMPLES = 500

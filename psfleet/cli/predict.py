@@ -15,7 +15,7 @@ from psfleet.predictions import files
 from psfleet.predictions.driver import predict as predict_all
 from psfleet.predictions.source import find
 from psfleet.service.cpu import num_cores
-from psfleet.service.settings import require_tensorflow
+from psfleet.service.process_environment import require_tensorflow
 
 
 def predict(

@@ -19,7 +19,7 @@ from psfleet.errors import ProgramError, PsfleetError, StorageError, UsageError
 from psfleet.job import trial_records
 from psfleet.job.trial_access import TrialAccess
 from psfleet.run_folder import try_lock
-from psfleet.service.settings import require_tensorflow
+from psfleet.service.process_environment import require_tensorflow
 from psfleet.sweep import report, results
 from psfleet.sweep.database import DATABASE, optuna_module, storage_errors
 from psfleet.sweep.storage import StoredStudy, num_trials

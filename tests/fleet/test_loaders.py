@@ -79,6 +79,8 @@ def test_a_frozen_loader_costs_no_step_and_changes_no_weight(tmp_path: Path) -> 
         report = fleet.done()
         lost = [len(fleet.entries("loader_lost", index=index)) for index in (0, 1)]
     assert lost == [1, 0]
+    frozen = ["loader", 0, "unresponsive", "it has not answered for 15 s"]
+    assert [[event.role, event.index, event.kind, event.cause] for event in report.events] == [frozen]
     assert (report.gradients.pushed, report.gradients.used) == (80, 80)
     assert np.array_equal(weights(fleet.out), expected)
 

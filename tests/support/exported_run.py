@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from psfleet.checkpoint.store import write_initial
+from psfleet.checkpoint.parts import ShardContent
+from psfleet.checkpoint.whole import write_whole
 from psfleet.layout import Layout, TensorSpec
 
 PROGRAM = """
@@ -98,6 +99,19 @@ def trained(
         scope: Begins the names of the variables.
     """
     (folder / "versioned_program.py").write_text(PROGRAM)
+    return with_checkpoint(folder, 0, KERNEL, BIAS, callable_name, deadlines, scope)
+
+
+def with_checkpoint(
+    folder: Path,
+    step: int,
+    kernel: np.ndarray,
+    bias: np.ndarray,
+    callable_name: str = "keras_program",
+    deadlines: Mapping[str, float] = MappingProxyType({}),
+    scope: str = "net/",
+) -> Path:
+    """Adds a checkpoint of a step to a run folder that has the program."""
     job = {
         "name": "net",
         "program": f"versioned_program:{callable_name}",
@@ -105,9 +119,20 @@ def trained(
         "train": {"steps": 1, "batch_size": 1},
         "deadlines": dict(deadlines),
     }
-    tensors = {f"{scope}dense/kernel": KERNEL, f"{scope}dense/bias": BIAS}
+    tensors = {f"{scope}dense/kernel": kernel, f"{scope}dense/bias": bias}
     specs = [TensorSpec(name, value.shape, "float32") for name, value in tensors.items()]
     extra: dict[str, Any] = {"job": job, "program_folder": str(folder)}
     layout = Layout.plan(specs, [], [], 1, 4096)
-    write_initial(folder / "checkpoints", layout, tensors, run="r", generation=1, optimizer="sgd", extra=extra)
+    write_whole(
+        folder / "checkpoints",
+        layout,
+        tensors,
+        lambda _, vectors: ShardContent(slots={}, scalars={}, **vectors),
+        run="r",
+        step=step,
+        generation=1,
+        optimizer="sgd",
+        slots=(),
+        extra=extra,
+    )
     return folder

@@ -111,6 +111,8 @@ def test_a_lookup_table_with_another_content_is_refused_by_the_name_of_its_layer
         generation_of(training(layout_with(colors="same", words="one")), layout_with(colors="same", words="two"))
     with pytest.raises(BadJobError, match=r"ps 0 has layout .*, expected .* of this program"):
         generation_of(training(layout_with(words="one")), layout_with(others="one"))
+    with pytest.raises(BadJobError, match=r"ps 1 has layout"):
+        generation_of([None, *training(layout_with(words="one"))], layout_with(others="one"))
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,9 @@ from psfleet.job.job import Job
 from psfleet.job.program import GraphProgram
 from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
+from psfleet.tls.loader_plane import LoaderPlane
 from worker_service.loader.service import LoaderServicer, data_service
-from worker_service.loader_watch import LoaderWatch
+from worker_service.loader_watch import Loader, LoaderWatch
 from worker_service.training_data import TrainingData
 
 RUN = "loaded-1"
@@ -36,7 +37,7 @@ PER_WORKER = 24
 @contextmanager
 def running(address: Address) -> Iterator[LoaderServicer]:
     """A loader in this process."""
-    servers, servicer = data_service(address), LoaderServicer(RUN)
+    servers, servicer = data_service(LoaderPlane(address, Address(address.host, 0))), LoaderServicer(RUN)
     with serving(address, servicer, is_watched=True):
         yield servicer
     del servers
@@ -66,7 +67,8 @@ def data(
 ) -> TrainingData:
     program = GraphProgram(loss=lambda batch: batch, train=train)
     rotates = more.pop("rotates", False)
-    return TrainingData(program, job(**more), worker, workers, rotates, loaders)
+    known = [Loader(index, address, address) for index, address in enumerate(loaders)]
+    return TrainingData(program, job(**more), worker, workers, rotates, known)
 
 
 def job(**more: Any) -> Job:
@@ -140,7 +142,7 @@ def test_a_loader_ends_after_those_that_read_from_it() -> None:
     (address,) = free_addresses(1)
     with ThreadPoolExecutor() as executor, ExitStack() as loader:
         loader.enter_context(running(address))
-        with LoaderWatch(0, address) as watch:
+        with LoaderWatch(Loader(0, address, address)) as watch:
             assert watch.has_begun()
             end = executor.submit(loader.close)
             wait_until(lambda: not answers(address), 5.0, "the loader to refuse new calls")
@@ -149,7 +151,7 @@ def test_a_loader_ends_after_those_that_read_from_it() -> None:
 
 
 def answers(address: Address) -> bool:
-    with LoaderWatch(0, address) as watch:
+    with LoaderWatch(Loader(0, address, address)) as watch:
         return watch.has_begun()
 
 

@@ -105,6 +105,22 @@ def test_a_worker_that_repeats_a_step_reads_the_rows_before_it() -> None:
     assert_replayed(fleet, contents, front, lost_at + 2)
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_rows_that_a_replaced_process_stages_late_do_not_enter_the_push_of_its_successor(mode: str) -> None:
+    front = table_front_end()
+    with graph_fleet(1, front, front.initial_values(), update={"mode": mode}, **SECTIONS) as fleet:
+        with fleet.worker(0) as worker:
+            made = worker.threads.submit(worker.session.train, batch_of(0), 0, 0)
+            fleet.wait_for_size("gradients", 1)
+            late = [(np.array([3]), np.full((1, table_program.WIDTH), 50, np.float32))]
+            fleet.shards[0]._tables.stage(0, 0, late)
+            fleet.advance()
+            made.result(STEP_SECS)
+        contents = fleet.contents()
+        assert not fleet.shards[0]._tables._staged
+    assert_replayed(fleet, contents, front, 1)
+
+
 def test_a_ps_forgets_the_rows_of_gradients_that_it_drops() -> None:
     front, stale = table_front_end(), {"mode": "async", "stale": {"policy": "drop", "bound": 0}}
     sections = {**SECTIONS, "fleet": {"workers": 2}, "update": stale}

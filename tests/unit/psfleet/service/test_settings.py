@@ -11,7 +11,7 @@ import pytest
 from psfleet.addresses import Address, tf_config
 from psfleet.errors import BadJobError
 from psfleet.job.job import Job, parse_job
-from psfleet.service import settings
+from psfleet.service import process_environment, settings
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ def test_a_resolved_job_with_a_wrong_field_is_refused_as_a_job_file_is(job: Job,
 
 def test_variables_of_tensorflow_are_set_unless_the_user_has_set_them() -> None:
     environ = {"TF_CPP_MIN_LOG_LEVEL": "0"}
-    settings.prepare_tensorflow(environ)
+    process_environment.prepare_tensorflow(environ)
     assert environ["TF_CPP_MIN_LOG_LEVEL"] == "0"
     assert environ["KERAS_BACKEND"] == "tensorflow"
     options = dict(option.split("=") for option in environ["TF_GRPC_DEFAULT_OPTIONS"].split(","))
