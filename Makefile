@@ -35,10 +35,10 @@ IMAGE = DOCKER_BUILDKIT=1 docker build --file docker/Dockerfile --build-arg BASE
 	--build-arg LOCK=$(LOCK_OF_EXTRA) --build-arg REVISION=$(or $(shell git rev-parse HEAD 2>/dev/null),unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv train up status logs down test test-all test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images scan wheel bench bench-input bench-replication clean
+.PHONY: help venv train up status logs down test test-all test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images scan wheel bench bench-peers bench-variables bench-links bench-simulated bench-memory bench-input bench-replication clean
 
 help: ## Lists the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## Creates .venv with the locked dependencies and this tree (editable)
 
@@ -128,8 +128,28 @@ wheel: venv ## Builds dist/psfleet-*.whl
 	rm -rf build
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
-bench: venv ## Measures the sync step against the stock recipe and compute alone; ARGS go to the benchmark
+bench: venv ## Measures steps of psfleet and of its peers, in turn (under 30 minutes); ARGS go to the benchmark
 	$(BIN)/python -m benchmarks.sync_step $(ARGS)
+
+bench-peers: venv ## Creates the environments of the peers in .bench: PyTorch, and Ray with the TensorFlow of .venv
+	@for peer in torch ray; do \
+		$(BIN)/python -m venv .bench/$$peer && \
+		.bench/$$peer/bin/pip install --quiet --requirement benchmarks/peers/$$peer.txt || exit 1; \
+	done
+	@site='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+	$(BIN)/python -c "$$site" > "$$(.bench/ray/bin/python -c "$$site")/project.pth"
+
+bench-variables: venv ## Measures a step of 161 variables like ResNet-50's against one variable; ARGS go to the benchmark
+	$(BIN)/python -m benchmarks.variables $(ARGS)
+
+bench-links: venv ## Measures steps on links of 1 Gbit/s and 200 Mbit/s (as root, Linux); ARGS go to the benchmark
+	$(BIN)/python -m benchmarks.links $(ARGS)
+
+bench-simulated: venv ## Measures steps of 2 to 64 workers that wait, and what a spare saves; ARGS go to the benchmark
+	$(BIN)/python -m benchmarks.simulated_step $(ARGS)
+
+bench-memory: venv ## Measures the memory of a ps and its growth over 10,000 steps; ARGS go to the benchmark
+	$(BIN)/python -m benchmarks.memory $(ARGS)
 
 bench-input: venv ## Measures steps on data in memory, read by workers, and read by loaders; ARGS go to the benchmark
 	$(BIN)/python -m benchmarks.input $(ARGS)
@@ -137,6 +157,6 @@ bench-input: venv ## Measures steps on data in memory, read by workers, and read
 bench-replication: venv ## Measures between-graph against in-graph replication; ARGS go to the benchmark
 	$(BIN)/python -m benchmarks.replication $(ARGS)
 
-clean: ## Removes .venv, builds and caches; keeps results in runs/
-	rm -rf .venv build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+clean: ## Removes .venv, .bench, builds and caches; keeps results in runs/
+	rm -rf .venv .bench build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

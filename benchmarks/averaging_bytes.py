@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import psfleet
-from benchmarks.contenders import JOB
+from benchmarks.psfleet_run import JOB
 
 INSIDE = "PSFLEET_BENCHMARK_NAMESPACE"
 """Environment variable of the process in the namespace: the inode of the network namespace before."""

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.children import Children
-from benchmarks.figures import machine_facts
+from benchmarks.machine import machine_facts
 from psfleet.addresses import Address
 from psfleet.checkpoint.manifest import Checkpoint, checkpoint_folder, write_manifest
 from psfleet.checkpoint.parts import PartRecord

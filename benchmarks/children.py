@@ -31,6 +31,7 @@ class Child:
         self.lines: deque[str] = deque()
         self.last_lines: deque[str] = deque(maxlen=TAIL_LINES)
         self.log = log
+        self.has_ended = False
         with log.open("wb") as stderr:
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True
@@ -78,6 +79,10 @@ class Children:
         threading.Thread(target=self._read, args=(child,), daemon=True).start()
         return child
 
+    def pids(self) -> list[int]:
+        """Ids of all children so far."""
+        return [child.process.pid for child in self._children]
+
     def send(self, child: Child, line: str) -> None:
         """Writes one line to the child's stdin.
 
@@ -112,7 +117,8 @@ class Children:
             ChildError: It did not end by the deadline, or with another exit code.
         """
         deadline = time.monotonic() + timeout_secs
-        while self._next_line(child, what, timeout_secs, deadline) is not child:
+        while not child.has_ended:
+            self._next_line(child, what, timeout_secs, deadline)
             child.lines.clear()
         code = child.process.wait(GRACE_SECS)
         if code:
@@ -127,6 +133,7 @@ class Children:
                 f"gave up after {timeout_secs:g} s waiting for {what} of {child.name}\n{child.tail()}"
             ) from error
         if line is None:
+            source.has_ended = True
             return source
         source.lines.append(line)
         source.last_lines.append(line)

@@ -1,37 +1,37 @@
-"""The contenders: each starts its processes, trains one workload and returns the milliseconds of its median step."""
+"""The contenders that TensorFlow 1 has: each starts its processes, trains one workload and returns its measures."""
 
 from __future__ import annotations
 
 import json
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
-from benchmarks.children import ChildError, Children
-from benchmarks.workload import LEARNING_RATE, NUM_WORKERS, Workload
+from benchmarks.children import Child, ChildError, Children
+from benchmarks.cpu_time import CpuTime
+from benchmarks.workload import NUM_WORKERS, Workload
 from psfleet.processes.ports import free_addresses
 
-START_SECS = 120.0
+START_SECS = 180.0
 """For importing TensorFlow and opening a session, on a busy machine."""
 STEP_SECS = 1.0
-"""Longest mean step of any contender, for deadlines."""
-JOB = Path(__file__).parent / "mlp" / "job.yaml"
+"""Longest mean step of any contender besides its wait, for deadlines."""
+Measures = dict[str, float]
+"""Figures of one run by their names in `results_page.MEASURES`."""
 
 
-def compute(workload: Workload) -> float:
-    """Median step of one process without a ps, in milliseconds."""
-    with Children() as children:
-        child = children.start("compute", _python("benchmarks.compute", workload.to_json()))
-        return float(children.receive(child, "step times", _run_secs(workload))["p50_ms"])
+def compute(workload: Workload) -> Measures:
+    """One process without a ps."""
+    with Children() as children, CpuTime(children.pids) as cpu:
+        child = children.start("compute", python("benchmarks.compute", workload.to_json()))
+        return measured(children, [child], cpu, workload, gradients=1)
 
 
-def stock(workload: Workload) -> float:
-    """Median step of the stock recipe, 2 workers + 1 ps, in milliseconds: the mean of both workers' medians."""
+def stock(workload: Workload) -> Measures:
+    """The stock recipe, 2 workers + 1 ps."""
     addresses = [address.data for address in free_addresses(1 + NUM_WORKERS)]
     cluster = {"ps": addresses[:1], "worker": addresses[1:]}
-    with Children() as children:
+    with Children() as children, CpuTime(children.pids) as cpu:
         children.start("stock-ps-0", _stock(cluster, "ps", 0, workload))
         workers = [
             children.start(f"stock-worker-{index}", _stock(cluster, "worker", index, workload))
@@ -41,47 +41,47 @@ def stock(workload: Workload) -> float:
         for worker in workers[1:]:
             children.send(worker, "go")
             children.receive(worker, "an open session", START_SECS)
-        times = [children.receive(worker, "step times", _run_secs(workload)) for worker in workers]
-        return statistics.fmean(float(one["p50_ms"]) for one in times)
+        return measured(children, workers, cpu, workload, gradients=NUM_WORKERS)
 
 
-def psfleet(workload: Workload, overrides: Sequence[str] = ()) -> float:
-    """Median step of `psfleet train` from its report, in milliseconds.
+def measured(
+    children: Children, workers: Sequence[Child], cpu: CpuTime, workload: Workload, *, gradients: int
+) -> Measures:
+    """Waits for the step times of the workers, and returns their means with the CPU time of all children.
 
     Args:
-        workload: What to train; the report's median includes the warm-up steps.
-        overrides: Further `key=value` texts for `--set`.
+        gradients: Number of gradients in one step.
     """
-    settings = [
-        f"options.hidden={workload.hidden}",
-        f"optimizer.name={workload.optimizer}",
-        f"optimizer.learning_rate={LEARNING_RATE}",
-        f"train.steps={workload.total_steps}",
-        f"train.batch_size={workload.batch_size}",
-        *overrides,
-    ]
-    flags = [part for setting in settings for part in ("--set", setting)]
-    with tempfile.TemporaryDirectory(prefix="psfleet-bench-") as out, Children() as children:
-        child = children.start("psfleet", _python("psfleet", "train", str(JOB), "--out", out, "--fresh", *flags))
-        children.wait(child, "training", START_SECS + _run_secs(workload))
-        report = json.loads((Path(out) / "report.json").read_text())
-        final_step, p50 = report["final_step"], report["step_secs"]["p50"]
-        if final_step != workload.total_steps or p50 is None:
-            raise ChildError(
-                f"psfleet's report: final_step {final_step}, step_secs.p50 {p50}, expected "
-                f"{workload.total_steps} and a number"
-            )
-        return float(p50) * 1000
+    times = [children.receive(worker, "step times", run_secs(workload)) for worker in workers]
+    step_ms, mean_ms = (statistics.fmean(each[name] for each in times) for name in ("p50_ms", "mean_ms"))
+    first = times[0]
+    measures = {"step_ms": step_ms, "mean_ms": mean_ms}
+    return with_cpu(measures, cpu, first["began"], first["ended"], first["num_steps"], gradients)
+
+
+def with_cpu(measures: Measures, cpu: CpuTime, began: float, ended: float, steps: int, gradients: int) -> Measures:
+    """The measures with CPU time per step and per gradient, of all processes together.
+
+    Raises:
+        ChildError: It was not sampled over the whole time.
+    """
+    try:
+        cpu_ms = cpu.secs(began, ended) * 1000 / steps
+    except ValueError as error:
+        raise ChildError(str(error)) from error
+    return {**measures, "cpu_ms": cpu_ms, "cpu_ms_per_gradient": cpu_ms / gradients}
+
+
+def python(module: str, *arguments: str) -> list[str]:
+    """A command line that runs a module in this environment."""
+    return [sys.executable, "-m", module, *arguments]
+
+
+def run_secs(workload: Workload) -> float:
+    """Deadline of a run whose processes have started."""
+    return START_SECS + workload.total_steps * (STEP_SECS + workload.wait_ms / 1000)
 
 
 def _stock(cluster: dict[str, list[str]], role: str, index: int, workload: Workload) -> list[str]:
     task = ("--cluster", json.dumps(cluster), "--role", role, "--index", str(index))
-    return _python("benchmarks.stock", *task, "--workload", workload.to_json())
-
-
-def _python(module: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", module, *arguments]
-
-
-def _run_secs(workload: Workload) -> float:
-    return START_SECS + workload.total_steps * STEP_SECS
+    return python("benchmarks.stock", *task, "--workload", workload.to_json())

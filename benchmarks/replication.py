@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import psfleet
-from benchmarks.figures import machine_facts
+from benchmarks.machine import machine_facts
 from benchmarks.replication_chart import chart
 from benchmarks.simulated.program import STEPS_FILE
 
@@ -104,7 +104,7 @@ def fleet(kind: str, workers: int, wait_ms: int) -> Iterator[psfleet.Run]:
     job = {
         "name": f"bench-{kind.replace('_', '-')}",
         "program": "program:build",
-        "options": {"features": FEATURES, "wait_ms": wait_ms},
+        "options": {"shapes": [[FEATURES]], "wait_ms": wait_ms},
         "fleet": {"ps": 1, "workers": workers},
         "update": {"replication": kind},
         "optimizer": {"name": "sgd", "learning_rate": 0.001},

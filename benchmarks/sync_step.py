@@ -1,92 +1,99 @@
-"""Measures milliseconds per synchronous step, of psfleet, the stock recipe of TensorFlow 1 and compute alone, in turn.
+"""Measures a step of psfleet and of its peers, in turn: synchronous ones, and asynchronous ones per global step.
 
-2 workers + 1 ps on this machine. The exit code is 0 whatever the figures are, and 1 when a contender failed.
+2 workers + 1 ps, or what a peer has instead, as processes of this machine. The exit code is 0 whatever the figures are,
+and 1 when a contender failed.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
-import json
-import signal
+import dataclasses
 import sys
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from functools import partial
 
 from benchmarks import contenders
-from benchmarks.children import ChildError
-from benchmarks.figures import TARGETS, Figures, machine_facts
-from benchmarks.workload import OPTIMIZERS, Workload
+from benchmarks.interleaving import Contender, Plan, at_least, new_parser, run
+from benchmarks.peers import starting
+from benchmarks.psfleet_run import psfleet
+from benchmarks.results import Comparison, Group
+from benchmarks.workload import HIDDEN, OPTIMIZERS, Workload
 
-CONTENDERS = ("compute", "stock", "psfleet")
+STEPS = {128: 500, 1024: 150}
+"""Timed synchronous steps of a run, by hidden units; twice as many asynchronous ones."""
+PER_GRADIENT = "cpu_ms_per_gradient"
+SYNC_GOALS = (
+    Comparison("psfleet", "ddp", 0.85),
+    Comparison("psfleet bfloat16", "ddp bfloat16", 0.85),
+    Comparison("psfleet", "ray", 0.5),
+    Comparison("psfleet", "stock", 0.5),
+    Comparison("psfleet", "compute"),
+)
+GOALS = {
+    128: (
+        *SYNC_GOALS,
+        Comparison("psfleet async", "ps_strategy", 0.4),
+        Comparison("psfleet", "compute", None, PER_GRADIENT),
+    ),
+    1024: (
+        *SYNC_GOALS,
+        Comparison("psfleet async", "ps_strategy", 0.67),
+        Comparison("psfleet", "compute", 1.8, PER_GRADIENT),
+    ),
+}
+TEXT = """A ReLU MLP 784-hidden-hidden-10, batch {batch} per worker, {optimizer}, 2 workers and 1 ps on loopback.
+`compute` is one process without a ps. `stock` is the recipe of TensorFlow 1 (`replica_device_setter`,
+`SyncReplicasOptimizer`, `MonitoredTrainingSession`), `ddp` PyTorch's DistributedDataParallel with gloo, `ray` two
+actors that train with TensorFlow and whose weights are averaged after each step, `ps_strategy` TensorFlow 2's
+ParameterServerStrategy with a coordinator. Steps of `psfleet async` and `ps_strategy` are global steps, of one gradient
+each; all others average two. Milliseconds are medians of a run's steps, of these two contenders means. CPU time is that
+of all processes of a contender."""
 
 
 def main() -> int:
-    """Parses the command line, measures, prints the table."""
-    args = _arguments()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
-    facts = machine_facts()
-    workloads = [Workload(hidden=hidden, optimizer=args.optimizer, steps=args.steps) for hidden in TARGETS]
-    try:
-        figures = measure(workloads, args.rounds, args.contenders, args.overrides)
-    except ChildError as error:
-        print(f"benchmark failed: {error}", file=sys.stderr)
-        return 1
-    print(
-        f"\n2 workers + 1 ps, batch {workloads[0].batch_size} per worker, {args.optimizer}, "
-        f"{args.rounds} rounds of {args.steps} steps"
-    )
-    for each in figures:
-        print("\n".join(each.lines()))
-    print(", ".join(f"{name} {value}" for name, value in facts.items()))
-    if args.json:
-        result = {"machine": facts, "overrides": args.overrides, "figures": [each.to_dict() for each in figures]}
-        args.json.write_text(json.dumps(result, indent=2) + "\n")
-    return 0
-
-
-def measure(
-    workloads: Sequence[Workload], num_rounds: int, names: Sequence[str], overrides: Sequence[str]
-) -> list[Figures]:
-    """Runs each contender once per round and size, in turn, so that a slow minute of the machine affects all."""
-    runners: dict[str, Callable[[Workload], float]] = {
-        "compute": contenders.compute,
-        "stock": contenders.stock,
-        "psfleet": functools.partial(contenders.psfleet, overrides=overrides),
-    }
-    figures = [Figures(workload) for workload in workloads]
-    for index in range(num_rounds):
-        for each in figures:
-            for name in names:
-                step_ms = runners[name](each.workload)
-                each.add(name, step_ms)
-                size = each.workload.num_parameters
-                print(f"round {index + 1}/{num_rounds}  {size:>9,} parameters  {name:<8} {step_ms:8.2f} ms", flush=True)
-    return figures
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.sync_step", description=__doc__)
-    parser.add_argument("--rounds", type=_at_least(1), default=5, help="runs of each contender and size (default 5)")
-    parser.add_argument("--steps", type=_at_least(2), default=200, help="timed steps of a run (default 200)")
+    """Parses the command line, measures, writes the result."""
+    parser = new_parser("sync_step", __doc__)
+    parser.add_argument("--steps", type=at_least(2), help="timed steps of a run (default 500 and 150)")
+    parser.add_argument("--hidden", type=int, nargs="+", choices=HIDDEN, default=HIDDEN, help="default: both")
     parser.add_argument("--optimizer", choices=OPTIMIZERS, default=OPTIMIZERS[0], help="the same for all")
-    parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=CONTENDERS, help="default: all")
+    parser.add_argument("--contenders", nargs="+", metavar="NAME", help="default: all")
     parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="passed on to psfleet train"
     )
-    parser.add_argument("--json", type=Path, help="file for every figure")
-    return parser.parse_args()
+    args = parser.parse_args()
+    plans = [plan(hidden, args) for hidden in args.hidden]
+    known = [each.name for each in plans[0].contenders]
+    if unknown := set(args.contenders or ()) - set(known):
+        parser.error(f"--contenders has {', '.join(sorted(unknown))}, expected some of: {', '.join(known)}")
+    if args.contenders:
+        plans = [Plan(each.group, [one for one in each.contenders if one.name in args.contenders]) for each in plans]
+    text = TEXT.format(batch=Workload.batch_size, optimizer=args.optimizer)
+    title = "Steps of an MLP on loopback"
+    return run("sync_step", title, with_overrides(text, args.overrides), plans, args.rounds, args.results)
 
 
-def _at_least(minimum: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        value = int(text)
-        if value < minimum:
-            raise argparse.ArgumentTypeError(f"{value} is too few, expected at least {minimum}")
-        return value
+def with_overrides(text: str, overrides: Sequence[str]) -> str:
+    """The text of a result, with what its psfleet jobs had besides."""
+    return f"{text} psfleet with `{' '.join(overrides)}`." if overrides else text
 
-    return number
+
+def plan(hidden: int, args: argparse.Namespace) -> Plan:
+    """All contenders on one MLP."""
+    workload = Workload(hidden=hidden, optimizer=args.optimizer, steps=args.steps or STEPS[hidden])
+    twice = dataclasses.replace(workload, steps=2 * workload.steps, warmup_steps=2 * workload.warmup_steps)
+    ways = [
+        Contender("compute", partial(contenders.compute, workload)),
+        Contender("psfleet", partial(psfleet, workload, args.overrides)),
+        Contender("stock", partial(contenders.stock, workload)),
+        Contender("ddp", partial(starting.ddp, workload), "torch"),
+        Contender("ray", partial(starting.ray, workload), "ray"),
+        Contender("psfleet bfloat16", partial(psfleet, workload, [*args.overrides, "update.wire=bfloat16"])),
+        Contender("ddp bfloat16", partial(starting.ddp, workload, "bfloat16"), "torch"),
+        Contender("psfleet async", partial(psfleet, twice, [*args.overrides, "update.mode=async"])),
+        Contender("ps_strategy", partial(starting.ps_strategy, twice)),
+    ]
+    title = f"784-{hidden}-{hidden}-10, {workload.num_parameters:,} parameters"
+    return Plan(Group(title, GOALS[hidden]), ways)
 
 
 if __name__ == "__main__":

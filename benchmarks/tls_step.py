@@ -17,9 +17,9 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks.contenders import JOB
-from benchmarks.figures import TARGETS, machine_facts
-from benchmarks.workload import OPTIMIZERS, Workload
+from benchmarks.machine import machine_facts
+from benchmarks.psfleet_run import JOB
+from benchmarks.workload import HIDDEN, OPTIMIZERS, Workload
 from psfleet.job.job import Job, load_job
 from psfleet.manifests.certificates_folder import certificates_folder
 from psfleet.manifests.compose import render as compose_file
@@ -40,7 +40,7 @@ def main() -> int:
         # Runs the finally blocks, which remove the fleet.
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     facts = machine_facts()
-    step_times: dict[int, dict[bool, list[float]]] = {hidden: {False: [], True: []} for hidden in TARGETS}
+    step_times: dict[int, dict[bool, list[float]]] = {hidden: {False: [], True: []} for hidden in HIDDEN}
     for index in range(args.rounds):
         for hidden, values in step_times.items():
             for tls in (False, True):

@@ -8,6 +8,8 @@ from typing import Any
 import tensorflow as tf
 
 from benchmarks.mlp.program import NUM_EXAMPLES, NUM_PIXELS, mlp_loss, synthetic
+from benchmarks.simulated.program import synthetic as waiting_examples
+from benchmarks.simulated.program import waiting_loss
 from benchmarks.workload import LEARNING_RATE, Workload
 
 Feed = dict[Any, Any]
@@ -20,6 +22,10 @@ def fed_loss(workload: Workload, shard_index: int) -> tuple[tf.Tensor, Callable[
         The loss, a float32 scalar, and a function from a step to the feed_dict of its batch: slices of memory.
     """
     size = workload.batch_size
+    if workload.shapes:
+        examples = tf.compat.v1.placeholder(tf.float32, [size])
+        batch = waiting_examples(shard_index)[:size]
+        return waiting_loss(examples, workload.shapes, workload.wait_ms), lambda step: {examples: batch}
     images = tf.compat.v1.placeholder(tf.float32, [size, NUM_PIXELS])
     labels = tf.compat.v1.placeholder(tf.int32, [size])
     all_images, all_labels = synthetic(shard_index)

@@ -1,14 +1,18 @@
-"""What one measurement runs: the MLP's size, the optimizer, the batch and the number of steps; passed on as JSON."""
+"""What one measurement runs: the model, the optimizer, the batch and the number of steps; passed on as JSON."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass
+from typing import Any
 
 NUM_WORKERS = 2
 LEARNING_RATE = 0.001
 OPTIMIZERS = ("adam", "sgd")
+HIDDEN = (128, 1024)
+"""Hidden units of the MLPs that benchmarks train: 118,282 and 1,863,690 parameters."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,8 @@ class Workload:
         steps: Steps that are timed.
         warmup_steps: Steps before them that are not.
         batch_size: Examples in one worker's gradient.
+        shapes: If not empty, variables of these shapes are the model, instead of the MLP; nothing is computed.
+        wait_ms: How long a gradient of `shapes` waits instead of computing.
     """
 
     hidden: int
@@ -28,6 +34,8 @@ class Workload:
     steps: int
     warmup_steps: int = 30
     batch_size: int = 100
+    shapes: tuple[tuple[int, ...], ...] = ()
+    wait_ms: int = 0
 
     @property
     def total_steps(self) -> int:
@@ -36,7 +44,9 @@ class Workload:
 
     @property
     def num_parameters(self) -> int:
-        """Weights and biases of all three layers."""
+        """Elements of all variables; of the MLP weights and biases of all three layers."""
+        if self.shapes:
+            return sum(math.prod(shape) for shape in self.shapes)
         return (784 + 1) * self.hidden + (self.hidden + 1) * self.hidden + (self.hidden + 1) * 10
 
     def to_json(self) -> str:
@@ -46,4 +56,5 @@ class Workload:
     @classmethod
     def from_json(cls, text: str) -> Workload:
         """The inverse of `to_json`."""
-        return cls(**json.loads(text))
+        fields: dict[str, Any] = json.loads(text)
+        return cls(**{**fields, "shapes": tuple(tuple(shape) for shape in fields["shapes"])})

@@ -7,11 +7,13 @@ import os
 import socket
 import stat
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
+import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.python.data.experimental.ops import testing
 
@@ -26,28 +28,53 @@ BYTES_ACKED = 120
 """Offset of bytes_acked and bytes_received in struct tcp_info (include/uapi/linux/tcp.h)."""
 
 
-def build(features: int, wait_ms: int) -> psfleet.GraphProgram:
+def build(
+    shapes: Sequence[Sequence[int]], wait_ms: int = 0, slow_share: float = 0.0, slow_factor: int = 1
+) -> psfleet.GraphProgram:
     """The program.
 
     Args:
-        features: Number of parameters.
+        shapes: Of the parameters.
         wait_ms: How long a worker has nothing to do in each of its steps.
+        slow_share: Share of a worker's steps that wait longer; each worker has others.
+        slow_factor: How many times as long these wait.
     """
 
     def loss(batch: tf.Tensor) -> tf.Tensor:
-        weights = tf.compat.v1.get_variable("weights", [features], initializer=tf.compat.v1.ones_initializer())
-        # A graph has no other operation that waits. What is fed in place of a placeholder cannot be waited for itself.
-        with tf.control_dependencies([tf.identity(batch)]):
-            wait = testing.sleep(1000 * wait_ms)(tf.data.Dataset.range(0))
-        with tf.control_dependencies([wait.reduce(np.int64(0), lambda state, _: state)]):
-            return tf.reduce_mean(tf.square(batch * tf.reduce_mean(weights)))
+        return waiting_loss(batch, shapes, wait_ms, slow_share, slow_factor)
 
     def train(shard_index: int, num_shards: int) -> tf.data.Dataset:
         del num_shards
-        examples = np.random.default_rng(shard_index).normal(size=NUM_EXAMPLES).astype(np.float32)
-        return tf.data.Dataset.from_tensor_slices(examples)
+        return tf.data.Dataset.from_tensor_slices(synthetic(shard_index))
 
     return psfleet.GraphProgram(loss=loss, train=train)
+
+
+def synthetic(shard_index: int) -> npt.NDArray[np.float32]:
+    """One worker's examples, normally distributed: float32 [1000]."""
+    return np.random.default_rng(shard_index).normal(size=NUM_EXAMPLES).astype(np.float32)
+
+
+def waiting_loss(
+    batch: tf.Tensor, shapes: Sequence[Sequence[int]], wait_ms: int, slow_share: float = 0.0, slow_factor: int = 1
+) -> tf.Tensor:
+    """A float32 scalar of a batch, float32 [batch], and of variables, each of whose gradients is a constant."""
+    ones = tf.compat.v1.ones_initializer()
+    weights = [
+        tf.compat.v1.get_variable(f"weights_{index}", list(shape), initializer=ones)
+        for index, shape in enumerate(shapes)
+    ]
+    # A graph has no other operation that waits. What is fed in place of a placeholder cannot be waited for itself.
+    with tf.control_dependencies([tf.identity(batch)]):
+        waited = 1000 * tf.constant(wait_ms, tf.int64)
+        if slow_share:
+            # The first example of a batch is above this quantile in that share of batches.
+            is_slow = batch[0] > NormalDist().inv_cdf(1 - slow_share)
+            waited = tf.where(is_slow, slow_factor * waited, waited)
+        wait = testing.sleep(waited)(tf.data.Dataset.range(0))
+    with tf.control_dependencies([wait.reduce(np.int64(0), lambda state, _: state)] if wait_ms else []):
+        means = tf.add_n([tf.reduce_mean(each) for each in weights])
+        return tf.reduce_mean(tf.square(batch * means))
 
 
 class Measurements(psfleet.Callback):

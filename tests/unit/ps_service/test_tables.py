@@ -181,6 +181,7 @@ def test_a_repeated_push_counts_once_and_one_that_is_not_admitted_never() -> Non
     tables.stage(2, 4, gradient(50.0))
     tables.apply([tables.stage(0, 5, gradient(1.0))], 5, RATE, np.float32(1))
     assert moved(tables) == 3.0
+    assert not tables._staged, "gradients that no update will apply take memory"
 
 
 @pytest.mark.parametrize("spares", [0, 1])

@@ -135,6 +135,32 @@ def test_a_ps_forgets_the_rows_of_gradients_that_it_drops() -> None:
         assert not fleet.shards[0]._tables._staged
 
 
+def late_step(policy: str) -> tuple[EmbeddingContent, np.ndarray]:
+    """The table after step 0 of a worker and one of another that is late by it, and the ids of the first."""
+    front = table_front_end()
+    stale = {"mode": "async", "stale": {"policy": policy, "bound": 1}}
+    sections = {**SECTIONS, "optimizer": {"name": "sgd", "learning_rate": 0.1}, "fleet": {"workers": 2}}
+    with graph_fleet(1, front, front.initial_values(), **sections, update=stale) as fleet:
+        with fleet.worker(0) as worker, fleet.worker(1) as late:
+            step(fleet, worker, 0)
+            ids = fleet.contents()[0].tables[NAME].ids
+            made = late.threads.submit(late.session.train, batch_of(1), 0, 1)
+            fleet.advance()
+            made.result(STEP_SECS)
+        return fleet.contents()[0].tables[NAME], ids
+
+
+def test_rows_of_a_late_gradient_move_at_the_lower_rate() -> None:
+    (plain, before), (lowered, _) = late_step("apply"), late_step("lower_rate")
+    np.testing.assert_array_equal(plain.ids, lowered.ids)
+    is_late = ~np.isin(plain.ids, before)
+    assert is_late.any()
+    spec = table_front_end().embeddings[0]
+    initial = initial_rows(spec, plain.ids[is_late])
+    np.testing.assert_allclose(lowered.rows[is_late] - initial, (plain.rows[is_late] - initial) / 2, atol=1e-6)
+    assert np.abs(plain.rows[is_late] - initial).max() > 1e-4
+
+
 def test_the_program_of_a_table_has_summaries_of_its_own() -> None:
     def loss(batch: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
         found = table_program.loss(batch, ROWS)

@@ -84,6 +84,26 @@ def test_a_last_step_of_another_generation_is_not_the_end_of_this_one(tmp_path: 
         last.commit_last(1)
 
 
+def test_dropped_gradients_are_those_that_were_pushed_and_not_used(tmp_path: Path) -> None:
+    states = [shard_state(100), shard_state(100)]
+    for state, used in zip(states, (8, 6), strict=True):
+        state.pushed[:], state.used[:] = [10, 7], [used, 6]
+        for index in range(2):
+            state.workers.add(index=index)
+    recorder = Recorder(
+        tmp_path, sample_job(), sample_context(tmp_path).layout, None, Storage(Events(tmp_path, sample_job()), 1.0)
+    )
+    made = finisher_of(sample_context(tmp_path))
+    made._recorder = recorder
+    gradients = made.report(states, None, StoppedError(15)).gradients
+    assert (gradients.pushed, gradients.used, gradients.dropped) == (17, 14, 3)
+    assert [(ps.pushed, ps.used, ps.dropped) for ps in gradients.per_ps] == [(17, 14, 3), (17, 12, 5)]
+    assert {index: (worker.pushed, worker.used) for index, worker in gradients.per_worker.items()} == {
+        "0": (10, 8),
+        "1": (7, 6),
+    }
+
+
 def counted(pushed: int, step: int, is_alive: bool = True) -> Any:
     """A ps at the last step, with the gradients and the step of its worker 1."""
     state = shard_state(100, phase=pb.COMPLETE)

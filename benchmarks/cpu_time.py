@@ -1,0 +1,110 @@
+"""CPU time of processes and all their descendants, sampled while they run."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+PROC = Path("/proc")
+SAMPLE_SECS = 0.1
+SEARCH_SECS = 1.0
+"""Between two searches for new descendants, which read the state of every process of the machine."""
+PARENT, USER, SYSTEM, STARTED = 1, 11, 12, 19
+"""Places in /proc/PID/stat after the name (proc_pid_stat(5))."""
+
+
+class CpuTime:
+    """A context manager that samples the CPU time of some processes and of all below them.
+
+    Args of the constructor:
+        roots: Returns the ids of the processes.
+        proc: Where the kernel shows processes.
+    """
+
+    def __init__(self, roots: Callable[[], Iterable[int]], proc: Path = PROC) -> None:
+        self._roots = roots
+        self._proc = proc
+        self._ticks: dict[tuple[int, int], int] = {}
+        self._pids: set[int] = set()
+        self._samples: list[tuple[float, float]] = []
+        self._lock = threading.Lock()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="cpu-time", daemon=True)
+
+    def __enter__(self) -> CpuTime:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._is_over.set()
+        self._thread.join()
+
+    def secs(self, began: float, ended: float) -> float:
+        """CPU seconds that the processes used between two Unix times; those that still run are sampled once more."""
+        self.sample(time.time())
+        return at(self._samples, ended) - at(self._samples, began)
+
+    def search(self) -> None:
+        """Looks for the descendants."""
+        children: dict[int, list[int]] = {}
+        for name in os.listdir(self._proc):
+            if name.isdecimal() and (fields := self._fields(int(name))):
+                children.setdefault(int(fields[PARENT]), []).append(int(name))
+        found: set[int] = set()
+        waiting = list(self._roots())
+        while waiting:
+            pid = waiting.pop()
+            found.add(pid)
+            waiting += children.get(pid, [])
+        with self._lock:
+            self._pids |= found
+
+    def sample(self, now: float) -> None:
+        """Adds one sample; a process that has ended counts with its last one."""
+        with self._lock:
+            for pid in tuple(self._pids):
+                fields = self._fields(pid)
+                if not fields:
+                    self._pids.remove(pid)
+                    continue
+                # Ids are used again: a process is the same if it started at the same time.
+                self._ticks[pid, int(fields[STARTED])] = int(fields[USER]) + int(fields[SYSTEM])
+            self._samples.append((now, sum(self._ticks.values()) / os.sysconf("SC_CLK_TCK")))
+
+    def _run(self) -> None:
+        searched = float("-inf")
+        while not self._is_over.wait(SAMPLE_SECS):
+            if time.monotonic() - searched >= SEARCH_SECS:
+                self.search()
+                searched = time.monotonic()
+            self.sample(time.time())
+
+    def _fields(self, pid: int) -> list[str]:
+        """The fields of /proc/PID/stat after the process's name; empty if the process has ended."""
+        with suppress(OSError):
+            return (self._proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        return []
+
+
+def at(samples: Sequence[tuple[float, float]], moment: float) -> float:
+    """The value at a time, between two samples by linear interpolation.
+
+    Raises:
+        ValueError: The time is outside the samples.
+    """
+    if not samples or not samples[0][0] <= moment <= samples[-1][0]:
+        raise ValueError(f"no sample of CPU time before and after {moment:.3f}")
+    after = bisect_left(samples, moment, key=lambda sample: sample[0])
+    last, value = samples[after]
+    if last == moment:
+        return value
+    first, before = samples[after - 1]
+    return before + (value - before) * (moment - first) / (last - first)

@@ -1,0 +1,86 @@
+"""Models and plans of benchmarks: shapes of ResNet-50, simulated compute, limits of links, memory between samples."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from benchmarks import links, resnet50, simulated_step
+from benchmarks.children import ChildError
+from benchmarks.link_hosts import Host, floor_ms
+from benchmarks.memory import ResidentMemory
+from benchmarks.simulated.program import synthetic, waiting_loss
+from benchmarks.training_graph import fed_loss
+from benchmarks.workload import Workload
+
+
+def test_the_shapes_are_those_of_resnet_50() -> None:
+    shapes = resnet50.shapes()
+    assert len(shapes) == 161
+    assert sum(math.prod(shape) for shape in shapes) == 25_557_032
+    assert (shapes[0], shapes[-2]) == ((7, 7, 3, 64), (2048, 1000))
+
+
+def test_a_simulated_loss_has_a_gradient_for_each_variable() -> None:
+    workload = Workload(0, "sgd", steps=1, batch_size=4, shapes=((2, 3), (5,)))
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        loss, feed = fed_loss(workload, shard_index=0)
+        variables = tf.compat.v1.trainable_variables()
+        gradients = tf.gradients(loss, variables)
+        session.run(tf.compat.v1.global_variables_initializer())
+        found = session.run(gradients, feed(0))
+    # The loss is mean(square(batch)) x (sum of the variables' means)^2, with two variables of ones.
+    scale = 4 * np.mean(np.square(synthetic(0)[:4]))
+    assert [each.shape for each in found] == [(2, 3), (5,)]
+    np.testing.assert_allclose(found[0], scale / 6, rtol=1e-5)
+    np.testing.assert_allclose(found[1], scale / 5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("first", "slow"), [(10.0, True), (-10.0, False)])
+def test_a_batch_whose_first_example_is_rare_waits_longer(first: float, slow: bool) -> None:
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        loss = waiting_loss(tf.constant([first, 0.0]), [[2]], wait_ms=5, slow_share=0.05, slow_factor=40)
+        session.run(tf.compat.v1.global_variables_initializer())
+        durations = []
+        for _ in range(5):
+            start = time.perf_counter()
+            session.run(loss)
+            durations.append(time.perf_counter() - start)
+    # The shortest of several: the machine may be busy.
+    assert (min(durations) >= 0.2) is slow
+
+
+def test_a_link_is_busy_with_headers_too() -> None:
+    assert floor_ms(1448, 1000) == pytest.approx(1514 * 8 / 1e6)
+    assert floor_ms(4 * links.workload(1).num_parameters, 1000) == pytest.approx(194.9, abs=0.1)
+
+
+def test_a_task_of_psfleet_names_all_ps() -> None:
+    command = links.task("worker", 1, [Host("a", "10.0.0.1"), Host("b", "10.0.0.2")], "out", ["--set", "a=1"])
+    assert command[1:4] == ["-m", "psfleet", "task"]
+    assert command[5:] == [
+        "--role", "worker", "--index", "1", "--ps", "10.0.0.1:2222,10.0.0.2:2222", "--out", "out", "--set", "a=1",
+    ]  # fmt: skip
+
+
+def test_the_goals_name_contenders_of_their_plan() -> None:
+    plans = [
+        links.plan(1000, 2, None),
+        simulated_step.scaling(1000, (2, 8), 10, 250),
+        simulated_step.spare(10, 250),
+    ]
+    for plan in plans:
+        names = {each.name for each in plan.contenders}
+        assert {name for each in plan.group.comparisons for name in (each.contender, each.other)} <= names
+
+
+def test_memory_is_that_of_the_last_sample_before() -> None:
+    memory = ResidentMemory(1)
+    memory._samples = [(1.0, 100.0), (2.0, 200.0)]
+    assert [memory.at(moment) for moment in (1.0, 1.9, 2.5)] == [100.0, 100.0, 200.0]
+    with pytest.raises(ChildError, match="no sample"):
+        memory.at(0.5)
