@@ -8,7 +8,7 @@ import pytest
 from support.command_line import Psfleet
 from support.exported_run import trained
 
-from psfleet.sweep.database import DATABASE, opened
+from psfleet.sweep.database import DATABASE, opened, optuna_module
 
 
 @pytest.mark.parametrize(
@@ -37,9 +37,12 @@ def test_a_folder_without_a_checkpoint_has_exit_code_65(psfleet: Psfleet) -> Non
 
 
 def test_a_study_without_a_complete_trial_is_refused(psfleet: Psfleet, tmp_path: Path) -> None:
-    opened(tmp_path / DATABASE)
+    storage = opened(tmp_path / DATABASE)
+    said = psfleet("predict", ".", "--data", "m:c", "--out", "o.npz")
+    assert (said.code, said.err) == (64, "psfleet: . has 0 studies, expected one\n")
+    optuna_module().create_study(storage=storage, study_name="digits")
     said = psfleet("predict", ".", "--data", "m:c", "--out", "o.npz")
     assert (said.code, said.err.count("\n")) == (64, 1), said.err
-    assert "the study has no weights of a complete trial" in said.err
+    assert "the best trial has no weights, expected a study with a complete trial" in said.err
     said = psfleet("predict", ".", "--data", "m:c", "--out", "o.npz", "--best")
     assert "whose best trial is used, expected neither --step nor --best" in said.err
