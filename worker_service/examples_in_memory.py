@@ -12,6 +12,7 @@ import tensorflow as tf
 from psfleet.errors import ProgramError
 from psfleet.job.job import Job
 from psfleet.job.user_code import user_code
+from worker_service.broken_records import broken_file_named
 from worker_service.random_data import is_random
 
 logger = logging.getLogger("psfleet.worker")
@@ -25,7 +26,7 @@ def in_memory(dataset: tf.data.Dataset, job: Job, shard: int) -> tf.data.Dataset
     """
     check_preload(dataset, job, shard)
     started = time.monotonic()
-    with user_code(job, f"reading the training data of shard {shard}"):
+    with broken_file_named(dataset), user_code(job, f"reading the training data of shard {shard}"):
         held, count, num_bytes = read_once(dataset)
     secs = time.monotonic() - started
     logger.info(

@@ -91,8 +91,10 @@ class LoaderWatch:
             self._is_serving = False
             self._ended.set()
             self._answered.set()
+            # One that is set after this is called by `on_end`.
+            on_end = self._on_end
         if not self._is_closed:
-            self._on_end()
+            on_end()
 
 
 def reached(addresses: Sequence[Address], plane: DataPlane, identity: Identity | None) -> list[Loader]:

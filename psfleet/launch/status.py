@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,9 +49,12 @@ def statuses(platform: ShownPlatform, name: str | None) -> list[TaskStatus]:
     Raises:
         UsageError: There is no such fleet.
     """
-    if name is not None:
-        require(platform, name)
-    members = platform.members(name, with_notes=True)
+    if name is None:
+        return _rows(platform, platform.members(None, with_notes=True))
+    return _rows(platform, require(platform, name, with_notes=True))
+
+
+def _rows(platform: ShownPlatform, members: Sequence[Member]) -> list[TaskStatus]:
     rows = []
     for fleet in dict.fromkeys(member.fleet for member in members):
         own = [member for member in members if member.fleet == fleet]
@@ -62,7 +65,7 @@ def statuses(platform: ShownPlatform, name: str | None) -> list[TaskStatus]:
 
 def standing_statuses(platform: ShownPlatform, name: str | None) -> list[TaskStatus]:
     """As `statuses`, but empty if there is no such fleet."""
-    return statuses(platform, name) if platform.members(name) else []
+    return _rows(platform, platform.members(name, with_notes=True))
 
 
 def container_statuses(place: ShownPlatform, name: str | None, is_optional: bool, here: str) -> list[TaskStatus]:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, MutableMapping
 from importlib.util import find_spec
 
 from psfleet.errors import UsageError
-from psfleet.service.library_variables import FOR_TENSORFLOW, MEMORY
+from psfleet.service.library_variables import FOR_TENSORFLOW, MEMORY, for_loaders
+from psfleet.service.settings import LOADERS
 
 
 def for_child(variables: Mapping[str, str]) -> dict[str, str]:
@@ -39,5 +40,5 @@ def prepare_tensorflow(environ: MutableMapping[str, str] | None = None) -> None:
     """
     require_tensorflow()
     env = os.environ if environ is None else environ
-    for name, value in FOR_TENSORFLOW.items():
-        env.setdefault(name, value)
+    env.update({name: value for name, value in FOR_TENSORFLOW.items() if name not in env})
+    env.update(for_loaders(env, env.get(LOADERS, "")))

@@ -35,7 +35,7 @@ JOB = {
     "device": {"intra_op_threads": 1},
 }
 
-pytestmark = [pytest.mark.core, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 def weights(out: Path) -> np.ndarray:
@@ -67,6 +67,7 @@ def restarts(seen: Fleet, name: str) -> int:
     return len(seen.entries("starting", name)) - 1
 
 
+@pytest.mark.core
 def test_killed_loaders_cost_no_step_and_the_run_ends_with_all_its_containers(tmp_path: Path) -> None:
     job = {**JOB, "fleet": {"ps": 1, "workers": 2}, "input": {"from": "loaders", "loaders": 2}}
     with fleet(tmp_path / "job", PACE_SECS, programs=(PROGRAM,), **job) as seen:

@@ -76,6 +76,7 @@ def test_a_run_with_in_graph_replication_gives_the_weights_of_one_without_tls(la
         np.testing.assert_allclose(secured[name], value, rtol=0, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("launches_forked")
 def test_a_run_with_loaders_gives_the_weights_of_one_whose_workers_read(lab: FleetFolder, tmp_path: Path) -> None:
     """The loaders answer only who has a certificate of the fleet's authority."""

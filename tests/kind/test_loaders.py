@@ -95,8 +95,8 @@ def test_a_lost_loader_costs_no_step_and_all_pods_end_well(space: Space, tmp_pat
     assert up.wait(RECOVERY_SECS + COMMAND_SECS) == 0, space.printed(up)
     out = space.folder / "runs" / name
     report = Report.read(out)
-    events = [(event.role, event.index, event.kind, event.cause) for event in report.events]
-    assert events == [("loader", 0, "restarted", "it was replaced")]
+    restarts = [(event.role, event.index, event.cause) for event in report.events if event.kind == "restarted"]
+    assert restarts == [("loader", 0, "it was replaced")]
     assert (report.gradients.pushed, report.gradients.used) == (2 * STEPS, 2 * STEPS)
     np.testing.assert_allclose(weights(out), unloaded(tmp_path / "unloaded", path), rtol=0, atol=1e-6)
     assert "loader is ready" in (out / "logs" / "loader-0.log").read_text()

@@ -67,5 +67,6 @@ def kept(make: Callable[..., tf.data.Dataset]) -> Callable[..., tf.data.Dataset]
 
 def _can_be_kept(made: Any) -> bool:
     """Whether a program has made a data set that one reading has whole, and that is the same at each reading."""
-    is_dataset = isinstance(made, tf.data.Dataset)
-    return is_dataset and not is_random(made) and made.cardinality() != tf.data.INFINITE_CARDINALITY
+    if not isinstance(made, tf.data.Dataset) or is_random(made):
+        return False
+    return bool(made.cardinality() != tf.data.INFINITE_CARDINALITY)

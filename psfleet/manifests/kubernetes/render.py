@@ -79,7 +79,7 @@ def render(job: Job, job_file: Path, paused: bool = False, place: OnFleet | None
         objects += [_disruption_budget(job), _ps(job)]
     program = files.items() if files is not None else None
     if LOADER in roles:
-        objects.append(_loaders(job, program))
+        objects.append(_loaders(job, program, place))
     if job.fleet.processes > 1:
         objects.append(workers_job(job, program, job.fleet.processes - 1, place))
     objects.append(_chief(job, program, paused, place))
@@ -129,10 +129,10 @@ def _ps(job: Job) -> Object:
     return _job_object(job, PS, job.fleet.ps, _end_on(PS, PERMANENT_CODES), template(job, PS, None), maxFailedIndexes=0)
 
 
-def _loaders(job: Job, program: list[Object] | None) -> Object:
+def _loaders(job: Job, program: list[Object] | None, place: OnFleet | None) -> Object:
     """The Job of the loaders. Any of them is needed: a worker whose loader is lost waits for it, or burdens another."""
-    rules = _end_on(LOADER, PERMANENT_CODES)
-    return _job_object(job, LOADER, job.input.num_loaders, rules, template(job, LOADER, program), maxFailedIndexes=0)
+    rules, pod = _end_on(LOADER, PERMANENT_CODES), template(job, LOADER, program, place)
+    return _job_object(job, LOADER, job.input.num_loaders, rules, pod, maxFailedIndexes=0)
 
 
 def _chief(job: Job, program: list[Object] | None, paused: bool, place: OnFleet | None) -> Object:

@@ -170,3 +170,20 @@ def test_variables_of_tensorflow_are_set_unless_the_user_has_set_them() -> None:
     options = dict(option.split("=") for option in environ["TF_GRPC_DEFAULT_OPTIONS"].split(","))
     assert (options["grpc.keepalive_time_ms"], options["grpc.keepalive_timeout_ms"]) == ("10000", "5000")
     assert options["grpc.enable_http_proxy"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, "127.0.0.1,127.0.0.2,a-loader-0"),
+        ({"no_proxy": "intern"}, "intern,127.0.0.1,127.0.0.2,a-loader-0"),
+        ({"no_proxy": "intern", "no_grpc_proxy": "own"}, "own,127.0.0.1,127.0.0.2,a-loader-0"),
+    ],
+)
+def test_loaders_are_reached_without_the_proxy_that_other_connections_use(given: dict[str, str], expected: str) -> None:
+    environ = {**given, settings.LOADERS: "a-loader-0:2222"}
+    settings.prepare_tensorflow(environ)
+    assert environ["no_grpc_proxy"] == expected
+    assert environ.get("no_proxy") == given.get("no_proxy")
+    settings.prepare_tensorflow(without := dict(given))
+    assert without.get("no_grpc_proxy") == given.get("no_grpc_proxy")

@@ -12,6 +12,7 @@ from psfleet.job.job import parse_job
 from psfleet.manifests.kubernetes.pod_template import Object
 from psfleet.manifests.kubernetes.render import render
 from psfleet.manifests.kubernetes.tls_secrets import tls_secrets
+from psfleet.manifests.on_fleet import OnFleet
 from psfleet.tls import certificates
 
 JOB: dict[str, Any] = {
@@ -98,6 +99,15 @@ def test_with_tls_a_loader_has_the_secret_of_its_role_and_its_two_tunnels(
     assert pod["volumes"][-1]["secret"] == {"secretName": "small-loader-tls"}
     open_ports = {each["name"]: each["containerPort"] for each in pod["containers"][0]["ports"]}
     assert open_ports == {"tunnel": 2225, "batches": 2229, "control": 2223, "metrics": 2224}
+
+
+def test_on_a_standing_fleet_loaders_have_its_certificates_and_the_id_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "program.py").touch()
+    job = parse_job({**JOB, "tls": True, "fleet": {"ps": 1, "workers": 2, "ps_addresses": ["lab-ps-0.lab:2222"]}})
+    pod = pod_of(render(job, tmp_path / "job.yaml", place=OnFleet("lab", "small-id")), "loader")
+    assert pod["volumes"][-1]["secret"] == {"secretName": "lab-loader-tls"}
+    values = {each["name"]: each.get("value") for each in pod["containers"][0]["env"]}
+    assert values["PSFLEET_RUN"] == "small-id"
 
 
 def test_a_job_without_loaders_has_no_trace_of_them(tmp_path: Path) -> None:
