@@ -20,6 +20,9 @@ from psfleet.job.user_code import failure, user_code
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 """Of the predictions of a model that was loaded: another graph may add numbers in another order."""
 
+ONLY_INPUT = "args_0"
+"""Name that Keras gives to the only input of a model that is neither Sequential nor functional."""
+
 
 def saved_model(model: keras.Model, x: Any, folder: Path, job: Job) -> Callable[[Any], Any]:
     """Writes a SavedModel, and returns the function that a server of it calls."""
@@ -95,6 +98,26 @@ def inputs_of(model: keras.Model, x: Any) -> Any:
         for value, each in zip(given, wanted, strict=True)
     ]
     return keras.tree.pack_sequence_as(structure, cast)
+
+
+def named_inputs(model: keras.Model, x: Any, job: Job) -> dict[str, tf.Tensor]:
+    """The tensors of a batch by the names that the inputs of the exported model have.
+
+    Raises:
+        ProgramError: The model is no Sequential or functional one, and its inputs are several without names.
+    """
+    x = inputs_of(model, x)
+    values = keras.tree.flatten(x)
+    if isinstance(model, keras.Sequential | Functional):
+        names = [each.name for each in model.inputs]
+    elif isinstance(x, Mapping):
+        names = keras.tree.flatten({key: str(key) for key in x})
+    elif len(values) == 1:
+        names = [ONLY_INPUT]
+    else:
+        got = f"{type(x).__name__} of {len(values)} tensors"
+        raise ProgramError(f"program {job.program!r}: x is a {got}, expected one tensor or a dict with litert")
+    return dict(zip(names, values, strict=True))
 
 
 @contextmanager

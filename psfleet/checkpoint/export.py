@@ -78,8 +78,7 @@ def export(source: Folder, out: Path, best: bool = False, is_live: bool = False)
 
     Raises:
         UsageError: There is no checkpoint, no bucket of a store, or no access to it; with `best` none was evaluated;
-            the suffix is unknown, `out` cannot be written, the checkpoint records no program or one without a Keras
-            model, or a Keras model would hash no ids of a table with hashes.
+            the suffix is unknown, `out` cannot be written, or the checkpoint has no Keras model, or one with hashes.
         ProgramError: The program cannot be loaded, or does not build its model.
         NoCheckpointError: There are checkpoints, but none is valid.
         BadJobError: The variables of the program's model differ from the checkpoint's.

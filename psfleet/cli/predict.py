@@ -23,7 +23,7 @@ def predict(
         str,
         typer.Argument(
             metavar="RUN_OR_STUDY",
-            help="A run folder, one checkpoint, the URL of a store, or a study folder, for its best trial.",
+            help="A run folder, one checkpoint, the URL of a store, or a study or its folder, for its best trial.",
         ),
     ],
     data: Annotated[

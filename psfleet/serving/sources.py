@@ -67,6 +67,22 @@ def of_study(folder: Path, top: int) -> Sources:
         UsageError: The study has not so many trials with weights, or Optuna is not installed.
         StorageError: The database is locked.
     """
+    name, kept = best_trials(folder, top)
+    if len(kept) < top:
+        raise UsageError(
+            f"--top {top}: {folder} has weights of the best {len(kept)} trials, expected at most as many; `keep` of "
+            "the study file says how many are kept"
+        )
+    return Sources(name, tuple(kept.values()))
+
+
+def best_trials(folder: Path, top: int) -> tuple[str, dict[int, MemberSource]]:
+    """The name of a study, and those of its best trials whose weights are there, by their numbers, the best one first.
+
+    Raises:
+        UsageError: The folder has no study or several, or Optuna is not installed.
+        StorageError: The database is locked.
+    """
     optuna = optuna_module()
     with storage_errors(folder):
         storage = opened(folder / DATABASE)
@@ -74,16 +90,9 @@ def of_study(folder: Path, top: int) -> Sources:
         if len(names) != 1:
             raise UsageError(f"{folder} has {len(names)} studies, expected one")
         study = optuna.load_study(study_name=names[0], storage=storage)
-        trials = study.get_trials(deepcopy=False, states=[optuna.trial.TrialState.COMPLETE])
-        sign = 1 if study.direction == optuna.study.StudyDirection.MINIMIZE else -1
-    ordered = sorted(trials, key=lambda trial: (sign * trial.value, trial.number))
-    kept = [trial for trial in ordered[:top] if trial_records.weights_file(folder, trial.number).is_file()]
-    if len(kept) < top:
-        raise UsageError(
-            f"--top {top}: {folder} has weights of the best {len(kept)} trials, expected at most as many; `keep` of "
-            "the study file says how many are kept"
-        )
-    return Sources(names[0], tuple(_trial(folder, trial) for trial in kept))
+        best = results.best_of(study.direction.name.lower(), study.get_trials(deepcopy=False))[:top]
+    kept = [trial for trial in best if trial_records.weights_file(folder, trial.number).is_file()]
+    return names[0], {trial.number: _trial(folder, trial) for trial in kept}
 
 
 def _trial(folder: Path, trial: Any) -> MemberSource:

@@ -112,12 +112,15 @@ def test_a_data_set_that_fails_ends_the_command_in_one_line(tmp_path: Path, data
 
 
 @pytest.mark.extended
-def test_a_program_that_ends_its_worker_ends_the_command(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("code", "message"), [(70, "with exit code 70, expected it to return"), (75, "died 4 times, last: exit code 75")]
+)
+def test_a_program_that_ends_its_worker_ends_the_command(tmp_path: Path, code: int, message: str) -> None:
     folder = _run_folder(tmp_path)
-    (folder / "end").write_text("70")
-    assert _started(folder, "--data", "predicted_data:held").wait() == 70
-    last = (folder / "screen").read_text().splitlines()[-1]
-    assert "with exit code 70, expected it to return" in last
+    (folder / "end").write_text(str(code))
+    assert _started(folder, "--data", "predicted_data:held").wait() == code
+    assert message in (folder / "screen").read_text().splitlines()[-1]
+    assert not _left(folder)
 
 
 @pytest.mark.extended

@@ -130,6 +130,7 @@ def test_trials_that_fall_behind_are_pruned_and_do_not_run_again(tmp_path: Path)
     assert study.rows() == rows
 
 
+@pytest.mark.extended
 def test_a_program_that_ends_its_process_fails_its_trial_and_not_the_study(tmp_path: Path) -> None:
     study = SweptStudy.make(tmp_path, {"options.end": {"choice": ["", "os._exit", "sys.exit"]}})
     done = study.run()

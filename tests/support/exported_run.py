@@ -42,6 +42,29 @@ def evaluated_program():
     data = lambda *shard: tf.data.Dataset.from_tensor_slices((x, y))
     return KerasProgram(model=keras_program().model, loss="mse", metrics=["mae"], train=data, evaluate=data)
 
+def two_inputs_program():
+    def model():
+        a, b = keras.Input([2], name="a"), keras.Input([3], dtype="int32", name="b")
+        added = keras.layers.Dense(3, name="dense")(a) + keras.ops.cast(b, "float32")
+        return keras.Model([a, b], added, name="net")
+
+    evaluated = evaluated_program().evaluate
+    ones = np.ones([3], np.int64)
+    data = lambda *shard: evaluated().map(lambda x, y: ({"b": ones, "a": x}, y + 1))
+    return KerasProgram(model=model, loss="mse", metrics=["mae"], train=data, evaluate=data)
+
+class Scaled(keras.Model):
+    def __init__(self):
+        super().__init__(name="net")
+        self.dense = keras.layers.Dense(3, name="dense")
+
+    def call(self, x):
+        return self.dense(x)
+
+def subclassed_program():
+    given = evaluated_program()
+    return KerasProgram(model=Scaled, loss="mse", metrics=["mae"], train=given.train, evaluate=given.evaluate)
+
 def graph_program(predict=None):
     train = lambda *shard: tf.data.Dataset.from_tensor_slices(({"x": X, "scale": np.float32([1, 2, 3])}, [0, 0, 0]))
     return GraphProgram(loss=lambda batch: None, train=train, predict=predict)
@@ -65,11 +88,18 @@ X = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
 
 
 def trained(
-    folder: Path, callable_name: str = "keras_program", deadlines: Mapping[str, float] = MappingProxyType({})
+    folder: Path,
+    callable_name: str = "keras_program",
+    deadlines: Mapping[str, float] = MappingProxyType({}),
+    scope: str = "net/",
 ) -> Path:
-    """A run folder with a checkpoint of step 0."""
+    """A run folder with a checkpoint of step 0.
+
+    Args:
+        scope: Begins the names of the variables.
+    """
     (folder / "versioned_program.py").write_text(PROGRAM)
-    return with_checkpoint(folder, 0, KERNEL, BIAS, callable_name, deadlines)
+    return with_checkpoint(folder, 0, KERNEL, BIAS, callable_name, deadlines, scope)
 
 
 def with_checkpoint(
@@ -79,6 +109,7 @@ def with_checkpoint(
     bias: np.ndarray,
     callable_name: str = "keras_program",
     deadlines: Mapping[str, float] = MappingProxyType({}),
+    scope: str = "net/",
 ) -> Path:
     """Adds a checkpoint of a step to a run folder that has the program."""
     job = {
@@ -88,7 +119,7 @@ def with_checkpoint(
         "train": {"steps": 1, "batch_size": 1},
         "deadlines": dict(deadlines),
     }
-    tensors = {"net/dense/kernel": kernel, "net/dense/bias": bias}
+    tensors = {f"{scope}dense/kernel": kernel, f"{scope}dense/bias": bias}
     specs = [TensorSpec(name, value.shape, "float32") for name, value in tensors.items()]
     extra: dict[str, Any] = {"job": job, "program_folder": str(folder)}
     layout = Layout.plan(specs, [], [], 1, 4096)

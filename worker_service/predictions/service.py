@@ -18,10 +18,12 @@ from psfleet.job import trial_records
 from psfleet.job.job import Job, job_from_json
 from psfleet.job.prediction_files import Request
 from psfleet.job.program import GraphProgram, KerasProgram, load_callable, load_program
+from psfleet.job.sections import Device
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
 from psfleet.tf.batching import batched, check_padding
 from psfleet.tf.program_data import read_within_deadline
+from psfleet.tf.server import session_config
 from worker_service.build_deadline import DEADLINES
 from worker_service.input_pipeline import PREFETCHED_BATCHES
 from worker_service.predictions.names import features_of
@@ -43,6 +45,7 @@ def serve(settings: Settings, stop: Stop) -> int:
     job = job_from_json(request.job, "job of the model")
     life = SignsOfLife(trial_records.life_file(settings.out, settings.index))
     life.start()
+    _prepare(job.device)
     life.begin(
         f"program {job.program!r} and data set {request.data!r} to be loaded", DEADLINES * job.deadlines.first_secs
     )
@@ -81,6 +84,15 @@ def data_set(job: Job, folder: Path) -> tf.data.Dataset:
         raise ProgramError(f"program {job.program!r}: the data set is endless, expected no repeat()")
     check_padding(dataset.element_spec, job, f"examples of {name}")
     return dataset
+
+
+def _prepare(device: Device) -> None:
+    """Has eager execution use the threads of a session, and take memory of GPUs, which workers share, as needed."""
+    config = session_config(device)
+    tf.config.threading.set_intra_op_parallelism_threads(config.intra_op_parallelism_threads)
+    tf.config.threading.set_inter_op_parallelism_threads(config.inter_op_parallelism_threads)
+    for gpu in tf.config.list_physical_devices("GPU"):
+        tf.config.experimental.set_memory_growth(gpu, True)
 
 
 def _loaded(request: Request, program: KerasProgram | GraphProgram, job: Job, features: Any) -> Predictor:

@@ -15,7 +15,7 @@ from psfleet.checkpoint import versions
 from psfleet.checkpoint.store import write_initial
 from psfleet.checkpoint.versions import Request, Version
 from psfleet.errors import NoCheckpointError, ProgramError, UsageError
-from psfleet.layout import EmbeddingSpec, Layout, TensorSpec
+from psfleet.layout import EmbeddingSpec, Layout, TensorSpec, initial_rows
 from worker_service import export as service
 from worker_service.predictions.graph_model import GraphModel
 
@@ -135,6 +135,42 @@ def test_a_saved_graph_that_predicts_other_values_is_refused(tmp_path: Path, mon
 def test_what_a_graph_program_has_not_is_refused(tmp_path: Path, kind: str, program: str, expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
         export_version(trained(tmp_path, program), tmp_path / "out", kind)
+
+
+ROWS_PROGRAM = """
+import tensorflow as tf
+from psfleet import GraphProgram
+
+def build():
+    data = lambda *shard: tf.data.Dataset.from_tensor_slices(([[1, 2], [7, 7]], [0, 0]))
+    return GraphProgram(loss=lambda batch: None, train=data, predict=predict)
+
+def predict(ids):
+    table = tf.compat.v1.get_variable("user", [50, 2])
+    return [tf.nn.embedding_lookup(table, ids), ids + 1]
+"""
+
+
+def test_a_graph_program_is_exported_with_all_rows_of_its_tables(tmp_path: Path) -> None:
+    (tmp_path / "rows_program.py").write_text(ROWS_PROGRAM)
+    job = {
+        "name": "rows",
+        "program": "rows_program:build",
+        "optimizer": {"name": "sgd", "learning_rate": 0.1},
+        "train": {"steps": 1, "batch_size": 2},
+        "tables": {"user": {"rows": 50}},
+    }
+    table = EmbeddingSpec("user", "user", 50, 2, "uniform", 0.5, 1)
+    layout = Layout.plan([TensorSpec("bias", (3,), "float32")], [], [], 1, 4096, embeddings=(table,))
+    values = {"run": "r", "generation": 1, "optimizer": "sgd", "extra": {"job": job, "program_folder": str(tmp_path)}}
+    write_initial(tmp_path / "checkpoints", layout, {"bias": BIAS}, **values)  # type: ignore[arg-type]
+    version = export_version(tmp_path, tmp_path / "out", "saved_model")
+    assert version.summary == "predictions of 2 examples verified"
+    served = tf.saved_model.load(version.folder).signatures["serving_default"]
+    found = served(inputs=tf.constant([[3, 49], [0, 3]]))
+    expected = initial_rows(table, np.array([3, 49, 0, 3])).reshape([2, 2, 2])
+    np.testing.assert_array_equal(found["predictions_0"], expected)
+    assert found["predictions_1"].numpy().tolist() == [[4, 50], [1, 4]]
 
 
 @pytest.mark.parametrize("kind", versions.FORMATS)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet
 import pytest
 
 from psfleet.errors import ProgramError, PsfleetError, UsageError
@@ -40,11 +41,10 @@ def test_predictions_are_in_the_order_of_the_examples(tmp_path: Path, workers: i
 
 
 def test_parquet_has_a_row_for_each_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
     monkeypatch.setattr(files, "GROUP_BYTES", 60)
     files.write(files.Shares(_written(tmp_path, 3), 3, "data:set"), Path("out.parquet"), tmp_path / "temporary")
-    assert parquet.ParquetFile(tmp_path / "temporary").num_row_groups == 2
-    table = parquet.read_table(tmp_path / "temporary")
+    assert pyarrow.parquet.ParquetFile(tmp_path / "temporary").num_row_groups == 2
+    table = pyarrow.parquet.read_table(tmp_path / "temporary")
     assert table.column("logits").to_pylist() == LOGITS.tolist()
     assert table.column("a/label").to_pylist() == LABELS.tolist()
 
