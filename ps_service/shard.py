@@ -179,7 +179,7 @@ class Shard:
         return self._reductions.pauses_at(self.step)
 
     def close(self) -> None:
-        """Ends the loop and drops the shard's resources; an error of one of these is raised once all others are done."""
+        """Ends the loop and drops the shard's resources; raises an error of one of them once all else is done."""
         self._closing.set()
         with ExitStack() as ends:
             ends.callback(self.writer.close)
