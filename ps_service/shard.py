@@ -179,7 +179,7 @@ class Shard:
         return self._reductions.pauses_at(self.step)
 
     def close(self) -> None:
-        """Ends the loop and drops the shard's resources; raises the first error, after all else was ended."""
+        """Ends the loop and drops the shard's resources; raises an error of one of them once all else is done."""
         self._closing.set()
         with ExitStack() as ends:
             ends.callback(self.writer.close)

@@ -79,8 +79,17 @@ class BatchNumbers:
         self._count += 1
 
 
+class BatchSource(Protocol):
+    """Batches by their numbers, as the training loop needs them."""
+
+    numbers: BatchNumbers
+
+    def at(self, number: int) -> Batch:
+        """The batch of a number."""
+
+
 class Batches:
-    """The batches of one worker.
+    """The batches of one worker: a `BatchSource`.
 
     Args of the constructor:
         data: Of this worker.

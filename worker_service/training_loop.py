@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from worker_service.batch_reader import Batch
-from worker_service.batches import Batches
+from worker_service.batches import BatchSource
 from worker_service.progress import TrainingProgress
 from worker_service.session import WorkerSession
 from worker_service.session_errors import RefusedCallError
@@ -42,7 +42,7 @@ def train_generation(
     session: WorkerSession,
     generation: int,
     part: UpdatePart,
-    batches: Batches,
+    batches: BatchSource,
     progress: TrainingProgress,
     observer: Observer,
 ) -> np.ndarray:
@@ -72,7 +72,7 @@ def train(
     session: WorkerSession,
     start: SessionStart,
     part: UpdatePart,
-    batches: Batches,
+    batches: BatchSource,
     progress: TrainingProgress,
     observer: Observer,
 ) -> np.ndarray:

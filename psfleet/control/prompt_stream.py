@@ -1,6 +1,6 @@
 """Reads a stream of messages whose sender must not pause: one that is frozen, or cut off, would hold up this process.
 
-No keepalive of the connection finds such a sender: a process whose control port serves many calls sends no pings.
+Keepalive does not find such a sender: the control port of a run's processes sends no pings.
 """
 
 from __future__ import annotations

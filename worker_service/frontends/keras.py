@@ -69,9 +69,10 @@ class KerasFrontEnd:
             metrics = {"metrics": program.metrics, "weighted_metrics": program.weighted_metrics}
             self._model.compile(loss=program.loss, **metrics, jit_compile=False)
         self._trained = trained
-        self._draws: Counter[int] = Counter()
         self._metrics = TrainingMetrics(self._model, program, job)
-        changed, self._frozen = self._split(others)
+        concrete, changed, draws = self._traced_forward(others)
+        keras_checks.check_assigned(job.program, changed, trained)
+        self._frozen = [variable for variable in others if all(variable is not other for other in changed)]
         self._tables.require_used()
         self._measured = self._metrics.variables(index)
         names = keras_names(trained + others + self._measured)[-len(self._measured) :] if self._measured else []
@@ -80,12 +81,15 @@ class KerasFrontEnd:
             for variable, name in zip(self._measured, names, strict=True)
         }
         self._state = sorted(changed + self._measured, key=lambda variable: state_order(self._specs[id(variable)]))
-        self._random = RandomState(self._state, self._draws, index)
+        self._random = RandomState(self._state, draws, index)
         self._step: Any = None
         self._evaluation = evaluation_batches(program, job, self._batch_spec) if index == 0 else None
         self.parameters = tuple(self._specs[id(variable)] for variable in self._trained)
         self.state = tuple(self._specs[id(variable)] for variable in self._state)
         self.frozen = tuple(self._specs[id(variable)] for variable in self._frozen)
+        lookups = lookup_tables.contents(self._model._flatten_layers(), concrete.graph.captures)
+        self.tables: Tables = (*lookups, *layer_constants.fingerprints(concrete))
+        self.losses: Losses = ()
 
     def of_worker(self, index: int) -> KerasFrontEnd:
         """See `FrontEnd`."""
@@ -159,31 +163,25 @@ class KerasFrontEnd:
         pairs = [(self._specs[id(variable)], variable) for variable in variables]
         return [(spec, variable) for spec, variable in pairs if spec.is_saved]
 
-    def _split(self, others: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """Variables that the forward pass changes, and those that it does not change."""
+    def _traced_forward(self, others: Sequence[Any]) -> tuple[Any, list[Any], Counter[int]]:
+        """The forward pass, traced; the variables that it changes; how often it assigns each, by id."""
+        variables = [*self._trained, *others]
         changed: list[Any] = []
+        draws: Counter[int] = Counter()
         # Creates Keras' global seed generator here: in the trace, its first value would be a constant of every step.
         keras.random.uniform(())
 
         def forward(values: Any, batch: Any) -> tf.Tensor:
-            scope, loss, before = self._forward(self._trained + list(others), values, batch)
-            self._draws = scope.num_updates
+            nonlocal draws
+            scope, loss, before = self._forward(variables, values, batch)
+            draws = scope.num_updates
             # Assigned, not extended: a function whose first trace creates variables (a metric's) is traced twice.
-            changed[:] = [
-                variable
-                for variable in self._trained + list(others)
-                if scope.get_current_value(variable) is not before[id(variable)]
-            ]
+            changed[:] = [each for each in variables if scope.get_current_value(each) is not before[id(each)]]
             return loss
 
-        variables = self._trained + list(others)
         specs = [tf.TensorSpec(variable.shape, variable.dtype) for variable in variables]
         concrete = traced(forward, specs, self._batch_spec, self._job, self._index)
-        tables = lookup_tables.contents(self._model._flatten_layers(), concrete.graph.captures)
-        self.losses: Losses = ()
-        self.tables: Tables = (*tables, *layer_constants.fingerprints(concrete))
-        keras_checks.check_assigned(self._job.program, changed, self._trained)
-        return changed, [variable for variable in others if all(variable is not other for other in changed)]
+        return concrete, changed, draws
 
     def _trace_step(self, layout: Layout, batch_spec: Any, towers: int, rows: Rows) -> tuple[Any, list[Share]]:
         """A concrete function of flat parameters, number, state, frozen and batch: loss, gradients and new state.

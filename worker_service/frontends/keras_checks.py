@@ -108,10 +108,6 @@ def warn_if_compiled(model: keras.Model, job: Job) -> None:
         )
 
 
-def _error(program: str, message: str) -> ProgramError:
-    return ProgramError(f"program {program!r}: {message}")
-
-
 def check_assigned(program: str, changed: Sequence[Any], trained: Sequence[Any]) -> None:
     """Refuses a forward pass that assigns a trainable variable.
 
@@ -125,7 +121,11 @@ def check_assigned(program: str, changed: Sequence[Any], trained: Sequence[Any])
     """
     for variable in changed:
         if any(variable is each for each in trained):
-            raise ProgramError(
-                f"program {program!r}: the forward pass assigns trainable variable {variable.path}, which only the "
-                "optimizer may change"
+            raise _error(
+                program,
+                f"the forward pass assigns trainable variable {variable.path}, which only the optimizer may change",
             )
+
+
+def _error(program: str, message: str) -> ProgramError:
+    return ProgramError(f"program {program!r}: {message}")

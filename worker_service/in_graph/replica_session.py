@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from worker_service.batch_reader import Batch
-from worker_service.batches import Batches, BatchNumbers
+from worker_service.batches import BatchNumbers
 from worker_service.in_graph.merged import ReplicaStep
 from worker_service.session import CLOSE_SECS, WorkerSession
 from worker_service.session_start import SessionStart
@@ -38,8 +38,8 @@ class ReplicaSession(WorkerSession):
         self._whole.close(wait_secs)
 
 
-class LentBatches(Batches):
-    """The batches of a replica of another worker, which reads them itself: they have numbers, and no tensors."""
+class LentBatches:
+    """A `BatchSource` of the replica of another worker, which reads its batches itself: they have only numbers."""
 
     def __init__(self, numbers: BatchNumbers) -> None:
         self.numbers = numbers

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from psfleet.tf import ShardVariables
 from worker_service.batch_reader import Batch
-from worker_service.batches import Batches
+from worker_service.batches import BatchSource
 from worker_service.session_start import SessionStart
 from worker_service.updates.interface import StepSession, one_gradient
 
@@ -36,11 +36,11 @@ class AsyncPart:
         """A worker numbers its gradients."""
         return variables.last_number
 
-    def begin(self, session: StepSession, batches: Batches, start: SessionStart) -> np.ndarray:
+    def begin(self, session: StepSession, batches: BatchSource, start: SessionStart) -> np.ndarray:
         """Nothing."""
         del session, batches
         return start.shards
 
-    def step(self, session: StepSession, batches: Batches, local_step: int) -> tuple[Batch, float, np.ndarray]:
+    def step(self, session: StepSession, batches: BatchSource, local_step: int) -> tuple[Batch, float, np.ndarray]:
         """See `UpdatePart`."""
         return one_gradient(session, batches, local_step)

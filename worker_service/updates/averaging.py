@@ -6,7 +6,7 @@ import numpy as np
 
 from psfleet.job.update import Update
 from worker_service.batch_reader import Batch
-from worker_service.batches import Batches
+from worker_service.batches import BatchSource
 from worker_service.updates.interface import StepSession
 from worker_service.updates.sync import SyncPart
 
@@ -17,7 +17,7 @@ class AveragingPart(SyncPart):
     def __init__(self, update: Update) -> None:
         self._update = update
 
-    def step(self, session: StepSession, batches: Batches, local_step: int) -> tuple[Batch, float, np.ndarray]:
+    def step(self, session: StepSession, batches: BatchSource, local_step: int) -> tuple[Batch, float, np.ndarray]:
         """One round: the steps up to the next multiple of `local_steps`, with the batches of their numbers.
 
         The loss is the mean over the steps.

@@ -11,7 +11,7 @@ import tensorflow.compat.v1 as v1
 
 from psfleet.tf import ShardVariables
 from worker_service.batch_reader import Batch
-from worker_service.batches import Batches
+from worker_service.batches import BatchSource
 from worker_service.session_start import SessionStart
 
 
@@ -55,10 +55,10 @@ class UpdatePart(Protocol):
     def newest_number(self, variables: ShardVariables) -> tf.Variable:
         """By worker, the number of its newest gradient: int64 `[worker_limit]`."""
 
-    def begin(self, session: StepSession, batches: Batches, start: SessionStart) -> np.ndarray:
+    def begin(self, session: StepSession, batches: BatchSource, start: SessionStart) -> np.ndarray:
         """What comes before the first step of a session; the shards after it, as in `start` if there is nothing."""
 
-    def step(self, session: StepSession, batches: Batches, local_step: int) -> tuple[Batch, float, np.ndarray]:
+    def step(self, session: StepSession, batches: BatchSource, local_step: int) -> tuple[Batch, float, np.ndarray]:
         """Reads batches and makes one step.
 
         Returns:
@@ -66,7 +66,7 @@ class UpdatePart(Protocol):
         """
 
 
-def one_gradient(session: StepSession, batches: Batches, local_step: int) -> tuple[Batch, float, np.ndarray]:
+def one_gradient(session: StepSession, batches: BatchSource, local_step: int) -> tuple[Batch, float, np.ndarray]:
     """A step of the modes in which a worker pushes the gradient of one batch; see `UpdatePart.step`."""
     number = batches.numbers.next(local_step)
     batch = batches.at(number)

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from psfleet.tf import ShardVariables
 from psfleet.tf.clocks import counted_clock, lowest_clock
-from worker_service.batches import Batches
+from worker_service.batches import BatchSource
 from worker_service.session_start import SessionStart
 from worker_service.updates.asynchronous import AsyncPart
 from worker_service.updates.interface import StepSession, pass_barrier
@@ -52,7 +52,7 @@ class SspPart(AsyncPart):
         with tf.control_dependencies([counted]):
             return self.wait(variables, index, local_step, tf.constant(-1, tf.int64))
 
-    def begin(self, session: StepSession, batches: Batches, start: SessionStart) -> np.ndarray:
+    def begin(self, session: StepSession, batches: BatchSource, start: SessionStart) -> np.ndarray:
         """Reads the first batch, for which nobody has to wait; only then this worker is counted, and pulls again."""
         batches.at(batches.numbers.next(start.global_step))
         return session.await_step(start.global_step)

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from psfleet.tf import STALENESS_BUCKETS, ShardVariables
 from worker_service.batch_reader import Batch
-from worker_service.batches import Batches
+from worker_service.batches import BatchSource
 from worker_service.session_start import SessionStart
 from worker_service.updates.interface import StepSession, is_done, one_gradient, pass_barrier
 
@@ -35,13 +35,13 @@ class SyncPart:
         """A gradient's number is its local step."""
         return variables.last_local_step
 
-    def begin(self, session: StepSession, batches: Batches, start: SessionStart) -> np.ndarray:
+    def begin(self, session: StepSession, batches: BatchSource, start: SessionStart) -> np.ndarray:
         """Waits for the end of a step whose gradient every ps has already, from an earlier session."""
         del batches
         if start.global_step <= start.numbers.min() and not is_done(start.shards):
             return session.await_step(start.global_step)
         return start.shards
 
-    def step(self, session: StepSession, batches: Batches, local_step: int) -> tuple[Batch, float, np.ndarray]:
+    def step(self, session: StepSession, batches: BatchSource, local_step: int) -> tuple[Batch, float, np.ndarray]:
         """See `UpdatePart`."""
         return one_gradient(session, batches, local_step)
