@@ -1,4 +1,4 @@
-"""A regression of one variable for studies: it counts the readings of its data, and its steps can be held or wait."""
+"""A regression of one variable for studies: it counts the readings of its data, and its steps can be held."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ v1 = tf.compat.v1
 EXAMPLES = 16
 LOOK_SECS = 0.02
 FOREVER = threading.Event()
-"""Never set: waiting for it paces the steps."""
+"""Never set: waiting for it is a pause."""
 
 
-def build(folder: str, step_secs: float = 0.0, factor: float = 1.0) -> psfleet.GraphProgram:
+def build(folder: str, factor: float = 1.0) -> psfleet.GraphProgram:
     """Fits a number.
 
     Args:
         folder: Gets a file `reads` with a line for each reading of the training data: the process id. While it has a
             file `hold`, no step ends.
-        step_secs: Compute time of a step.
         factor: Of the loss; its logarithm is NaN below 0.
     """
 
@@ -43,7 +42,6 @@ def build(folder: str, step_secs: float = 0.0, factor: float = 1.0) -> psfleet.G
         return tf.data.Dataset.from_tensor_slices(np.linspace(0, 1, EXAMPLES, dtype=np.float32))
 
     def compute(x: np.ndarray) -> np.ndarray:
-        FOREVER.wait(step_secs)
         while Path(folder, "hold").exists():
             FOREVER.wait(LOOK_SECS)
         return x
