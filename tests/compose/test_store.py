@@ -12,10 +12,10 @@ import pytest
 import safetensors.numpy
 from support.compose_fleet import COMMAND_SECS, START_SECS, Fleet, fleet
 from support.images import docker
-from support.s3_server import DENIED, GONE, S3Server, no_fault, s3_server, use
+from support.s3_server import DENIED, GONE, S3Server, assert_not_stored, no_fault, s3_server, saved_step, use
 
 from psfleet.checkpoint.object_store import StoreFolder
-from psfleet.checkpoint.store import newest, newest_committed
+from psfleet.checkpoint.store import newest
 from psfleet.errors import BAD_JOB, USAGE
 from psfleet.report.schema import Report
 
@@ -134,7 +134,7 @@ def test_a_web_identity_and_a_proxy_of_the_environment_lead_to_the_store(
 def _train_and_kill(s3: S3Server, seen: Fleet) -> Killed:
     """Trains to a checkpoint, through a time without a bucket to another one, and kills every container."""
     seen.up()
-    seen.wait_for(lambda: _step() >= EVERY_STEPS, START_SECS, "a checkpoint in the store")
+    seen.wait_for(lambda: saved_step(STORE) >= EVERY_STEPS, START_SECS, "a checkpoint in the store")
     before = _whole()
     s3.fault = lambda method, path: GONE
     seen.wait_for(lambda: _failures(seen), START_SECS, "the event of a checkpoint that cannot be written")
@@ -143,21 +143,15 @@ def _train_and_kill(s3: S3Server, seen: Fleet) -> Killed:
     s3.fault = lambda method, path: None if method in ("GET", "HEAD") else GONE
     after = _whole()
     s3.fault = no_fault
-    seen.wait_for(lambda: _step() > failed_at, START_SECS, "a checkpoint after the bucket is back")
+    seen.wait_for(lambda: saved_step(STORE) > failed_at, START_SECS, "a checkpoint after the bucket is back")
     seen.leave()
     described = {name: json.dumps(item) for name, item in seen.containers().items()}
     services = ("ps-0", "ps-1", "chief", "worker")
-    step, logs = _step(), "".join(docker("logs", seen.container(service)).stdout for service in services)
+    step, logs = saved_step(STORE), "".join(docker("logs", seen.container(service)).stdout for service in services)
     docker("kill", *(seen.container(service) for service in services))
     seen.run("down", seen.name, "--results")
     knowing = {service for service in services if SECRET in described[seen.container(service)]}
     return Killed(step, (before, after), logs, knowing)
-
-
-def _step() -> int:
-    """The step of the newest checkpoint in the store."""
-    found = newest_committed(StoreFolder(f"{STORE}/checkpoints"))
-    return 0 if found is None else found.step
 
 
 def _whole() -> int:
@@ -179,9 +173,3 @@ def _assert_readable(seen: Fleet, report: Report) -> None:
     out = seen.folder / "weights.safetensors"
     seen.run("weights", STORE, "--out", str(out))
     assert set(safetensors.numpy.load_file(out)) == {"w1", "b1", "w2", "b2"}
-
-
-def assert_not_stored(secret: str, folder: Path) -> None:
-    """No file of a folder has a text."""
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    assert [path for path in files if secret.encode() in path.read_bytes()] == []

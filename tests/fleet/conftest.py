@@ -10,6 +10,7 @@ import pytest
 from support.command_line import Psfleet, commands
 from support.commands import standing, standing_fork_server
 from support.service_process import Service, running
+from support.standing_ps import standing_ps
 
 from psfleet.cli import main
 from psfleet.control.client import PsClient
@@ -48,6 +49,13 @@ def client(shared: Service) -> Iterator[PsClient]:
     with shared.client(f"run-{secrets.token_hex(4)}") as client:
         yield client
         client.reset()
+
+
+@pytest.fixture(scope="module")
+def ps_addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    """`host:port` of two ps that serve any run, for `fleet.ps_addresses`."""
+    with standing_ps(2, tmp_path_factory.mktemp("ps")) as addresses:
+        yield addresses
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from support.losses import lost_peers
 from support.numpy_optimizers import rule
 from support.programs import exact_graph_program
 from support.replay import perceptron_gradient, replay
-from support.standing_ps import standing_ps
 
 import psfleet
 from psfleet.checkpoint.manifest import read_manifest
@@ -28,12 +26,6 @@ BATCH_SIZE = 4
 WARMUP_STEPS = 20
 COMPARED_STEP = 80
 MAX_DIFFERENCE = 1e-5
-
-
-@pytest.fixture(scope="module")
-def ps_addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    with standing_ps(2, tmp_path_factory.mktemp("ps")) as addresses:
-        yield addresses
 
 
 @pytest.mark.extended

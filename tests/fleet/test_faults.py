@@ -68,7 +68,7 @@ def test_a_step_waits_for_a_worker_and_a_killed_worker_and_a_killed_chief_cost_n
         fleet.gates.release(0)
         fleet.wait_for_step(fleet.step() + 10)
         fleet.kill("worker", 0)
-        fleet.wait_for(lambda: has_restarted(fleet, "chief"), START_SECS, "the chief to join again")
+        fleet.wait_for(lambda: fleet.has_restarted("chief"), START_SECS, "the chief to join again")
         fleet.gates.hurry()
         report = fleet.done()
         assert report.generation == 1
@@ -92,7 +92,7 @@ def test_in_async_mode_a_killed_worker_costs_no_step_and_every_push_wakes_its_wo
         # The chief alone must not reach the final step before worker 1 is back.
         fleet.wait_for_step(fleet.step() + 10)
         fleet.gates.hold(0)
-        fleet.wait_for(lambda: has_restarted(fleet, "worker"), START_SECS, "worker 1 to join again")
+        fleet.wait_for(lambda: fleet.has_restarted("worker"), START_SECS, "worker 1 to join again")
         fleet.gates.release(0)
         fleet.gates.hurry()
         gradients = fleet.done().gradients
@@ -191,8 +191,3 @@ def waiting_secs(fleet: Fleet, back: int) -> float:
         if (state.index, state.joins, state.step) == (back, 2, shard.step)
     ]
     return max(found, default=0.0)
-
-
-def has_restarted(fleet: Fleet, role: str) -> bool:
-    """Whether the chief has noted that a process of this role joined again."""
-    return any(entry["message"].startswith(f"{role} ") for entry in fleet.entries("restarted"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def test_a_killed_worker_is_waited_for_and_a_killed_chief_trains_on_with_the_sam
         fleet.wait_for_step(10)
         for index, role in ((1, "worker"), (0, "chief")):
             fleet.kill("worker", index)
-            fleet.wait_for(lambda name=role: restarted(fleet, name), START_SECS, f"the {role} to join again")
+            fleet.wait_for(partial(fleet.has_restarted, role), START_SECS, f"the {role} to join again")
             fleet.wait_for_step(fleet.step() + 10)
         fleet.gates.hurry()
         report = fleet.done()
@@ -138,11 +139,6 @@ def test_a_worker_that_is_frozen_ends_the_step_at_its_deadline_and_is_waited_for
         "DeadlineExceeded"
     ]
     assert used(fleet) == {"0": fleet.steps, "1": fleet.steps}
-
-
-def restarted(fleet: Fleet, role: str) -> bool:
-    """Whether a worker of that role was restarted."""
-    return any(entry["message"].startswith(f"{role} ") for entry in fleet.entries("restarted"))
 
 
 @pytest.mark.extended

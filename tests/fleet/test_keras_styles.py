@@ -5,13 +5,11 @@ tests/unit/worker_service/frontends/test_keras_styles.py compares the steps of m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
-from support.standing_ps import standing_ps
 from support.trained_styles import PROGRAMS
 
 import psfleet
@@ -48,12 +46,6 @@ KEPT = {
 """By style, the tensors that no step changes; all others change."""
 WEIGHTS_ONLY = ("subclassed",)
 """Styles whose class has no `get_config`, so that Keras makes the model by the program's own code."""
-
-
-@pytest.fixture(scope="module")
-def ps_addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    with standing_ps(2, tmp_path_factory.mktemp("ps")) as addresses:
-        yield addresses
 
 
 @pytest.mark.parametrize(

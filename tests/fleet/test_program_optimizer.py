@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.programs import exact_keras_program, own_optimizer_program
 from support.replay import batch
-from support.standing_ps import standing_ps
 
 import psfleet
 from psfleet.checkpoint import store
@@ -21,12 +19,6 @@ TESTS = Path(__file__).parents[1]
 
 BATCH_SIZE = 16
 MAX_DIFFERENCE = 1e-5
-
-
-@pytest.fixture(scope="module")
-def ps_addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    with standing_ps(2, tmp_path_factory.mktemp("ps")) as addresses:
-        yield addresses
 
 
 @pytest.mark.extended

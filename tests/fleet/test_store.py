@@ -15,7 +15,7 @@ import safetensors.numpy
 from support.commands import psfleet
 from support.local_fleet import START_SECS, training
 from support.replay import assert_perceptron
-from support.s3_server import BROKEN, S3Server, s3_server, use
+from support.s3_server import BROKEN, S3Server, assert_not_stored, s3_server, use
 
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.checkpoint.store_lease import LEASE_SECS
@@ -163,9 +163,3 @@ def assert_exact(source: Path | str, folder: Path, steps: int) -> None:
     assert done.returncode == 0, done.stderr
     found = safetensors.numpy.load_file(out)
     assert_perceptron(found, OPTIMIZER, workers=WORKERS, batch_size=BATCH_SIZE, steps=steps)
-
-
-def assert_not_stored(secret: str, folder: Path) -> None:
-    """No file of the run folder has a text."""
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    assert [path for path in files if secret.encode() in path.read_bytes()] == []

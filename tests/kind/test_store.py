@@ -9,10 +9,8 @@ import pytest
 from support.admission import admission
 from support.kind_cluster import host_address
 from support.kind_fleet import COMMAND_SECS, START_SECS, Object, Space
-from support.s3_server import S3Server, environment, s3_server, use
+from support.s3_server import S3Server, environment, s3_server, saved_step, use
 
-from psfleet.checkpoint.object_store import StoreFolder
-from psfleet.checkpoint.store import newest_committed
 from psfleet.checkpoint.store_lease import LEASE_SECS
 from psfleet.cli.fleets import INTERRUPTED
 from psfleet.polling import wait_until
@@ -69,7 +67,7 @@ def test_a_fleet_is_resumed_from_the_store_without_its_claim(space: Space, s3: S
         train={"steps": STEPS, "batch_size": 1}, checkpoint={"every_steps": 5, "keep": 2, "store": STORE},
     )  # fmt: skip
     up = space.start("up", job)
-    step = wait_until(saved_step, START_SECS, "a checkpoint in the store", poll_secs=1)
+    step = wait_until(lambda: saved_step(STORE), START_SECS, "a checkpoint in the store", poll_secs=1)
     up.send_signal(signal.SIGINT)
     assert up.wait(COMMAND_SECS) == INTERRUPTED
     for pod in space.pods("ps"):
@@ -105,9 +103,3 @@ def test_a_web_identity_that_the_cluster_injects_leads_to_the_store(space: Space
     assert report.checkpoint is not None
     assert report.checkpoint.path.startswith(f"{STORE}-of-identity/checkpoints/{5:08d}-g")
     assert s3.requests.count(("POST", "/?")) >= 2, "the ps and the chief have exchanged their tokens for credentials"
-
-
-def saved_step() -> int:
-    """The step of the newest checkpoint in the store; 0: none after the initial one."""
-    found = newest_committed(StoreFolder(f"{STORE}/checkpoints"))
-    return 0 if found is None else found.step

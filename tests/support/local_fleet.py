@@ -110,6 +110,10 @@ class Fleet:
         """A process's log entries of one kind, over all its restarts; the chief's unless another is named."""
         return [entry for entry in self.log(role, index) if entry.get("event") == event]
 
+    def has_restarted(self, role: str) -> bool:
+        """Whether the chief has noted that a process of this role (chief, worker, ps, ...) joined again."""
+        return any(entry["message"].startswith(f"{role} ") for entry in self.entries("restarted"))
+
     def log(self, role: str = "worker", index: int = 0) -> list[dict[str, Any]]:
         """All entries of a process's log; the chief's unless another is named."""
         path = self.out / "logs" / f"{role}-{index}.log"

@@ -8,12 +8,14 @@ import urllib.request
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from psfleet.checkpoint import store_client
 from psfleet.checkpoint.object_store import StoreFolder
+from psfleet.checkpoint.store import newest_committed
 
 ERROR = "<?xml version='1.0'?><Error><Code>{code}</Code><Message>{message}</Message></Error>"
 DENIED = ("403 Forbidden", "InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records.")
@@ -120,3 +122,16 @@ def use(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
     for name, value in environment(server).items():
         monkeypatch.setenv(name, value)
+
+
+def saved_step(store: str) -> int:
+    """The step of the newest checkpoint in a store, as `s3://bucket/prefix`; 0: none after the initial one."""
+    found = newest_committed(StoreFolder(f"{store}/checkpoints"))
+    return 0 if found is None else found.step
+
+
+def assert_not_stored(secret: str, folder: Path) -> None:
+    """No file of a folder has a text."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert files
+    assert [path for path in files if secret.encode() in path.read_bytes()] == []

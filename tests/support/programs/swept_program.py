@@ -1,4 +1,4 @@
-"""A regression of one variable for studies: it counts the readings of its data, and its steps can be held or wait."""
+"""A regression of one variable for studies: it counts the readings of its data, and its steps can be held."""
 
 from __future__ import annotations
 
@@ -19,19 +19,16 @@ v1 = tf.compat.v1
 EXAMPLES = 16
 LOOK_SECS = 0.02
 FOREVER = threading.Event()
-"""Never set: waiting for it paces the steps."""
+"""Never set: waiting for it is a pause."""
 ENDS = {"sys.exit": sys.exit, "os._exit": os._exit}
 
 
-def build(
-    folder: str, step_secs: float = 0.0, factor: float = 1.0, end: str = "", predicts: bool = False
-) -> psfleet.GraphProgram:
+def build(folder: str, factor: float = 1.0, end: str = "", predicts: bool = False) -> psfleet.GraphProgram:
     """Fits a number.
 
     Args:
         folder: Gets a file `reads` with a line for each reading of the training data: the process id. While it has a
             file `hold`, no step ends.
-        step_secs: Compute time of a step.
         factor: Of the loss; its logarithm is NaN below 0.
         end: Function of `ENDS` that the second step calls with 70.
         predicts: Whether it multiplies features by the number, in predictions.
@@ -51,7 +48,6 @@ def build(
         return tf.data.Dataset.from_tensor_slices(np.linspace(0, 1, EXAMPLES, dtype=np.float32))
 
     def compute(x: np.ndarray) -> np.ndarray:
-        FOREVER.wait(step_secs)
         while Path(folder, "hold").exists():
             FOREVER.wait(LOOK_SECS)
         if end and next(steps) == 2:

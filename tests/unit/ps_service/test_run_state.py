@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 import tensorflow as tf
+from support.chief_samples import sample_job
 
 from ps_service import service
 from ps_service.run_state import ABANDONED_SECS, IDLE_SECS, Run
 from ps_service.shard import Shard
 from ps_service.worker_record import LEASE_SECS
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import BUG, ReplacedError
+from psfleet.errors import BUG, DeadlineError, ReplacedError
 from psfleet.job.sections import Fleet
 
 
@@ -140,6 +141,19 @@ def test_no_worker_waits_for_one_that_is_gone_or_has_no_session() -> None:
     run._clock = lambda: time.monotonic() + LEASE_SECS
     run.exclude_absent()
     assert present == [[0, 1], [0], [0, 1], []]
+
+
+def test_a_ps_that_no_worker_speaks_to_gives_up_after_the_deadline_of_its_job() -> None:
+    run, job = Run("alone", ""), sample_job(deadlines={"stall_secs": 7})
+    servicer: Any = SimpleNamespace(runs=lambda: [run], drop_finished=lambda: None)
+    own: Any = SimpleNamespace(job=job)
+    run.last_heartbeat = time.monotonic() - 6
+    service._check_runs(servicer, own)
+    run.last_heartbeat -= 1
+    with pytest.raises(DeadlineError, match="gave up after 7 s waiting for a heartbeat of any worker"):
+        service._check_runs(servicer, own)
+    own.job = None
+    service._check_runs(servicer, own)
 
 
 def test_the_newest_generation_is_known_while_the_next_shard_is_built() -> None:

@@ -14,7 +14,7 @@ from support.chief_samples import sample_job
 
 from ps_service.hold import Hold
 from ps_service.restore import Restored
-from ps_service.shard import CLOSE_SECS, COUNTERS_SECS, Shard
+from ps_service.shard import COUNTERS_SECS, Shard
 from ps_service.shard_plan import ShardPlan
 from psfleet.checkpoint.parts import ShardContent
 from psfleet.job.job import Job
@@ -22,6 +22,8 @@ from psfleet.layout import Layout, TensorSpec
 from psfleet.polling import wait_until
 
 LAYOUT = Layout.plan([TensorSpec("w", (7,))], [], [], num_ps=1, bucket_bytes=4096)
+SECS = 20.0
+"""Far more than a part takes."""
 
 
 @pytest.fixture
@@ -107,7 +109,7 @@ class HeldGraph:
 
     def _advance(self, hold: bool) -> int:
         """See `Updates`."""
-        assert self._is_closed.wait(CLOSE_SECS)
+        assert self._is_closed.wait(SECS)
         raise tf.errors.CancelledError(None, None, "the session was closed")
 
     def take_snapshot(self) -> None:
@@ -134,8 +136,8 @@ def test_a_shard_that_starts_where_it_is_held_has_a_part_of_that_step(
     content: Any = None
     shard = Shard("", plan, Restored(40, plan.optimizer, content), lambda message, code: None)
     try:
-        shard.writer.await_turn(CLOSE_SECS)
-        wait_until(lambda: [part.step for part in shard.writer.parts()] == steps, CLOSE_SECS, f"the parts of {steps}")
+        assert shard.writer.await_turn(SECS)
+        wait_until(lambda: [part.step for part in shard.writer.parts()] == steps, SECS, f"the parts of {steps}")
         assert shard._graph.num_snapshots == len(steps)
     finally:
         shard.close()

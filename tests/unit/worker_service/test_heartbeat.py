@@ -13,7 +13,7 @@ import pytest
 
 from psfleet.addresses import Address
 from psfleet.control import control_pb2 as pb
-from psfleet.errors import BUG, LostPeerError, ReplacedError
+from psfleet.errors import BUG, LOST_PEERS, LostPeerError, ReplacedError
 from psfleet.polling import wait_until
 from worker_service import heartbeat as heartbeat_module
 from worker_service.fleet_state import States
@@ -23,6 +23,8 @@ from worker_service.progress import TrainingProgress
 SECS = 30.0
 """Far more than any wait takes."""
 GONE = LostPeerError("connection refused")
+OVER = pb.ShardState(phase=pb.FINISHED, outcome=pb.Outcome(exit_code=70))
+REPLACED = ReplacedError("the worker was replaced")
 
 
 class Call:
@@ -63,11 +65,14 @@ class Ps:
 
 
 @contextmanager
-def beating(*ps: Ps, progress: TrainingProgress | None = None) -> Iterator[tuple[Heartbeat, list[list[int]]]]:
-    """A chief's heartbeat, and the step of each ps (-1: unknown) at each beat."""
+def beating(
+    *ps: Ps, progress: TrainingProgress | None = None, index: int = 0
+) -> Iterator[tuple[Heartbeat, list[list[int]]]]:
+    """A worker's heartbeat, by default the chief's, and the step of each ps (-1: unknown) at each beat."""
     stop: Any = SimpleNamespace(must_leave=lambda index: False)
     fleet: Any = SimpleNamespace(ps=ps)
-    heartbeat = Heartbeat(fleet, 0, Address("worker", 2222), stop, progress or TrainingProgress(), program="digest")
+    progress = progress or TrainingProgress()
+    heartbeat = Heartbeat(fleet, index, Address("worker", 2222), stop, progress, program="digest")
     seen: list[list[int]] = []
     heartbeat.listen(lambda states: seen.append(_steps(states)))
     heartbeat.start()
@@ -218,6 +223,30 @@ def test_a_worker_that_the_fleet_has_finished_without_leaves_its_step(step: int 
             ps.next_call().answer.put(complete)
         wait_until(lambda: len(seen) >= 3, SECS, "three beats")
         assert interrupted.wait(SECS if is_late else 0.2) == is_late
+
+
+@pytest.mark.parametrize(
+    ("index", "answer", "codes"),
+    [
+        pytest.param(1, OVER, [70], id="a worker whose run is over"),
+        pytest.param(1, REPLACED, [LOST_PEERS], id="a worker that is replaced"),
+        pytest.param(0, REPLACED, [LOST_PEERS], id="a chief that is replaced"),
+        pytest.param(0, OVER, [], id="a chief whose run is over still has to report"),
+    ],
+)
+def test_a_process_whose_training_program_does_not_return_exits(
+    monkeypatch: pytest.MonkeyPatch, index: int, answer: pb.ShardState | Exception, codes: list[int]
+) -> None:
+    monkeypatch.setattr(heartbeat_module, "UNWIND_SECS", 0.05)
+    monkeypatch.setattr(heartbeat_module.faulthandler, "dump_traceback", lambda: None)
+    ended: list[int] = []
+    monkeypatch.setattr(heartbeat_module.os, "_exit", ended.append)
+    ps = Ps()
+    with beating(ps, index=index) as (heartbeat, _):
+        ps.next_call().answer.put(answer)
+        heartbeat._thread.join(SECS)
+        assert not heartbeat._thread.is_alive()
+    assert ended == codes
 
 
 def test_each_heartbeat_says_which_program_is_trained() -> None:

@@ -27,6 +27,8 @@ from psfleet.polling import wait_until
 from psfleet.processes.ports import free_addresses
 from psfleet.service import settings
 from psfleet.tls.loader_plane import LoaderPlane
+from worker_service.batch_reader import Reading
+from worker_service.loaded_data import LoadedData, LoaderLostError
 from worker_service.loader.service import LoaderServicer, data_service, serve
 from worker_service.loader_watch import Loader, LoaderWatch
 from worker_service.training_data import TrainingData
@@ -69,8 +71,12 @@ def data(
 ) -> TrainingData:
     program = GraphProgram(loss=lambda batch: batch, train=train)
     rotates = more.pop("rotates", False)
-    known = [Loader(index, address, address) for index, address in enumerate(loaders)]
-    return TrainingData(program, job(**more), worker, workers, rotates, known)
+    return TrainingData(program, job(**more), worker, workers, rotates, reached(loaders))
+
+
+def reached(addresses: list[Address]) -> list[Loader]:
+    """Loaders without tunnels."""
+    return [Loader(index, address, address) for index, address in enumerate(addresses)]
 
 
 def job(**more: Any) -> Job:
@@ -147,6 +153,30 @@ def test_a_loader_that_belongs_to_no_run_does_not_listen(monkeypatch: pytest.Mon
 def test_a_worker_whose_loader_is_absent_takes_another_one(loaders: list[Address]) -> None:
     absent = free_addresses(1)
     assert first(3, data(numbers, [*absent, *loaders], start_secs=1)) == first(3, data(numbers, []))
+
+
+def test_a_worker_that_has_lost_its_loader_takes_another_one_at_once(
+    loaders: list[Address], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for_ever = 1e6
+    monkeypatch.setattr("worker_service.loaded_data.OWN_SECS", for_ever)
+    loaded = LoadedData(reached([*free_addresses(1), *loaders]), 0, job(start_secs=2 * for_ever))
+    loaded._is_lost = True
+    batches = loaded.read(numbers(0, 1).batch(4), "reading", 0, Reading())
+    assert [batch[0].tolist() for batch in itertools.islice(batches, 2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    batches.close()
+
+
+def test_a_stream_that_begins_again_is_a_lost_loader_and_no_batch_is_read_twice(loaders: list[Address]) -> None:
+    """As tf.data service may, without an error."""
+    again = tf.data.Dataset.from_tensor_slices((np.array([0, 1, 0]), np.array([7, 8, 7])))
+    loaded, found = LoadedData(reached(loaders), 0, job()), list[int]()
+    with LoaderWatch(reached(loaders)[0]) as watch:
+        assert watch.has_begun()
+        batches = (int(batch[0]) for batch in loaded._batches(again, "reading", watch))
+        with pytest.raises(LoaderLostError, match="has begun its stream again"):
+            found.extend(batches)
+    assert found == [7, 8]
 
 
 def test_loaders_that_never_start_are_named_after_the_deadline() -> None:

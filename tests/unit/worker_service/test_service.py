@@ -17,7 +17,6 @@ from support.program_samples import sample_job
 
 from psfleet.control import control_pb2 as pb
 from psfleet.errors import (
-    BAD_JOB,
     LOST_PEERS,
     DataStallError,
     DeadlineError,
@@ -32,7 +31,7 @@ from psfleet.report import html
 from worker_service import member_process, program_training
 from worker_service.chief import leading
 from worker_service.chief.disk import Disk
-from worker_service.run_end import report_failure, worker_error
+from worker_service.run_end import report_failure
 
 
 def data_stall(ends_run: bool) -> DataStallError:
@@ -156,19 +155,3 @@ def test_a_callback_that_is_never_made_ends_the_chief(monkeypatch: pytest.Monkey
         leading.lead(process, ends.context, nothing, nothing)
     assert end.codes == [LOST_PEERS]
     assert [outcome.exit_code for outcome in ends.outcomes] == [LOST_PEERS] * 2
-
-
-def test_a_run_that_a_worker_has_ended_ends_with_the_exit_code_of_that_worker() -> None:
-    error = worker_error(pb.Outcome(exit_code=BAD_JOB, message="worker 1: another program", details="Traceback"))
-    assert (error.exit_code, str(error), error.details) == (BAD_JOB, "worker 1: another program", "Traceback")
-    assert error.is_reported
-
-
-def test_the_ps_are_told_once_and_never_of_an_outcome_that_came_from_them() -> None:
-    outcomes: list[pb.Outcome] = []
-    fleet: Any = SimpleNamespace(finish=lambda outcome: outcomes.append(outcome) or 2)
-    stop: Any = SimpleNamespace(must_leave=lambda index: False)
-    error = ProgramError("boom")
-    assert [report_failure(fleet, error, 0, stop) for _ in range(2)] == [2, 0]
-    assert report_failure(fleet, worker_error(pb.Outcome(exit_code=70, message="of worker 1")), 0, stop) == 0
-    assert [outcome.message for outcome in outcomes] == ["boom"]

@@ -161,6 +161,22 @@ def test_rows_of_a_late_gradient_move_at_the_lower_rate() -> None:
     assert np.abs(plain.rows[is_late] - initial).max() > 1e-4
 
 
+def test_a_table_can_have_a_learning_rate_of_its_own() -> None:
+    front, found = table_front_end(), []
+    sgd = {"name": "sgd", "learning_rate": 0.1}
+    for own in (None, 0.025):
+        sections = {**SECTIONS, "optimizer": sgd, "tables": {"user": {"rows": ROWS, "learning_rate": own}}}
+        with graph_fleet(1, front, front.initial_values(), **sections) as fleet, fleet.worker(0) as worker:
+            step(fleet, worker, 0)
+            found.append(fleet.contents()[0])
+    plain, slow = found
+    initial = initial_rows(front.embeddings[0], plain.tables[NAME].ids)
+    moved = plain.tables[NAME].rows - initial
+    assert np.abs(moved).max() > 1e-4
+    np.testing.assert_allclose(slow.tables[NAME].rows - initial, moved / 4, atol=1e-6)
+    np.testing.assert_array_equal(slow.parameters, plain.parameters, "the dense weights have that of the job")
+
+
 def test_the_program_of_a_table_has_summaries_of_its_own() -> None:
     def loss(batch: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
         found = table_program.loss(batch, ROWS)

@@ -84,6 +84,13 @@ def _extra(folder: Path, callable_name: str) -> dict[str, Any]:
     return {"job": job, "program_folder": str(folder)}
 
 
+def test_a_named_checkpoint_with_other_bytes_than_its_manifest_says_is_not_exported(tmp_path: Path) -> None:
+    [part] = save(tmp_path / "checkpoints", 20).folder.glob("ps-0-of-*")
+    part.write_bytes(part.read_bytes()[:-1] + b"?")
+    with pytest.raises(NoCheckpointError, match=rf"{part.name} has SHA-256 .*, expected"):
+        export(part.parent, tmp_path / "out.safetensors")
+
+
 def test_names_are_paths_and_duplicates_are_numbered_in_order() -> None:
     variables = [FakeVariable(path, ()) for path in ("a/b", "c", "a/b", "a/b", "c")]
     assert keras_names(variables) == ["a/b", "c", "a/b#2", "a/b#3", "c#2"]

@@ -158,3 +158,16 @@ def test_a_checkpoint_with_new_weights_is_not_replaced_by_the_one_that_it_was_ma
     committer.adopt(made)
     committer.update([with_parts(shard_state(40), shard, base) for shard in range(2)])
     assert committer.newest == made
+
+
+def test_after_a_rollback_behind_a_damaged_checkpoint_those_of_the_new_generation_are_committed(tmp_path: Path) -> None:
+    """The damaged one has a later step, and its manifest is valid."""
+    root = tmp_path / "checkpoints"
+    save(root, 50, generation=1)
+    saved = save(root, 45, generation=2)
+    (saved.folder / "manifest.json").unlink()
+    context = sample_context(tmp_path)
+    committer = CheckpointCommitter(context, {}, sample_storage(context))
+    committer.update([with_parts(shard_state(46, generation=2), shard, saved) for shard in range(2)])
+    assert committer.newest is not None
+    assert (committer.newest.step, committer.newest.generation) == (45, 2)

@@ -114,17 +114,17 @@ def counted(pushed: int, step: int, is_alive: bool = True) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("states", "pushed"),
+    ("states", "leave_secs", "pushed"),
     [
-        pytest.param([counted(99, 99), counted(100, 99), counted(100, 100)], 100, id="it ends its last step"),
-        pytest.param([counted(99, 99), counted(99, 99, is_alive=False), counted(0, 0)], 99, id="it has died"),
-        pytest.param([counted(98, 99), counted(99, 99)], 99, id="it stays longer than it may"),
+        pytest.param([counted(99, 99), counted(100, 99), counted(100, 100)], 20, 100, id="it ends its last step"),
+        pytest.param([counted(99, 99), counted(99, 99, is_alive=False), counted(0, 0)], 20, 99, id="it has died"),
+        pytest.param([counted(98, 99), counted(99, 99)], 0.1, 99, id="it stays longer than it may"),
     ],
 )
 def test_gradients_are_counted_once_every_live_worker_has_left_its_last_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: list[Any], pushed: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, states: list[Any], leave_secs: float, pushed: int
 ) -> None:
-    monkeypatch.setattr(run_finisher, "LEAVE_SECS", 0.5)
+    monkeypatch.setattr(run_finisher, "LEAVE_SECS", leave_secs)
     (found,) = finisher_of(sample_context(tmp_path, [Ps(*states)])).final_states(100)
     assert found is not None
     assert list(found.pushed) == [100, pushed]
