@@ -110,20 +110,22 @@ def test_a_ps_that_was_killed_comes_back(lab: Lab) -> None:
 
 
 def test_runs_at_the_same_time_train_on_the_ps_of_the_fleet(lab: Lab, tmp_path: Path) -> None:
-    """Both have a worker 0 and a worker 1, whom each ps must reach at addresses of their own."""
-    names = [f"test-{uuid.uuid4().hex[:8]}" for _ in range(2)]
-    replications = ["between_graph", "in_graph"]
+    """All have workers 0 and 1, whom each ps must reach at addresses of their own, and two have a loader 0."""
+    variants = [("between_graph", "loaders"), ("between_graph", "loaders"), ("in_graph", "worker")]
+    names = [f"test-{uuid.uuid4().hex[:8]}" for _ in variants]
 
-    def up(name: str, replication: str) -> Report:
+    def up(name: str, variant: tuple[str, str]) -> Report:
+        replication, source = variant
         words = ["up", str(EXAMPLES.parent / "linear" / "job.yaml"), "--fleet", lab.name, "--out", str(tmp_path / name)]
-        changes = [f"name={name}", "train.steps=200", "fleet.workers=2", f"update.replication={replication}"]
+        changes = [f"name={name}", "train.steps=200", "fleet.workers=2", f"input.from={source}"]
+        changes.append(f"update.replication={replication}")
         commanded(*words, *[f"--set={each}" for each in changes])
         return Report.read(tmp_path / name)
 
     try:
         with ThreadPoolExecutor() as threads:
-            reports = list(threads.map(up, names, replications))
-        assert [(report.status, report.final_step) for report in reports] == [("done", 200)] * 2
+            reports = list(threads.map(up, names, variants))
+        assert [(report.status, report.final_step, report.restarts) for report in reports] == [("done", 200, 0)] * 3
         logged = commanded("logs", lab.name, "ps-1", "--json").stdout
         assert all(f'"run": "{name}-' in logged for name in names), "its ps has trained"
     finally:
