@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,10 +106,10 @@ def test_a_worker_that_repeats_a_step_reads_the_rows_before_it() -> None:
     assert_replayed(fleet, contents, front, lost_at + 2)
 
 
-@pytest.mark.parametrize("mode", ["sync", "async"])
-def test_rows_that_a_replaced_process_stages_late_do_not_enter_the_push_of_its_successor(mode: str) -> None:
+@pytest.mark.parametrize("update", [{"mode": "sync"}, {"mode": "async"}, {"mode": "ssp", "bound": 1}])
+def test_rows_that_a_replaced_process_stages_late_do_not_enter_the_push_of_its_successor(update: Any) -> None:
     front = table_front_end()
-    with graph_fleet(1, front, front.initial_values(), update={"mode": mode}, **SECTIONS) as fleet:
+    with graph_fleet(1, front, front.initial_values(), update=update, **SECTIONS) as fleet:
         with fleet.worker(0) as worker:
             made = worker.threads.submit(worker.session.train, batch_of(0), 0, 0)
             fleet.wait_for_size("gradients", 1)
