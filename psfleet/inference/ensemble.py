@@ -105,12 +105,10 @@ class Ensemble:
         Returns:
             Why it cannot be added; empty: it was.
         """
-        others = set(self._members) - {index}
-        problem = unfit(metadata, self.metadata if others else None, self.num_members)
+        problem = unfit(metadata, self.metadata, self.num_members)
         if problem:
             return problem
-        if not others:
-            self.metadata = metadata
+        self.metadata = metadata
         self.leave(index)
         self._members[index] = _Member(link, step)
         return ""

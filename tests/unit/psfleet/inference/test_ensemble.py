@@ -147,7 +147,7 @@ def test_members_with_other_outputs_or_outputs_without_a_mean_are_refused() -> N
     ensemble = Ensemble("net", 2, 1.0)
     FakeLink(ensemble, 0, 2.0)
     other = METADATA.model_copy(update={"outputs": (TensorMetadata(name="z", datatype="FP32", shape=(-1,)),)})
-    assert "expected those of the other members" in ensemble.join(1, FakeLink(ensemble, 0, 1.0), 1, other)
+    assert "expected those that the service has" in ensemble.join(1, FakeLink(ensemble, 0, 1.0), 1, other)
     classes = METADATA.model_copy(update={"outputs": (TensorMetadata(name="y", datatype="INT64", shape=(-1,)),)})
     link = FakeLink(Ensemble("net", 1, 1.0), 0, 1.0)
     assert "members are averaged" in Ensemble("net", 2, 1.0).join(0, link, 1, classes)
