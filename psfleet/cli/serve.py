@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,7 @@ from psfleet.job.service_access import BETWEEN_GRAPH, MODES, FrontOptions
 from psfleet.serving import sources
 from psfleet.serving.service import serve as run_service
 
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 MAX_QUERY_BYTES = 64 * 1024 * 1024
 
 
@@ -52,6 +54,8 @@ def serve(
     mode = next((each for each in MODES if each == members), None)
     if mode is None:
         raise UsageError(f"--members {members}: expected one of {', '.join(MODES)}")
+    if name is not None and not NAME.fullmatch(name):
+        raise UsageError(f"--name {name!r}: expected letters, digits, dots, dashes and underscores, a letter first")
     found = _sources(models, top, step, best, name)
     options = FrontOptions(
         host=host,

@@ -11,8 +11,8 @@ import numpy as np
 
 from psfleet.inference.tensors import QueryError, Status
 
-MAX_IN_FLIGHT = 4
-"""Batches that members compute at a time; further queries wait, and make larger batches."""
+MAX_IN_FLIGHT = 2
+"""Batches that members have at a time: one that they compute, and the next. Further queries make larger batches."""
 
 Inputs = Sequence[np.ndarray]
 Shapes = tuple[tuple[int, ...], ...]

@@ -17,6 +17,8 @@ from psfleet.inference.tensors import ModelMetadata, QueryError, Status
 
 logger = logging.getLogger("psfleet.front")
 
+MIN_SILENT_SECS = 3.0
+"""For so long, or as long as queries wait, a member may answer nothing that it was sent."""
 GRACE_SECS = 0.05
 """Time that members have at least for a batch which had to wait."""
 
@@ -40,11 +42,17 @@ class Route(Protocol):
 
 @dataclass
 class _Member:
-    """A member that has joined; outstanding: the numbers of the batches that it has not answered."""
+    """A member that has joined.
+
+    Attributes:
+        outstanding: Numbers of the batches that it has not answered.
+        waited_since: When it was sent the first of them, or has last answered; on the event loop's clock.
+    """
 
     link: Link
     step: int
     outstanding: set[int] = field(default_factory=set)
+    waited_since: float = 0.0
     is_late: bool = False
 
 
@@ -76,6 +84,7 @@ class Ensemble:
         self.route: Route | None = None
         self._name = name
         self._timeout_secs = timeout_secs
+        self._silent_secs = max(timeout_secs, MIN_SILENT_SECS)
         self._members: dict[int, _Member] = {}
         self._batches: dict[int, _Batch] = {}
         self._last = 0
@@ -96,12 +105,10 @@ class Ensemble:
         Returns:
             Why it cannot be added; empty: it was.
         """
-        others = set(self._members) - {index}
-        problem = unfit(metadata, self.metadata if others else None, self.num_members)
+        problem = unfit(metadata, self.metadata, self.num_members)
         if problem:
             return problem
-        if not others:
-            self.metadata = metadata
+        self.metadata = metadata
         self.leave(index)
         self._members[index] = _Member(link, step)
         return ""
@@ -111,12 +118,19 @@ class Ensemble:
         if self._members.pop(index, None) is not None:
             self._stop_waiting(index)
 
-    def probe(self) -> None:
-        """Sends a batch without rows to each member that has answered all before: it shows who is alive."""
-        assert self.metadata is not None or not self._members, "members have metadata"
-        for member in self._members.values():
+    def probe(self, now: float) -> None:
+        """Sends a batch without rows to each member that has answered all before; one that is silent is late.
+
+        Args:
+            now: On the event loop's clock.
+        """
+        for index, member in self._members.items():
+            if member.outstanding and not member.is_late and now - member.waited_since > self._silent_secs:
+                text = "member %d has given no sign of life for %g s"
+                logger.warning(text, index, self._silent_secs, extra={"event": "member_late", "member": index})
+                self.miss(index)
             if self.metadata is not None and not member.outstanding:
-                self._send(member, self._next(), [without_rows(each) for each in self.metadata.inputs])
+                self._send(member, self._next(), [without_rows(each) for each in self.metadata.inputs], now)
 
     async def ask(self, inputs: Inputs, arrived: float) -> Combined:
         """The mean of the predictions of all members.
@@ -141,19 +155,19 @@ class Ensemble:
                 self.route.send(number, inputs, sorted(ready))
             else:
                 for index in sorted(ready):
-                    self._send(self._members[index], number, inputs)
+                    self._send(self._members[index], number, inputs, loop.time())
             await batch.done
         finally:
             timer.cancel()
             del self._batches[number]
         return self._combined(batch.predictions)
 
-    def reply(self, index: int, link: Link, number: int, prediction: Prediction) -> None:
+    def reply(self, index: int, link: Link, number: int, prediction: Prediction, now: float) -> None:
         """Takes a reply; that of a member which has been replaced is ignored."""
         member = self._members.get(index)
         if member is None or member.link is not link:
             return
-        member.step = prediction.step
+        member.step, member.waited_since = prediction.step, now
         member.outstanding.discard(number)
         if member.is_late and not member.outstanding:
             member.is_late = False
@@ -198,7 +212,9 @@ class Ensemble:
             if not batch.waits_for and not batch.done.done():
                 batch.done.set_result(None)
 
-    def _send(self, member: _Member, number: int, inputs: Inputs) -> None:
+    def _send(self, member: _Member, number: int, inputs: Inputs, now: float) -> None:
+        if not member.outstanding:
+            member.waited_since = now
         member.outstanding.add(number)
         member.link.send(number, inputs)
 

@@ -30,11 +30,11 @@ def unfit(metadata: ModelMetadata, others: ModelMetadata | None, num_members: in
 
     Args:
         metadata: Of its model.
-        others: Of the other members; None: there are none yet.
+        others: Of the members that have joined; None: there are none yet.
         num_members: Of the ensemble.
     """
     if others is not None and metadata != others:
-        return f"inputs or outputs are {metadata}, expected those of the other members: {others}"
+        return f"inputs or outputs are {metadata}, expected those that the service has: {others}"
     for each in metadata.outputs if num_members > 1 else ():
         if not np.issubdtype(DATATYPES[each.datatype], np.floating):
             return f"output {each.name} is {each.datatype}, expected floating point numbers: members are averaged"

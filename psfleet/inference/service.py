@@ -85,6 +85,8 @@ class ModelService:
         began, result, num_members = self._clock(), Status.FAILED.name.lower(), 0
         self._num_asked += 1
         try:
+            if self._is_draining:
+                raise QueryError(Status.UNAVAILABLE, f"the service of {self.name} ends")
             query = parse()
             answer, num_members = await self._answer(query)
             result = DONE
@@ -100,7 +102,7 @@ class ModelService:
         return query, answer
 
     async def drain(self, timeout_secs: float, poll_secs: float = 0.02) -> None:
-        """Reports that it is not ready, and waits until no query is left, for so long at most."""
+        """Takes no more queries, and waits until those that it has are answered, for so long at most."""
         self._is_draining = True
         until = self._clock() + timeout_secs
         while self._num_asked and self._clock() < until:

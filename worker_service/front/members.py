@@ -61,7 +61,8 @@ class Members:
             index = int(join["index"])
 
             def received(link: MemberLink, number: int, prediction: Prediction, index: int = index) -> None:
-                self._loop.call_soon_threadsafe(self._ensemble.reply, index, link, number, prediction)
+                now = self._loop.time()
+                self._loop.call_soon_threadsafe(self._ensemble.reply, index, link, number, prediction, now)
 
             link = MemberLink(self._target, join["name"], metadata, received)
             link.start()

@@ -72,7 +72,7 @@ async def _serve(
 
     async def watch() -> None:
         while not stop.event.is_set():
-            ensemble.probe()
+            ensemble.probe(loop.time())
             metrics.num_ready = ensemble.num_ready
             await asyncio.sleep(PROBE_SECS)
 

@@ -30,11 +30,19 @@ from psfleet.tf.program_data import built_model, first_batch
 
 @dataclass(frozen=True)
 class Weights:
-    """Tensors of a model by name, after so many steps; `source` says where they are from."""
+    """Tensors of a model.
+
+    Attributes:
+        step: After so many steps.
+        values: By name.
+        source: Where they are from.
+        origin: See `origin_of`; empty: a trial.
+    """
 
     step: int
     values: Mapping[str, np.ndarray]
     source: str
+    origin: str = ""
 
 
 def found_checkpoint(source: MemberSource) -> Checkpoint:
@@ -47,7 +55,13 @@ def found_checkpoint(source: MemberSource) -> Checkpoint:
 def checkpoint_weights(checkpoint: Checkpoint) -> Weights:
     """The weights in a checkpoint; embedding tables with all their rows."""
     tables = {each.name: dense_table(each, table_ranges(checkpoint, each)) for each in checkpoint.layout.embeddings}
-    return Weights(checkpoint.step, read_tensors(checkpoint) | tables, f"checkpoint {checkpoint.folder}")
+    values = read_tensors(checkpoint) | tables
+    return Weights(checkpoint.step, values, f"checkpoint {checkpoint.folder}", origin_of(checkpoint))
+
+
+def origin_of(checkpoint: Checkpoint) -> str:
+    """What distinguishes a checkpoint from others in its run folder, also after `psfleet train --fresh`."""
+    return f"{checkpoint.run} {checkpoint.folder}"
 
 
 def load(source: MemberSource) -> tuple[Job, Path, Weights]:

@@ -4,47 +4,38 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 
 from psfleet.checkpoint import export, store
-from psfleet.checkpoint.location import Folder, parse
+from psfleet.checkpoint.location import parse
 from psfleet.checkpoint.object_store import StoreFolder
 from psfleet.errors import PsfleetError
 from psfleet.job.service_access import MemberSource
-from worker_service.member.model import Weights, checkpoint_weights, found_checkpoint
+from worker_service.member.model import Weights, checkpoint_weights, found_checkpoint, origin_of
 
 logger = logging.getLogger("psfleet.member")
 
 LOOK_SECS = 0.5
-"""Interval for a folder on a disk."""
-STORE_LOOK_SECS = 10.0
-"""Interval for an object store, where each look is a request."""
+"""Interval for the newest checkpoint on a disk, of which a look reads one manifest."""
+SLOW_LOOK_SECS = 10.0
+"""Interval for an object store, where each look is a request, and for the best checkpoint, which each look verifies."""
 
 
 class NewerWeights:
     """The thread that looks; `taken` is called by another one.
 
-    A checkpoint that cannot be read is skipped with a warning: the member answers with the weights that it has.
+    A checkpoint that cannot be read is logged and looked for again: the member answers with the weights that it has.
 
     Args of the constructor:
         source: A trial, or a checkpoint of a given step, has no newer weights.
-        step: Of the weights that the member has.
-        find: Returns the weights that the member should have.
+        origin: Of the weights that the member has.
     """
 
-    def __init__(
-        self,
-        source: MemberSource,
-        step: int,
-        find: Callable[[MemberSource, int], Weights | None] | None = None,
-        pause: Callable[[float], object] | None = None,
-    ) -> None:
+    def __init__(self, source: MemberSource, origin: str) -> None:
         self._source = source
-        self._step = step
-        self._find = find or _found
-        self._pause = pause or threading.Event().wait
+        self._origin = origin
         self._lock = threading.Lock()
         self._newer: Weights | None = None
+        self._problem = ""
 
     def start(self) -> None:
         """Starts the thread, if there can be newer weights."""
@@ -60,33 +51,33 @@ class NewerWeights:
     def look(self) -> None:
         """Reads the weights that the member should have, if they are others."""
         try:
-            found = self._find(self._source, self._step)
+            if not self._has_changed():
+                return
+            checkpoint = found_checkpoint(self._source)
+            if origin_of(checkpoint) == self._origin:
+                return
+            weights = checkpoint_weights(checkpoint)
         except (PsfleetError, OSError) as error:
-            logger.warning("no newer checkpoint: %s", error)
+            if str(error) != self._problem:
+                logger.warning("no newer checkpoint: %s", error)
+            self._problem = str(error)
             return
-        if found is not None:
-            with self._lock:
-                self._newer = found
-            self._step = found.step
+        with self._lock:
+            self._newer = weights
+        self._origin, self._problem = weights.origin, ""
+
+    def _has_changed(self) -> bool:
+        """Whether the newest checkpoint is another one, without verifying it."""
+        if self._source.best:
+            return True
+        assert self._source.run is not None, "of a run"
+        newest = store.newest_committed(export.root_of_run(parse(self._source.run)))
+        return newest is not None and origin_of(newest) != self._origin
 
     def _look_forever(self) -> None:
         assert self._source.run is not None, "of a run"
-        secs = STORE_LOOK_SECS if isinstance(parse(self._source.run), StoreFolder) else LOOK_SECS
-        seen: list[str] | None = None
+        is_slow = self._source.best or isinstance(parse(self._source.run), StoreFolder)
+        pause = threading.Event()
         while True:
-            names = _names(export.root_of_run(parse(self._source.run)))
-            # The best checkpoint changes by an evaluation, which adds no folder.
-            if names != seen or self._source.best:
-                self.look()
-            seen = names
-            self._pause(secs)
-
-
-def _names(root: Folder) -> list[str]:
-    """The names of all complete checkpoints."""
-    return [str(each.folder) for each in store.committed_checkpoints(root)]
-
-
-def _found(source: MemberSource, step: int) -> Weights | None:
-    checkpoint = found_checkpoint(source)
-    return None if checkpoint.step == step else checkpoint_weights(checkpoint)
+            self.look()
+            pause.wait(SLOW_LOOK_SECS if is_slow else LOOK_SECS)

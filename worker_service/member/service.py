@@ -47,7 +47,7 @@ def serve(settings: Settings, stop: Stop) -> int:
     function = PredictFunction(model)
     life.begin("the front")
     boot(settings.address, job.device)
-    newer = NewerWeights(access.member, weights.step)
+    newer = NewerWeights(access.member, weights.origin)
     front = Address.parse(access.front)
     with FrontConnection(front, settings.address, settings.index, model.metadata, job.device) as connection:
         newer.start()

@@ -15,6 +15,7 @@ from support.exported_run import trained
     [
         (["--on", "compose"], "--on compose: services run as processes of this machine"),
         (["--members", "both"], "--members both: expected one of between_graph, in_graph"),
+        (["--name", "../net"], "--name '../net': expected letters"),
         (["--top", "2"], "--top 2: . is no study"),
         (["--step", "9"], "has no checkpoint of that step"),
         (["--host", "0.0.0.0"], "--host 0.0.0.0 is not one of loopback"),

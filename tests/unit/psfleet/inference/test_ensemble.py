@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from psfleet.inference.batches import Inputs
-from psfleet.inference.ensemble import Ensemble
+from psfleet.inference.ensemble import MIN_SILENT_SECS, Ensemble
 from psfleet.inference.predictions import Prediction, mean, version_of
 from psfleet.inference.tensors import ModelMetadata, QueryError, Status, TensorMetadata
 
@@ -36,7 +36,7 @@ class FakeLink:
 
     def answer(self, number: int, rows: int) -> None:
         outputs = [] if self.error else [np.full([rows], self.value, np.float32)]
-        self.ensemble.reply(self.index, self, number, Prediction(self.step, outputs, self.error))
+        self.ensemble.reply(self.index, self, number, Prediction(self.step, outputs, self.error), 0.0)
 
 
 def asked(ensemble: Ensemble, inputs: Sequence[np.ndarray] = X) -> tuple[list[float], str, int]:
@@ -63,7 +63,7 @@ def test_a_member_that_misses_the_timeout_is_not_asked_until_it_has_answered_eve
     assert asked(ensemble) == ([2.0] * 3, "1", 1)
     assert (ensemble.num_ready, ensemble.is_late(1)) == (1, True)
     asked(ensemble)
-    ensemble.probe()
+    ensemble.probe(0.0)
     assert len(silent.numbers) == 1, "nothing is sent before it answers"
     silent.value = 4.0
     silent.answer(silent.numbers[0], 3)
@@ -129,11 +129,25 @@ def test_replies_of_a_member_that_was_replaced_are_ignored() -> None:
     assert asked(ensemble) == ([4.0] * 3, "9", 1)
 
 
+def test_a_member_that_is_silent_is_late_without_any_query() -> None:
+    ensemble = Ensemble("net", 2, 1.0)
+    FakeLink(ensemble, 0, 2.0)
+    silent = FakeLink(ensemble, 1, None)
+    for now in (10.0, 10.0 + MIN_SILENT_SECS):
+        ensemble.probe(now)
+        assert ensemble.num_ready == 2
+    ensemble.probe(10.1 + MIN_SILENT_SECS)
+    assert (ensemble.num_ready, len(silent.numbers)) == (1, 1)
+    silent.value = 4.0
+    silent.answer(silent.numbers[0], 0)
+    assert ensemble.num_ready == 2
+
+
 def test_members_with_other_outputs_or_outputs_without_a_mean_are_refused() -> None:
     ensemble = Ensemble("net", 2, 1.0)
     FakeLink(ensemble, 0, 2.0)
     other = METADATA.model_copy(update={"outputs": (TensorMetadata(name="z", datatype="FP32", shape=(-1,)),)})
-    assert "expected those of the other members" in ensemble.join(1, FakeLink(ensemble, 0, 1.0), 1, other)
+    assert "expected those that the service has" in ensemble.join(1, FakeLink(ensemble, 0, 1.0), 1, other)
     classes = METADATA.model_copy(update={"outputs": (TensorMetadata(name="y", datatype="INT64", shape=(-1,)),)})
     link = FakeLink(Ensemble("net", 1, 1.0), 0, 1.0)
     assert "members are averaged" in Ensemble("net", 2, 1.0).join(0, link, 1, classes)

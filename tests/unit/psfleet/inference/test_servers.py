@@ -50,7 +50,7 @@ class _Link:
         self._ensemble = ensemble
 
     def send(self, number: int, inputs: Inputs) -> None:
-        self._ensemble.reply(0, self, number, Prediction(3, [2 * inputs[0], inputs[1]]))
+        self._ensemble.reply(0, self, number, Prediction(3, [2 * inputs[0], inputs[1]]), 0.0)
 
 
 def with_service(use: Callable[[int], Awaitable[Any]], protocol: Any = serving_rest, token: str = "") -> Any:

@@ -1,0 +1,84 @@
+"""Members that cannot be served, and members that compute at the same time."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from support import commands
+from support.exported_run import BIAS, KERNEL, X, trained, with_checkpoint
+from support.served import serving
+
+from psfleet.job.service_access import MODES
+from psfleet.processes.ports import free_addresses
+
+END_SECS = 90.0
+WAIT_SECS = 1.0
+WAITING = f"""
+import time
+
+def waiting_program():
+    def wait(x):
+        time.sleep({WAIT_SECS})
+        return x
+
+    layers = [
+        keras.layers.Input([2]), keras.layers.Dense(3, name="dense"),
+        keras.layers.Lambda(lambda x: tf.ensure_shape(tf.numpy_function(wait, [x], tf.float32), x.shape)),
+    ]
+    return KerasProgram(model=lambda: keras.Sequential(layers, name="net"), loss="mse", train=keras_program().train)
+
+def flat_program():
+    layers = [
+        keras.layers.Input([2]), keras.layers.Dense(3, name="dense"), keras.layers.Reshape([3, 1]),
+    ]
+    return KerasProgram(model=lambda: keras.Sequential(layers, name="net"), loss="mse", train=keras_program().train)
+"""
+
+
+def run_of(folder: Path, name: str, program: str) -> str:
+    """A run of one of these programs."""
+    (folder / name).mkdir()
+    trained(folder / name)
+    with (folder / name / "versioned_program.py").open("a") as file:
+        file.write(WAITING)
+    with_checkpoint(folder / name, 1, KERNEL, BIAS, program)
+    return name
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("programs", "code", "message"),
+    [
+        (["graph_program"], 64, "member 0 failed: program versioned_program:graph_program has no Keras model"),
+        (["keras_program", "flat_program"], 78, "expected those that the service has"),
+    ],
+)
+def test_what_cannot_be_served_ends_the_service_with_its_reason(
+    tmp_path: Path, programs: list[str], code: int, message: str
+) -> None:
+    runs = [run_of(tmp_path, f"run-{at}", program) for at, program in enumerate(programs)]
+    (address,) = free_addresses(1)
+    ports = ["--rest-port", str(address.port), "--grpc-port", str(address.control_port)]
+    done = commands.psfleet(tmp_path, "serve", *runs, *ports, timeout_secs=END_SECS)
+    assert (done.returncode, message in done.stderr.splitlines()[-1]) == (code, True), done.stderr
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("mode", MODES)
+def test_four_members_that_wait_take_as_long_as_one(tmp_path: Path, mode: str) -> None:
+    secs = []
+    for number in (1, 4):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        runs = [run_of(folder, f"run-{at}", "waiting_program") for at in range(number)]
+        options = ["--members", mode, "--timeout-secs", "30"]
+        with serving(folder, runs, *options) as service, service.client() as client:
+            client.infer(X)
+            began = time.monotonic()
+            for _ in range(3):
+                _, answer = client.infer(X)
+                assert answer["parameters"]["members"] == f"{number} of {number}"
+            secs.append(time.monotonic() - began)
+    assert 4 * secs[0] / secs[1] >= 3.6, secs
