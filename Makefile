@@ -35,7 +35,7 @@ IMAGE = DOCKER_BUILDKIT=1 docker build --file docker/Dockerfile --build-arg BASE
 	--build-arg LOCK=$(LOCK_OF_EXTRA) --build-arg REVISION=$(or $(shell git rev-parse HEAD 2>/dev/null),unknown)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv train up status logs down test test-all test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images scan wheel bench bench-peers bench-variables bench-links bench-simulated bench-memory bench-input bench-replication clean
+.PHONY: help venv train up status logs down test test-all test-unit test-fleet test-compose test-kind kind-up kind-runs kind-down check static format lock proto images scan wheel bench bench-peers bench-variables bench-links bench-simulated bench-memory bench-input bench-tables bench-replication clean
 
 help: ## Lists the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -153,6 +153,9 @@ bench-memory: venv ## Measures the memory of a ps and its growth over 10,000 ste
 
 bench-input: venv ## Measures steps on data in memory, read by workers, and read by loaders; ARGS go to the benchmark
 	$(BIN)/python -m benchmarks.input $(ARGS)
+
+bench-tables: venv ## Measures steps with embedding tables, a dense layer, and ParameterServerStrategy; needs root
+	$(BIN)/python -m benchmarks.tables $(ARGS)
 
 bench-replication: venv ## Measures between-graph against in-graph replication; ARGS go to the benchmark
 	$(BIN)/python -m benchmarks.replication $(ARGS)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from psfleet.errors import SIGNAL_BASE, UsageError
-from psfleet.job.service_access import FrontOptions
+from psfleet.job.service_access import BETWEEN_GRAPH, MODES, FrontOptions
 from psfleet.serving import sources
 from psfleet.serving.service import serve as run_service
 
@@ -22,6 +22,9 @@ def serve(
         list[str], typer.Argument(metavar="RUN... | STUDY", help="Run folders or stores; or the folder of a study.")
     ],
     top: Annotated[int | None, typer.Option(min=1, help="Of a study: how many of the best trials; 1.")] = None,
+    members: Annotated[
+        str, typer.Option(help="between_graph: each takes queries from its queue; in_graph: one session asks all.")
+    ] = BETWEEN_GRAPH,
     step: Annotated[int | None, typer.Option(help="The step of the checkpoint; the newest by default.")] = None,
     best: Annotated[
         bool, typer.Option("--best", help="The best checkpoint by checkpoint.best, not the newest.")
@@ -46,6 +49,9 @@ def serve(
         raise UsageError(f"--on {on}: services run as processes of this machine, expected no --on")
     if find_spec("aiohttp") is None:
         raise UsageError("aiohttp is not installed, expected the extra: pip install 'psfleet[serve]'")
+    mode = next((each for each in MODES if each == members), None)
+    if mode is None:
+        raise UsageError(f"--members {members}: expected one of {', '.join(MODES)}")
     found = _sources(models, top, step, best, name)
     options = FrontOptions(
         host=host,
@@ -58,7 +64,7 @@ def serve(
         token_file=None if token_file is None else str(token_file.absolute()),
     )
     folder = out if out is not None else Path("services") / found.name
-    number = run_service(found, options, metrics_port, folder, lambda text: typer.echo(text, err=True))
+    number = run_service(found, mode, options, metrics_port, folder, lambda text: typer.echo(text, err=True))
     raise typer.Exit(SIGNAL_BASE + number)
 
 

@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-
 from psfleet.inference.batches import Combined, Inputs
-from psfleet.inference.tensors import DATATYPES, ModelMetadata, QueryError, Status
+from psfleet.inference.predictions import Prediction, checked, mean, unfit, version_of, without_rows
+from psfleet.inference.tensors import ModelMetadata, QueryError, Status
 
 logger = logging.getLogger("psfleet.front")
 
@@ -29,19 +28,14 @@ class Link(Protocol):
         """Sends a batch; does not block. The reply reaches `Ensemble.reply`."""
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """A member's reply to a batch.
+class Route(Protocol):
+    """One way to all members for queries; their links are for signs of life then."""
 
-    Attributes:
-        step: Of the weights.
-        outputs: In the model's order, `[rows, ...]`.
-        error: Why there are none; empty: there are.
-    """
+    def has(self, index: int) -> bool:
+        """Whether a member takes queries this way now."""
 
-    step: int
-    outputs: Sequence[np.ndarray]
-    error: str = ""
+    def send(self, number: int, inputs: Inputs, members: Sequence[int]) -> None:
+        """Sends a batch to members; does not block. The predictions reach `Ensemble.take`."""
 
 
 @dataclass
@@ -73,11 +67,13 @@ class Ensemble:
     Attributes:
         num_members: As above.
         metadata: Inputs and outputs; None: no member has joined yet.
+        route: Of queries; None: each member gets them by its link.
     """
 
     def __init__(self, name: str, num_members: int, timeout_secs: float) -> None:
         self.num_members = num_members
         self.metadata: ModelMetadata | None = None
+        self.route: Route | None = None
         self._name = name
         self._timeout_secs = timeout_secs
         self._members: dict[int, _Member] = {}
@@ -87,7 +83,7 @@ class Ensemble:
     @property
     def num_ready(self) -> int:
         """How many members would be asked now."""
-        return sum(not member.is_late for member in self._members.values())
+        return len(self._ready())
 
     @property
     def version(self) -> str:
@@ -101,7 +97,7 @@ class Ensemble:
             Why it cannot be added; empty: it was.
         """
         others = set(self._members) - {index}
-        problem = self._problem(metadata, bool(others))
+        problem = unfit(metadata, self.metadata if others else None, self.num_members)
         if problem:
             return problem
         if not others:
@@ -120,7 +116,7 @@ class Ensemble:
         assert self.metadata is not None or not self._members, "members have metadata"
         for member in self._members.values():
             if self.metadata is not None and not member.outstanding:
-                self._send(member, self._next(), [_empty(each.datatype, each.shape) for each in self.metadata.inputs])
+                self._send(member, self._next(), [without_rows(each) for each in self.metadata.inputs])
 
     async def ask(self, inputs: Inputs, arrived: float) -> Combined:
         """The mean of the predictions of all members.
@@ -132,7 +128,7 @@ class Ensemble:
         Raises:
             QueryError: No member is ready or answers in time, or all have failed.
         """
-        ready = {index for index, member in self._members.items() if not member.is_late}
+        ready = self._ready()
         if not ready:
             raise QueryError(Status.UNAVAILABLE, f"no member of {self._name} is ready")
         loop = asyncio.get_running_loop()
@@ -141,8 +137,11 @@ class Ensemble:
         until = max(arrived + self._timeout_secs, loop.time() + GRACE_SECS)
         timer = loop.call_at(until, self._expire, number)
         try:
-            for index in sorted(ready):
-                self._send(self._members[index], number, inputs)
+            if self.route is not None:
+                self.route.send(number, inputs, sorted(ready))
+            else:
+                for index in sorted(ready):
+                    self._send(self._members[index], number, inputs)
             await batch.done
         finally:
             timer.cancel()
@@ -159,18 +158,38 @@ class Ensemble:
         if member.is_late and not member.outstanding:
             member.is_late = False
             logger.info("member %d answers again", index, extra={"event": "member_back", "member": index})
+        self.take(index, number, prediction)
+
+    def take(self, index: int, number: int, prediction: Prediction) -> None:
+        """Takes a prediction, the first one that a member makes of a batch."""
         batch = self._batches.get(number)
         if batch is not None and index in batch.waits_for:
-            batch.predictions[index] = _checked(prediction, batch.rows)
+            batch.predictions[index] = checked(prediction, batch.rows)
             self._stop_waiting(index, number)
+
+    def is_late(self, index: int) -> bool:
+        """Whether a member is not asked, because it has not answered."""
+        return index not in self._members or self._members[index].is_late
+
+    def miss(self, index: int) -> None:
+        """A member is known not to answer: nothing waits for it."""
+        if index in self._members:
+            self._members[index].is_late = True
+            self._stop_waiting(index)
+
+    def _ready(self) -> set[int]:
+        return {
+            index
+            for index, member in self._members.items()
+            if not member.is_late and (self.route is None or self.route.has(index))
+        }
 
     def _expire(self, number: int) -> None:
         """Answers without the members that have not replied; they are late for all other batches, too."""
         for index in set(self._batches[number].waits_for):
-            self._members[index].is_late = True
             text = "member %d has not answered within %g s"
             logger.warning(text, index, self._timeout_secs, extra={"event": "member_late", "member": index})
-            self._stop_waiting(index)
+            self.miss(index)
 
     def _stop_waiting(self, index: int, number: int | None = None) -> None:
         """Has a batch, or all, not wait for a member."""
@@ -202,41 +221,3 @@ class Ensemble:
         ordered = [found[index].outputs for index in sorted(found)]
         outputs = [mean(each) for each in zip(*ordered, strict=True)]
         return Combined(outputs, version_of([steps[index] for index in sorted(steps)]), len(found))
-
-    def _problem(self, metadata: ModelMetadata, has_others: bool) -> str:
-        if has_others and self.metadata is not None and not _are_equal(metadata, self.metadata):
-            return f"inputs or outputs are {metadata}, expected those of the other members: {self.metadata}"
-        if self.num_members > 1:
-            for each in metadata.outputs:
-                if not np.issubdtype(DATATYPES[each.datatype], np.floating):
-                    return (
-                        f"output {each.name} is {each.datatype}, expected floating point numbers: members are averaged"
-                    )
-        return ""
-
-
-def mean(values: Sequence[np.ndarray]) -> np.ndarray:
-    """The mean of equal shapes, in their type; a single value is returned as it is."""
-    if len(values) == 1:
-        return values[0]
-    return np.mean(np.stack(values), axis=0, dtype=np.float64).astype(values[0].dtype)
-
-
-def version_of(steps: Sequence[int]) -> str:
-    """The version of members with these steps: one number if all are equal, or else one of each."""
-    return "-".join(str(step) for step in (steps[:1] if len(set(steps)) == 1 else steps))
-
-
-def _are_equal(one: ModelMetadata, other: ModelMetadata) -> bool:
-    return one.inputs == other.inputs and one.outputs == other.outputs
-
-
-def _checked(prediction: Prediction, rows: int) -> Prediction:
-    wrong = [each.shape for each in prediction.outputs if not each.shape or each.shape[0] != rows]
-    if wrong and not prediction.error:
-        return Prediction(prediction.step, (), f"the model gives an output of shape {wrong[0]} for {rows} rows")
-    return prediction
-
-
-def _empty(datatype: str, shape: Sequence[int]) -> np.ndarray:
-    return np.empty([0, *(max(size, 0) for size in shape[1:])], DATATYPES[datatype])

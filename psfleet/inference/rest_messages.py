@@ -50,12 +50,15 @@ def parse_query(model: str, version: str, body: bytes, json_length: str | None) 
     reader = _Binary(body, end)
     inputs = [_input(each, reader) for each in content["inputs"]]
     reader.require_end()
-    outputs = [(_field(each, "name", str), _parameters(each)) for each in content.get("outputs") or []]
+    wanted = content.get("outputs") or []
+    if not isinstance(wanted, list):
+        raise QueryError(Status.INVALID, f"outputs is {wanted!r}, expected a list")
+    outputs = [(_field(each, "name", str), _parameters(each)) for each in wanted]
     is_all = _parameters(content).get(ALL_BINARY) is True
     binary = frozenset(name for name, options in outputs if options.get(BINARY, is_all) is True)
     names = tuple(name for name, _ in outputs)
-    wanted = None if is_all and not outputs else binary
-    return Query(model, version, str(content.get("id") or ""), inputs, names, wanted)
+    binary_names = None if is_all and not outputs else binary
+    return Query(model, version, str(content.get("id") or ""), inputs, names, binary_names)
 
 
 def answer_body(answer: Answer, query: Query) -> tuple[bytes, int | None]:

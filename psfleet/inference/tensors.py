@@ -93,7 +93,10 @@ def from_list(name: str, datatype: str, shape: Sequence[int], data: Any) -> np.n
         QueryError: The datatype is none, or the elements do not fit datatype and shape.
     """
     dtype = _dtype(name, datatype)
-    flat = list(_elements(data))
+    try:
+        flat = list(_elements(data))
+    except RecursionError as error:
+        raise QueryError(Status.INVALID, f"input {name!r} has too many nested lists") from error
     _check_count(name, shape, len(flat))
     try:
         if datatype == BYTES:

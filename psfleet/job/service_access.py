@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import ValidationError
 
 from psfleet.errors import BadJobError
 from psfleet.job.fields import Positive, PositiveInt, Section
+
+Mode = Literal["between_graph", "in_graph"]
+BETWEEN_GRAPH: Mode = "between_graph"
+IN_GRAPH: Mode = "in_graph"
+MODES: tuple[Mode, ...] = (BETWEEN_GRAPH, IN_GRAPH)
 
 
 class MemberSource(Section):
@@ -62,6 +67,7 @@ class ServiceAccess(Section):
         name: Of the model.
         front: `host:port` of the front's TensorFlow server.
         num_members: Of the service.
+        mode: One of `MODES`: whether each member is a client of the front, or one session of the front has all members.
         member: Of a member: its model.
         options: Of the front.
     """
@@ -69,6 +75,7 @@ class ServiceAccess(Section):
     name: str
     front: str
     num_members: PositiveInt
+    mode: Mode
     member: MemberSource | None = None
     options: FrontOptions | None = None
 

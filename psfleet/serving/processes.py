@@ -10,7 +10,7 @@ from pathlib import Path
 from psfleet import errors
 from psfleet.errors import LostPeerError, PsfleetError
 from psfleet.job.sections import Deadlines
-from psfleet.job.service_access import FrontOptions, ServiceAccess, life_file
+from psfleet.job.service_access import FrontOptions, Mode, ServiceAccess, life_file
 from psfleet.processes.child import FRONT, MEMBER, Task
 from psfleet.processes.ports import free_addresses
 from psfleet.service import settings
@@ -46,6 +46,7 @@ class ServiceProcesses:
 
     Args of the constructor:
         sources: The members, and the name of the model.
+        mode: See `ServiceAccess`.
         options: Of the front.
         metrics_port: Of the front; 0: none.
         folder: Has the logs.
@@ -55,6 +56,7 @@ class ServiceProcesses:
     def __init__(
         self,
         sources: Sources,
+        mode: Mode,
         options: FrontOptions,
         metrics_port: int,
         folder: Path,
@@ -65,7 +67,7 @@ class ServiceProcesses:
         front, *members = free_addresses(1 + len(sources.members))
         threads = threads_each(num_cores(), len(members))
         deadlines = Deadlines(start_secs=START_SECS, step_secs=SILENT_SECS)
-        access = ServiceAccess(name=sources.name, front=front.data, num_members=len(members))
+        access = ServiceAccess(name=sources.name, front=front.data, num_members=len(members), mode=mode)
         parts = [(FRONT, 0, front, access.model_copy(update={"options": options}))]
         for index, (address, source) in enumerate(zip(members, sources.members, strict=True)):
             parts.append((MEMBER, index, address, access.model_copy(update={"member": source})))

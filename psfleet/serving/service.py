@@ -15,7 +15,7 @@ from types import FrameType
 
 from psfleet.errors import UsageError
 from psfleet.inference.access import read_token
-from psfleet.job.service_access import FrontOptions
+from psfleet.job.service_access import FrontOptions, Mode
 from psfleet.run_folder import try_lock
 from psfleet.service.process_environment import require_tensorflow
 from psfleet.serving.processes import ServiceProcesses
@@ -31,11 +31,12 @@ ANY_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def serve(
-    sources: Sources, options: FrontOptions, metrics_port: int, folder: Path, say: Callable[[str], object]
+    sources: Sources, mode: Mode, options: FrontOptions, metrics_port: int, folder: Path, say: Callable[[str], object]
 ) -> int:
     """Serves until SIGINT or SIGTERM; no process outlives the call.
 
     Args:
+        mode: See `ServiceAccess`.
         folder: Of the logs.
         say: Called with lines for the user.
 
@@ -56,7 +57,7 @@ def serve(
         _require_free(option, host, port)
     with _locked(folder), _signals() as received:
         (folder / "logs").mkdir(exist_ok=True)
-        processes = ServiceProcesses(sources, options, metrics_port, folder)
+        processes = ServiceProcesses(sources, mode, options, metrics_port, folder)
         try:
             processes.start()
             while not received:

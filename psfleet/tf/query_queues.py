@@ -7,12 +7,14 @@ successor. All members add themselves to one queue more when they join.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as v1
 
+from psfleet.addresses import Address
 from psfleet.inference.tensors import BYTES, DATATYPES, ModelMetadata, TensorMetadata
 
 FRONT = "front"
@@ -20,6 +22,8 @@ FRONT = "front"
 CONTAINER = "psfleet/service"
 CAPACITY = 64
 """Of each queue; the front sends fewer batches than this before they are answered."""
+PREDICT = "psfleet_predict"
+"""Token of the function of a member that the front's graph calls, in-graph."""
 RESEND = 0
 """Number of a prediction that asks for all queries again which have no prediction: one may have been lost."""
 
@@ -66,6 +70,15 @@ def placeholders(queue: tf.queue.QueueBase) -> list[tf.Tensor]:
 def dtypes(tensors: Sequence[TensorMetadata]) -> list[tf.DType]:
     """TensorFlow's types of inputs or outputs."""
     return [tf.string if each.datatype == BYTES else tf.as_dtype(DATATYPES[each.datatype]) for each in tensors]
+
+
+def answers(address: Address) -> bool:
+    """Whether a process listens at an address; one that is frozen does."""
+    try:
+        with socket.create_connection((address.host, address.port), timeout=1.0):
+            return True
+    except OSError:
+        return False
 
 
 def empty_outputs(metadata: ModelMetadata) -> list[np.ndarray]:

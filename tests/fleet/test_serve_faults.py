@@ -13,10 +13,12 @@ import grpc
 import numpy as np
 import pytest
 from support.exported_run import BIAS, KERNEL, X, trained, with_checkpoint
+from support.rows import first_rows
 from support.served import READY_SECS, Served, freeze, is_alive, query, serving
 
 from psfleet.inference import open_inference_pb2 as pb
 from psfleet.inference.open_inference_pb2_grpc import GRPCInferenceServiceStub
+from psfleet.job.service_access import BETWEEN_GRAPH, IN_GRAPH
 from psfleet.polling import wait_until
 from psfleet.serving.processes import SILENT_SECS
 
@@ -35,10 +37,10 @@ def runs(folder: Path) -> list[str]:
     return ["one", "two"]
 
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+@pytest.fixture(scope="module", params=first_rows([BETWEEN_GRAPH, IN_GRAPH]))
+def served(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
-    with serving(folder, runs(folder), "--timeout-secs", str(TIMEOUT_SECS)) as service:
+    with serving(folder, runs(folder), "--members", request.param, "--timeout-secs", str(TIMEOUT_SECS)) as service:
         yield service
 
 
@@ -129,8 +131,11 @@ def test_without_any_member_queries_get_the_error_of_the_protocol(served: Served
     served.await_members("2 of 2")
 
 
-def test_a_killed_member_and_a_killed_front_are_started_again_and_all_ends_with_the_command(tmp_path: Path) -> None:
-    with serving(tmp_path, runs(tmp_path), "--timeout-secs", str(TIMEOUT_SECS)) as service:
+@pytest.mark.parametrize("mode", first_rows([IN_GRAPH, BETWEEN_GRAPH]))
+def test_a_killed_member_and_a_killed_front_are_started_again_and_all_ends_with_the_command(
+    tmp_path: Path, mode: str
+) -> None:
+    with serving(tmp_path, runs(tmp_path), "--members", mode, "--timeout-secs", str(TIMEOUT_SECS)) as service:
         with Asking(service) as asking:
             asking.await_answer_of("2 of 2")
             os.kill(service.pid("member", 1), signal.SIGKILL)

@@ -42,11 +42,10 @@ class Served:
     process: Process
     num_members: int
     screen: Path = field(repr=False)
-    token: str = ""
 
     def client(self) -> RestClient:
-        """A client with a connection of its own, and the token."""
-        return RestClient(self.rest_port, self.token)
+        """A client with a connection of its own."""
+        return RestClient(self.rest_port)
 
     def pid(self, role: str, index: int = 0) -> int:
         """The process id of the newest process of a role."""
@@ -79,9 +78,8 @@ class Served:
 class RestClient:
     """A context manager with one connection; of one thread."""
 
-    def __init__(self, port: int, token: str = "") -> None:
+    def __init__(self, port: int) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     def status_and_content(
         self, method: str, path: str, content: object = None, headers: dict[str, str] | None = None
@@ -93,7 +91,7 @@ class RestClient:
     def send(self, method: str, path: str, content: object = None, headers: dict[str, str] | None = None) -> None:
         """Sends a request, whose answer `receive` returns."""
         body = content if isinstance(content, bytes) else None if content is None else json.dumps(content).encode()
-        self._connection.request(method, path, body, {**self._headers, **(headers or {})})
+        self._connection.request(method, path, body, headers or {})
 
     def receive(self) -> tuple[int, dict[str, Any]]:
         """The status and the JSON of the answer to the request that was sent."""
@@ -124,9 +122,7 @@ def query(rows: Any, datatype: str = "FP32", name: str = "input_0") -> dict[str,
 
 
 @contextmanager
-def serving(
-    folder: Path, runs: Sequence[Path | str], *options: str, num_members: int = 0, token: str = ""
-) -> Iterator[Served]:
+def serving(folder: Path, runs: Sequence[Path | str], *options: str, num_members: int = 0) -> Iterator[Served]:
     """Serves runs during the block, ready at its start; the command ends by SIGTERM."""
     (address,) = free_addresses(1)
     screen = folder / "screen"
@@ -135,9 +131,7 @@ def serving(
         "psfleet", "serve", *map(str, runs), "--out", "service", "--rest-port", str(address.port),
         "--grpc-port", str(address.control_port), *options, folder=folder, out=screen, err=screen,
     )  # fmt: skip
-    served = Served(
-        folder / "service", address.port, address.control_port, process, num_members or len(runs), screen, token
-    )
+    served = Served(folder / "service", address.port, address.control_port, process, num_members or len(runs), screen)
     try:
         wait_until(lambda: "is ready" in screen.read_text() or process.poll() is not None, READY_SECS, "the service")
         assert process.poll() is None, screen.read_text()

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from psfleet.inference.batches import Inputs
-from psfleet.inference.ensemble import Prediction
+from psfleet.inference.predictions import Prediction
 from psfleet.inference.tensors import ModelMetadata
 from psfleet.tf.error_text import reason
 from psfleet.tf.own_session import OwnSession, unoptimized

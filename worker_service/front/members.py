@@ -6,15 +6,18 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import tensorflow as tf
 
 from psfleet.errors import BadJobError
-from psfleet.inference.ensemble import Ensemble, Prediction
+from psfleet.inference.ensemble import Ensemble
+from psfleet.inference.predictions import Prediction
 from psfleet.inference.tensors import ModelMetadata
 from psfleet.tf.own_session import OwnSession, unoptimized
 from psfleet.tf.query_queues import joins_queue
+from worker_service.front.graph_route import GraphRoute
 from worker_service.front.member_link import MemberLink
 
 logger = logging.getLogger("psfleet.front")
@@ -26,12 +29,16 @@ class Members:
     Args of the constructor:
         target: Session target of this process's server.
         ensemble: Of the service.
+        route: Of an in-graph service; None: each member gets queries by its link.
         failed: Called with the error if a member does not fit the others before all were ready.
     """
 
-    def __init__(self, target: str, ensemble: Ensemble, failed: Callable[[BadJobError], object]) -> None:
+    def __init__(
+        self, target: str, ensemble: Ensemble, route: GraphRoute | None, failed: Callable[[BadJobError], object]
+    ) -> None:
         self._target = target
         self._ensemble = ensemble
+        self._route = route
         self._failed = failed
         self._links: dict[int, MemberLink] = {}
         self._was_complete = False
@@ -58,9 +65,10 @@ class Members:
 
             link = MemberLink(self._target, join["name"], metadata, received)
             link.start()
-            self._loop.call_soon_threadsafe(self._add, index, link, int(join["step"]), metadata)
+            self._loop.call_soon_threadsafe(self._add, index, link, join, metadata)
 
-    def _add(self, index: int, link: MemberLink, step: int, metadata: ModelMetadata) -> None:
+    def _add(self, index: int, link: MemberLink, join: Mapping[str, Any], metadata: ModelMetadata) -> None:
+        step = int(join["step"])
         problem = self._ensemble.join(index, link, step, metadata)
         if problem:
             error = BadJobError(f"member {index}: {problem}")
@@ -70,6 +78,8 @@ class Members:
             replaced: MemberLink | None = link
         else:
             logger.info("member %d joins with step %d", index, step, extra={"event": "member", "member": index})
+            if self._route is not None:
+                self._route.add(index, join["name"], join["address"], metadata)
             replaced, self._links[index] = self._links.get(index), link
             self._was_complete = self._was_complete or len(self._links) == self._ensemble.num_members
         if replaced is not None:

@@ -8,6 +8,7 @@ import os
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+from psfleet.addresses import Address
 from psfleet.errors import BadJobError
 from psfleet.inference.access import read_token
 from psfleet.inference.batches import Batcher
@@ -16,11 +17,12 @@ from psfleet.inference.grpc_server import serving_grpc
 from psfleet.inference.metrics import ServiceMetrics
 from psfleet.inference.rest import serving_rest
 from psfleet.inference.service import ModelService
-from psfleet.job.service_access import FrontOptions, ServiceAccess, life_file
+from psfleet.job.service_access import IN_GRAPH, FrontOptions, ServiceAccess, life_file
 from psfleet.service.metrics_server import exposing
 from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
 from psfleet.tf.server import boot
+from worker_service.front.graph_route import GraphRoute
 from worker_service.front.members import Members
 from worker_service.trial.signs_of_life import SignsOfLife
 
@@ -50,12 +52,12 @@ def serve(settings: Settings, stop: Stop) -> int:
     with exposing(settings, metrics.read):
         # Not asyncio.run: it replaces the handling of signals.
         loop = asyncio.new_event_loop()
-        loop.run_until_complete(_serve(access, access.options, target, metrics, stop))
+        loop.run_until_complete(_serve(access, access.options, settings.address, target, metrics, stop))
     raise stop.error()
 
 
 async def _serve(
-    access: ServiceAccess, options: FrontOptions, target: str, metrics: ServiceMetrics, stop: Stop
+    access: ServiceAccess, options: FrontOptions, own: Address, target: str, metrics: ServiceMetrics, stop: Stop
 ) -> None:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()
@@ -82,8 +84,12 @@ async def _serve(
         stop.event.wait()
         loop.call_soon_threadsafe(end)
 
-    Members(target, ensemble, fail).start()
-    watching = loop.create_task(watch())
+    tasks = [loop.create_task(watch())]
+    route = None
+    if access.mode == IN_GRAPH:
+        ensemble.route = route = GraphRoute(target, own, ensemble, options.timeout_secs)
+        tasks.append(loop.create_task(route.keep()))
+    Members(target, ensemble, route, fail).start()
     waiting = loop.run_in_executor(None, stopped)
     async with AsyncExitStack() as servers:
         await servers.enter_async_context(serving_rest(service, options.host, options.rest_port, token))
@@ -93,5 +99,6 @@ async def _serve(
         logger.info(text, options.host, options.rest_port, options.grpc_port, extra=extra)
         await asyncio.shield(ended)
         await service.drain(DRAIN_SECS)
-    watching.cancel()
+    for task in tasks:
+        task.cancel()
     await waiting

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -26,6 +25,7 @@ from psfleet.tf.query_queues import (
     FRONT,
     RESEND,
     QueryQueues,
+    answers,
     empty_outputs,
     joins_queue,
     member_container,
@@ -57,9 +57,10 @@ class FrontConnection:
 
     def __init__(self, front: Address, own: Address, index: int, metadata: ModelMetadata, device: Device) -> None:
         self._index = index
+        self._own = own
         self._metadata = metadata
         self._name = f"{index}-{secrets.token_hex(8)}"
-        wait_until(lambda: _answers(front), FRONT_SECS, f"the front at {front.data}")
+        wait_until(lambda: answers(front), FRONT_SECS, f"the front at {front.data}")
         # A name of its own: sessions of one job name evict each other.
         job = f"member_{secrets.token_hex(8)}"
         cluster = tf.train.ClusterSpec({FRONT: {0: front.data}, job: {0: own.data}})
@@ -91,6 +92,7 @@ class FrontConnection:
             {
                 "index": self._index,
                 "name": self._name,
+                "address": self._own.data,
                 "step": step,
                 "metadata": self._metadata.model_dump(mode="json"),
             }
@@ -152,14 +154,6 @@ def _losses() -> Iterator[None]:
         yield
     except tf.errors.OpError as error:
         raise LostPeerError(f"the front is gone: {reason(error)}") from error
-
-
-def _answers(address: Address) -> bool:
-    try:
-        with socket.create_connection((address.host, address.port), timeout=1.0):
-            return True
-    except OSError:
-        return False
 
 
 def _listed(element: object) -> Sequence[tf.Tensor]:

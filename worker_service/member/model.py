@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,8 @@ class ServedModel:
         job: Of the program.
         folder: Of the program.
 
+    A thread may replace the weights while others predict: each prediction is made with those of one step.
+
     Attributes:
         metadata: Names, datatypes and shapes of inputs and outputs.
 
@@ -88,6 +91,8 @@ class ServedModel:
 
     def __init__(self, job: Job, folder: Path) -> None:
         self._job = job
+        self._lock = threading.Lock()
+        self._step = 0
         hashed = [name for name, table in job.tables.items() if table.hash]
         if hashed:
             raise UsageError(f"tables.{hashed[0]}.hash is true, which no Keras model has, expected tables without hash")
@@ -105,25 +110,34 @@ class ServedModel:
             outputs=_metadata("output", outputs, tf.nest.flatten(outputs)),
         )
 
+    @property
+    def step(self) -> int:
+        """Of the weights; waits for a prediction that is being made."""
+        with self._lock:
+            return self._step
+
     def assign(self, weights: Weights) -> None:
         """Replaces the weights.
 
         Raises:
-            BadJobError: They are of another model.
+            BadJobError: They are of another model; the model keeps those that it has.
         """
         shapes = {name: list(value.shape) for name, value in weights.values.items()}
-        for name, variable in export.matched(weights.source, shapes, self._model).items():
-            variable.assign(weights.values[name])
+        variables = export.matched(weights.source, shapes, self._model)
+        with self._lock:
+            for name, variable in variables.items():
+                variable.assign(weights.values[name])
+            self._step = weights.step
 
-    def predict(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Predictions of a batch; inputs and outputs are in the order of the metadata, `[rows, ...]`.
+    def predict(self, inputs: Sequence[np.ndarray]) -> tuple[int, list[np.ndarray]]:
+        """Step of the weights and predictions of a batch; inputs and outputs as in the metadata, `[rows, ...]`.
 
         Raises:
             ProgramError: The model fails on them.
         """
-        with user_code(self._job, "predicting"):
+        with self._lock, user_code(self._job, "predicting"):
             outputs = tf.nest.flatten(self._function(*map(tf.convert_to_tensor, inputs)))
-            return [each.numpy() for each in outputs]
+            return self._step, [each.numpy() for each in outputs]
 
     def _outputs(self, *inputs: tf.Tensor) -> Any:
         found = self._model(tf.nest.pack_sequence_as(self._structure, inputs), training=False)

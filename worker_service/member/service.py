@@ -13,7 +13,8 @@ from psfleet.service.process import Stop
 from psfleet.service.settings import Settings
 from psfleet.tf.server import boot
 from worker_service.member.connection import FrontConnection
-from worker_service.member.model import ServedModel, Weights, load
+from worker_service.member.function import PredictFunction
+from worker_service.member.model import ServedModel, load
 from worker_service.member.newer_weights import NewerWeights
 from worker_service.trial.signs_of_life import SignsOfLife
 
@@ -42,6 +43,8 @@ def serve(settings: Settings, stop: Stop) -> int:
     life.begin(f"program {job.program!r} to be loaded and built", job.deadlines.first_secs)
     model = ServedModel(job, folder)
     model.assign(weights)
+    # Kept here: the registry of such functions does not.
+    function = PredictFunction(model)
     life.begin("the front")
     boot(settings.address, job.device)
     newer = NewerWeights(access.member, weights.step)
@@ -50,49 +53,43 @@ def serve(settings: Settings, stop: Stop) -> int:
         newer.start()
         connection.join(weights.step)
         _log(weights.step)
-        _answer(connection, model, weights, newer, life, stop)
+        _answer(connection, model, newer, life, stop)
+    del function
     raise stop.error()
 
 
 def _answer(
-    connection: FrontConnection,
-    model: ServedModel,
-    weights: Weights,
-    newer: NewerWeights,
-    life: SignsOfLife,
-    stop: Stop,
+    connection: FrontConnection, model: ServedModel, newer: NewerWeights, life: SignsOfLife, stop: Stop
 ) -> None:
     """Answers one batch after the other, each with one version of the weights."""
-    step = weights.step
     while not stop.event.is_set():
         life.begin("a query, or a sign of life, of the front", BATCH_SECS)
         number, inputs = connection.take()
         life.begin("a prediction", math.inf)
-        step = _replaced(model, newer, step)
+        _replace(model, newer)
         if not len(inputs[0]):
-            connection.put(number, step, None)
+            connection.put(number, model.step, None)
             continue
         try:
-            outputs = model.predict(inputs)
+            step, outputs = model.predict(inputs)
         except ProgramError as error:
             logger.warning("no prediction: %s", error)
-            connection.put(number, step, None, str(error))
+            connection.put(number, model.step, None, str(error))
         else:
             connection.put(number, step, outputs)
 
 
-def _replaced(model: ServedModel, newer: NewerWeights, step: int) -> int:
-    """Replaces the weights if there are newer ones; returns the step of the weights that the model has."""
+def _replace(model: ServedModel, newer: NewerWeights) -> None:
+    """Replaces the weights if there are newer ones."""
     weights = newer.taken()
     if weights is None:
-        return step
+        return
     try:
         model.assign(weights)
     except PsfleetError as error:
         logger.warning("step %d is not served: %s", weights.step, error)
-        return step
+        return
     _log(weights.step)
-    return weights.step
 
 
 def _log(step: int) -> None:

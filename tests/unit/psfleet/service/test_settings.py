@@ -182,8 +182,8 @@ def test_variables_of_tensorflow_are_set_unless_the_user_has_set_them() -> None:
 )
 def test_loaders_are_reached_without_the_proxy_that_other_connections_use(given: dict[str, str], expected: str) -> None:
     environ = {**given, settings.LOADERS: "a-loader-0:2222"}
-    settings.prepare_tensorflow(environ)
+    process_environment.prepare_tensorflow(environ)
     assert environ["no_grpc_proxy"] == expected
     assert environ.get("no_proxy") == given.get("no_proxy")
-    settings.prepare_tensorflow(without := dict(given))
+    process_environment.prepare_tensorflow(without := dict(given))
     assert without.get("no_grpc_proxy") == given.get("no_grpc_proxy")
