@@ -1,0 +1,20 @@
+"""Errors of a session without peers are the program's, whatever TensorFlow calls them."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from psfleet.errors import LostPeerError, ProgramError
+from worker_service.session_errors import translate_errors, translate_local_errors
+
+
+@pytest.mark.parametrize("kind", [tf.errors.UnknownError, tf.errors.InternalError, tf.errors.InvalidArgumentError])
+def test_an_error_of_a_session_without_peers_is_the_programs(kind: type[tf.errors.OpError]) -> None:
+    with pytest.raises(ProgramError, match="SystemExit: 70"), translate_local_errors("step 2: "):
+        raise kind(None, None, "SystemExit: 70")
+
+
+def test_an_unknown_error_of_a_run_may_be_a_lost_peer() -> None:
+    with pytest.raises(LostPeerError, match="SystemExit: 70"), translate_errors():
+        raise tf.errors.UnknownError(None, None, "SystemExit: 70")
