@@ -14,6 +14,7 @@ from benchmarks.machine import load, machine_facts
 from benchmarks.peers.starting import why_missing
 from benchmarks.results import Group, Result
 from benchmarks.results_page import FOLDER, publish, ratio_table, table
+from psfleet.errors import PsfleetError
 
 ROUNDS = 5
 
@@ -97,7 +98,7 @@ def measure(plans: Sequence[Plan], rounds: int) -> list[str]:
                 print(f"round {index + 1}/{rounds}  {plan.group.title}  {contender.name}", end="  ", flush=True)
                 try:
                     measures = contender.run()
-                except ChildError as error:
+                except (ChildError, PsfleetError) as error:
                     print(f"failed: {error}", flush=True)
                     failed.add((plan.group.title, contender.name))
                     first = str(error).splitlines()[0]
