@@ -15,7 +15,7 @@ MEASURES = {
     "mean_ms": "mean ms per step",
     "cpu_ms": "CPU ms per step",
     "cpu_ms_per_gradient": "CPU ms per gradient",
-    "resident_mb": "resident MB",
+    "memory_mb": "MB",
 }
 HEAD = """# Results
 
